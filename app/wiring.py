@@ -121,7 +121,7 @@ def build(
     view_cache = ViewCache()
     quota = SessionQuota(settings.tenant_sessions_max)
     snapshots = SessionSnapshots(database, counting)
-    forks = Forks(database, policies, snapshots, quota)
+    forks = Forks(database, policies, quota)
     lines = Lines(database, forks, settings.session_lines_max)
     ingest = Ingest(database, counting, policies, view_cache, quota, snapshots, lines)
     caches = parse_table(settings.cache_table)
@@ -147,7 +147,7 @@ def build(
     feedback = Feedback(database, counting, policies, view_cache, ledger)
     return Services(
         database=database,
-        sessions=Sessions(database, counting, policies, snapshots, quota),
+        sessions=Sessions(database, counting, policies, quota),
         ingest=ingest,
         reading=Reading(database),
         assembly=assembly,
@@ -156,7 +156,7 @@ def build(
         tenants=tenants,
         compaction_queries=CompactionQueries(database),
         coverage=Coverage(database, counting, policies),
-        redaction=Redaction(database, snapshots, view_cache),
+        redaction=Redaction(database, view_cache),
         forks=forks,
         lines=lines,
         reconcile=reconcile,
@@ -164,14 +164,14 @@ def build(
         recordings=recordings,
         late=late,
         recall=Recall(database, counting, policies),
-        turns=Turns(database, counting, policies, view_cache, ingest, snapshots),
+        turns=Turns(database, counting, policies, view_cache, ingest),
         layers=Layers(database, counting, view_cache),
         visibility=Visibility(database, assembly),
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
-        gateway=_gateway(settings, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
+        gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 
 
@@ -185,7 +185,7 @@ def _past(
 
 
 def _gateway(
-    settings: Settings, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
+    settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
 ) -> "Gateway":
     """The gateway to the providers that the settings name."""
     from app.api.metrics import told
@@ -194,7 +194,7 @@ def _gateway(
 
     urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
     upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
+    return Gateway(database, upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:

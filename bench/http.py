@@ -1,6 +1,8 @@
 """A keep-alive HTTP/1.1 client that does no more than it must: a benchmark should time the server."""
 
 import asyncio
+from collections.abc import Sequence
+from random import Random
 from typing import Final, cast
 
 import httptools
@@ -74,3 +76,25 @@ class Http(asyncio.Protocol):
         answer, self._pieces = b"".join(self._pieces), []
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
+
+
+class Spread:
+    """A connection to each of several processes; each request goes to any of them, for one request at a time."""
+
+    def __init__(self, connections: Sequence[Http], seed: int) -> None:
+        self._connections = connections
+        self._random = Random(seed)
+
+    @classmethod
+    async def connect(cls, ports: Sequence[int], seed: int) -> "Spread":
+        """To servers on loopback. `seed` says which request goes to which. Raises OSError where none listens."""
+        return cls([await Http.connect(port) for port in ports], seed)
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """See Http."""
+        return await self._random.choice(self._connections).request(method, path, body)
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in self._connections:
+            one.close()

@@ -32,6 +32,7 @@ from tests.support.summarizers import Summarizers, summarizers
 
 IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
 """Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
+Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
 _numbers = itertools.count(1)
 _administrators: Final[dict[str, asyncpg.Pool]] = {}
 """Connections that make and drop databases, by the server's URL: a new one for each costs as much as half a copy."""
@@ -171,6 +172,16 @@ async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
     hooks = {"response": [judge]}
     async with httpx.AsyncClient(base_url=server, timeout=30, verify=False, event_hooks=hooks) as http:
         yield http  # it reads no certificates
+
+
+@pytest.fixture
+async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[Servers]:
+    """Clients of two servers on one database, each with what it holds in memory; the first is `client`."""
+    async with (
+        serving(Settings(), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=30, verify=False, event_hooks=client.event_hooks) as other,
+    ):
+        yield client, other
 
 
 @asynccontextmanager

@@ -12,7 +12,6 @@ from app.core.policy.shows import EVERYTHING
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
-from app.services.snapshots import SessionSnapshots
 from app.store import forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
@@ -31,12 +30,9 @@ class Forked:
 class Forks:
     """The fork use case."""
 
-    def __init__(
-        self, database: Database, policies: Policies, snapshots: SessionSnapshots, quota: SessionQuota
-    ) -> None:
+    def __init__(self, database: Database, policies: Policies, quota: SessionQuota) -> None:
         self._database = database
         self._policies = policies
-        self._snapshots = snapshots
         self._quota = quota
 
     async def fork(
@@ -58,7 +54,6 @@ class Forks:
         parent, parent_at = row.parent or (None, 0)
         if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
             raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
-        self._snapshots.forget(row.session_id)
         calls = [call.seq for call in origin.as_of.state.open_calls.values()]
         # A fork that was there, asked for without a seq, may have been made at another one than the head of now.
         same = created or at is not None

@@ -30,6 +30,9 @@ from app.services.client_lists import ClientLists
 from app.services.feedback import Feedback, Report, Verdict
 from app.services.ingest import Ingest
 from app.services.reconcile import Reconcile
+from app.store import audit, sessions
+from app.store.engine import Database
+from app.store.spans import MAIN
 
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
@@ -74,6 +77,7 @@ class Gateway:
 
     def __init__(
         self,
+        database: Database,
         upstreams: Mapping[str, Upstream],
         lists: ClientLists,
         feedback: Feedback,
@@ -82,6 +86,7 @@ class Gateway:
         told: Callable[[Verdict], None],
         context_seconds: float,
     ) -> None:
+        self._database = database
         self.upstreams = upstreams
         self._lists = lists
         self._feedback = feedback
@@ -90,8 +95,6 @@ class Gateway:
         self._told = told
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
-        self._newest: dict[tuple[UUID, str], UUID] = {}
-        """The newest of the calls that are under way on each line."""
 
     async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
@@ -113,9 +116,7 @@ class Gateway:
     async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         asked = ContextRequest(format=of.format, model=of.model)
         answer = await self._lists.context(tenant_id, session, of, asked)
-        call = await _prepared(tenant_id, session, answer, given, of)
-        self._newest[tenant_id, call.line] = call.call_id
-        return call
+        return await _prepared(tenant_id, session, answer, given, of)
 
     async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
         """The body of a count of what would be sent. Raises NotBudgeted, ContextError, or TimeoutError."""
@@ -126,7 +127,6 @@ class Gateway:
 
     async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
         """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
-        self._leave(call)
         of = call.conversation
         try:
             verdict = await self._report(call, _report(outcome))
@@ -135,23 +135,21 @@ class Gateway:
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
             smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
             answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
-            again = await _prepared(call.tenant_id, call.session, answer, call.given, of)
+            return await _prepared(call.tenant_id, call.session, answer, call.given, of)
         except CannotFit:
             return None
         except (ContextError, NotBudgeted) as error:
             _log("a refused call is not asked again", call, error)
             return None
-        self._newest[again.tenant_id, again.line] = again.call_id
-        return again
 
     def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
         self._go(self._end(call, outcome))
 
     async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
-        newest = self._leave(call)
         try:
-            if newest or outcome.reply.whole:  # what broke off is of no use where the client has asked again already
+            # What broke off is of no use where the client has asked again already, by whichever process.
+            if outcome.reply.whole or await self._is_newest(call):
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
@@ -169,13 +167,11 @@ class Gateway:
         self._told(verdict)
         return verdict
 
-    def _leave(self, call: Prepared) -> bool:
-        """A call is under way no more; whether it was the newest of its line."""
-        place = (call.tenant_id, call.line)
-        if self._newest.get(place) != call.call_id:
-            return False
-        del self._newest[place]
-        return True
+    async def _is_newest(self, call: Prepared) -> bool:
+        """Whether no call was made after this one on its line."""
+        session_id = sessions.session_key(call.tenant_id, call.line)
+        newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
+        return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
         """Log a reply behind what its call has seen; on a line of its own where the log has gone on otherwise, as it
@@ -200,7 +196,6 @@ class Gateway:
             call = await task
         except (ContextError, NotBudgeted):
             return
-        self._leave(call)
         await self._try_to_report(call, Report(error={"message": TOO_LATE}))
 
     def _go(self, work: Coroutine[Any, Any, None]) -> None:

@@ -40,7 +40,7 @@ from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
-from app.store.log import CompactionTrigger
+from app.store.log import AppendBasis, CompactionTrigger
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
@@ -98,8 +98,7 @@ class Ingest:
                         bodies,
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
-                        expected_estimator=hint.estimator,
-                        expected_log=hint.log,
+                        expected=AppendBasis(hint.estimator, hint.model, hint.policy, hint.log),
                         key=request.key,
                         request_sha256=request.request_sha256,
                         trigger=self.ring(policy, hint.model, batch),
@@ -111,7 +110,7 @@ class Ingest:
                     if moves_state(request.drafts):
                         self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))
                     return self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
-            return await self._append_locked(tenant_id, external_id, session_id, request, hint, policy, bodies, tokens)
+            return await self._append_locked(tenant_id, external_id, session_id, request, hint, bodies, tokens)
 
     async def _append_locked(
         self,
@@ -120,16 +119,16 @@ class Ingest:
         session_id: UUID,
         request: AppendRequest,
         hint: SessionSnapshot,
-        policy: Policy,
         bodies: list[str],
         tokens: list[int],
     ) -> Appended:
-        counted_by = hint.estimator
+        counted_by = hint.estimator, hint.model
         async with self._database.transaction() as tx:
-            session = await self._locked(tx, tenant_id, external_id, session_id, hint)
+            session = await self._locked(tx, tenant_id, external_id, session_id)
             if session.line is not None and not is_line(external_id):
                 raise Moved(session.line)
-            state, hint = session.state, replace(hint, estimator=session.estimator, log=session.log)
+            state, hint = session.state, SessionSnapshot.of(session)
+            policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
                 return await self._first_answer(tx, session, request, before, hint, policy)
             known = await _known_events(tx, session.log, request.drafts, bodies)
@@ -139,7 +138,7 @@ class Ingest:
                 through = await event_log.tokens_through(tx, session.log, head)
                 facts = AppendFacts.of(session, head, through)
                 return await self._first_answer(tx, session, request, facts, hint, policy)
-            if hint.estimator != counted_by:
+            if (hint.estimator, hint.model) != counted_by:
                 counter = self._counting.session_counter(hint.estimator, hint.model)
                 bodies, tokens = await self._counting.prepare(request.drafts, counter)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
@@ -174,8 +173,7 @@ class Ingest:
             bodies,
             expected_head=None,
             expected_turn=state.turn,
-            expected_estimator=None,
-            expected_log=None,
+            expected=None,
             key=request.key,
             request_sha256=request.request_sha256,
             trigger=self.ring(policy, hint.model, batch),
@@ -204,9 +202,7 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    async def _locked(
-        self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID, hint: SessionSnapshot
-    ) -> SessionRow:
+    async def _locked(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
         """The session under its lock, created if it is new; a line is not. Raises InvalidRequest for a line that is
         not there."""
         if is_line(external_id):
@@ -215,7 +211,7 @@ class Ingest:
                 sessions.check_name(external_id)
             else:
                 return line
-        if await sessions.create(tx, tenant_id, external_id, estimator=hint.estimator):
+        if await sessions.create(tx, tenant_id, external_id, estimator=self._counting.estimator(None).name):
             await self._quota.admit(tx, tenant_id)
         session = await sessions.lock(tx, session_id, tenant_id)
         if session is None:

@@ -18,8 +18,10 @@ TENANTS_REMEMBERED_MAX: Final = 10_000
 SHARE: Final = 16
 """Before a process counts again it admits the remaining sessions divided by this: so many processes together stay
 within the limit."""
-FULL_SECONDS: Final = 1.0
-"""How long a count at the limit is believed, so that repeated refusals cost no counting."""
+FULL: Final = -1
+"""Instead of how many may be admitted: none, which is believed as long, so that repeated refusals cost no counting."""
+COUNTED_SECONDS: Final = 1.0
+"""How long a count is believed: other processes make and erase sessions too."""
 
 
 class EventRates:
@@ -52,39 +54,32 @@ class EventRates:
 class SessionQuota:
     """The limit on a tenant's sessions; `most` 0: no limit.
 
-    Sessions are counted when one is created, and seldom far below the limit. Sessions that several processes create at
-    the same moment may exceed it by as many.
+    Sessions are counted when one is created, but no more than once a second as long as that leaves enough room. Those
+    that several processes create within COUNTED_SECONDS may exceed the limit, by a SHARE of what each has found left.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
-        self._left: dict[UUID, int] = {}
-        self._full_until: dict[UUID, float] = {}
+        self._counted: dict[UUID, tuple[float, int]] = {}
+        """Until when a count is believed, and how many sessions may be admitted without another."""
 
     async def admit(self, tx: Connection, tenant_id: UUID) -> None:
         """Admit a session that `tx` has just created. Raises TooManySessions, which must roll the transaction back."""
         if not self._most:
             return
-        left = self._left.get(tenant_id, 0)
-        if left > 0:
-            self._left[tenant_id] = left - 1
-            return
         now = self._clock()
-        if self._full_until.get(tenant_id, now) > now:
-            self._refuse()
-        made = await sessions.count(tx, tenant_id, self._most + 1)
-        if len(self._left) + len(self._full_until) >= TENANTS_REMEMBERED_MAX:
-            self._left.clear()
-            self._full_until.clear()
-        if made > self._most:
-            self._full_until[tenant_id] = now + FULL_SECONDS
-            self._refuse()
-        self._left[tenant_id] = (self._most - made) // SHARE
+        until, left = self._counted.get(tenant_id, (now, 0))
+        if until <= now or left == 0:
+            made = await sessions.count(tx, tenant_id, self._most + 1)
+            if len(self._counted) >= TENANTS_REMEMBERED_MAX:
+                self._counted.clear()
+            until, left = now + COUNTED_SECONDS, FULL if made > self._most else (self._most - made) // SHARE + 1
+        self._counted[tenant_id] = until, max(left - 1, FULL)
+        if left == FULL:
+            raise TooManySessions(f"this tenant may have {self._most} sessions; erase some", limit=self._most)
 
     def erased(self, tenant_id: UUID) -> None:
         """Note that a session of the tenant was erased."""
-        self._full_until.pop(tenant_id, None)
-
-    def _refuse(self) -> None:
-        raise TooManySessions(f"this tenant may have {self._most} sessions; erase some", limit=self._most)
+        if self._counted.get(tenant_id, (0.0, 0))[1] == FULL:
+            del self._counted[tenant_id]

@@ -270,7 +270,7 @@ class Reconcile:
         """Append to a line; return it with its tip, the seqs of what is chained of it, and those of its prompts."""
         drafts = [one.draft for one in events]
         self._rates.take(tenant_id, len(drafts))
-        hint = SessionSnapshot(row.log, row.model, row.estimator, row.policy, row.state.turn)
+        hint = SessionSnapshot.of(row)
         policy = await self._policies.get(tenant_id, row.policy, tx)
         counter = self._counting.session_counter(row.estimator, row.model)
         bodies, tokens = await self._counting.prepare(drafts, counter)

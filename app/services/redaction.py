@@ -4,7 +4,6 @@ from uuid import UUID
 
 from app.core.errors import NotFound, OutOfReach
 from app.services.ids import new_id
-from app.services.snapshots import SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.store import compactions, epochs, erasure, event_log, layers, log, search, sessions, summaries, visibility
 from app.store.engine import Connection, Database
@@ -13,9 +12,8 @@ from app.store.engine import Connection, Database
 class Redaction:
     """The redaction use case."""
 
-    def __init__(self, database: Database, snapshots: SessionSnapshots, view_cache: ViewCache) -> None:
+    def __init__(self, database: Database, view_cache: ViewCache) -> None:
         self._database = database
-        self._snapshots = snapshots
         self._view_cache = view_cache
 
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
@@ -50,7 +48,6 @@ class Redaction:
                     await layers.forget(tx, session_id, announced)
         for session_id in session_ids:
             self._view_cache.forget(session_id)
-            self._snapshots.forget(session_id)
 
 
 async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:

@@ -11,7 +11,6 @@ from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
-from app.services.snapshots import SessionSnapshots
 from app.store import epochs, erasure, sessions
 from app.store.engine import Database
 from app.store.epochs import ListedEpoch
@@ -30,13 +29,11 @@ class Sessions:
         database: Database,
         counting: Counting,
         policies: Policies,
-        snapshots: SessionSnapshots,
         quota: SessionQuota,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
-        self._snapshots = snapshots
         self._quota = quota
 
     async def put(
@@ -125,7 +122,6 @@ class Sessions:
                 metadata=metadata,
                 outside_tokens=outside_tokens,
             )
-        self._snapshots.forget(session_id)
         return True
 
     def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
@@ -159,8 +155,6 @@ class Sessions:
         erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
             raise NotFound(f"there is no session {external_id!r}", session=external_id)
-        for session_id in erased:
-            self._snapshots.forget(session_id)
         self._quota.erased(tenant_id)
 
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:

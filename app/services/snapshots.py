@@ -1,4 +1,8 @@
-"""Snapshots of sessions in this process: an append is laid out by one, and the database checks that it is current."""
+"""Snapshots of sessions in this process: an append is laid out by one, and applies only if the session still is so.
+
+Nothing drops one when its session changes, since that may happen in any process: an append that does not apply reads
+the session anew.
+"""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from app.services.counting import Counting
 from app.store import sessions
 from app.store.engine import Database
 from app.store.event_log import SessionLog
+from app.store.sessions import SessionRow
 
 SESSIONS_REMEMBERED_MAX: Final = 50_000
 
@@ -23,6 +28,11 @@ class SessionSnapshot:
     estimator: str
     policy: tuple[str, int] = ("default", 1)
     turn: TurnState = FIRST
+
+    @classmethod
+    def of(cls, row: SessionRow) -> "SessionSnapshot":
+        """The snapshot of a session as its row has it."""
+        return cls(row.log, row.model, row.estimator, row.policy, row.state.turn)
 
 
 class SessionSnapshots:
@@ -41,7 +51,7 @@ class SessionSnapshots:
         row = await sessions.find(self._database, session_id, tenant_id)
         if row is None:
             return SessionSnapshot(SessionLog(session_id, ()), None, self._counting.estimator(None).name)
-        read = SessionSnapshot(row.log, row.model, row.estimator, row.policy, row.state.turn)
+        read = SessionSnapshot.of(row)
         self.put(session_id, read)
         return read
 
@@ -51,7 +61,3 @@ class SessionSnapshots:
         self._known.move_to_end(session_id)
         if len(self._known) > SESSIONS_REMEMBERED_MAX:
             self._known.popitem(last=False)
-
-    def forget(self, session_id: UUID) -> None:
-        """Drop the snapshot of a session that was changed other than by an append."""
-        self._known.pop(session_id, None)

@@ -23,7 +23,7 @@ from app.services.appends import (
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.policies import Policies
-from app.services.snapshots import SessionSnapshot, SessionSnapshots
+from app.services.snapshots import SessionSnapshot
 from app.services.view_cache import ViewCache
 from app.store import event_log, layers, log, sessions
 from app.store.engine import Connection, Database
@@ -71,14 +71,12 @@ class Turns:
         policies: Policies,
         view_cache: ViewCache,
         ingest: Ingest,
-        snapshots: SessionSnapshots,
     ) -> None:
         self._database = database
         self._counting = counting
         self._policies = policies
         self._view_cache = view_cache
         self._ingest = ingest
-        self._snapshots = snapshots
 
     async def page(self, tenant_id: UUID, external_id: str, after: int, limit: int) -> list[TurnSpan]:
         """Return up to `limit` turns after number `after`, in order. Raises NotFound."""
@@ -112,12 +110,10 @@ class Turns:
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
-        hint = await self._snapshots.get(tenant_id, session_id)
-        policy = await self._policies.get(tenant_id, hint.policy)
         async with self._database.transaction() as tx:
             session = await sessions.get_locked(tx, tenant_id, external_id)
-            state = session.state
-            hint = replace(hint, estimator=session.estimator, log=session.log)
+            state, hint = session.state, SessionSnapshot.of(session)
+            policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
                 return await self._again(tx, session, before, hint, policy)
             turn = await _running(tx, session, turn_id)

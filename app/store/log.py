@@ -32,6 +32,16 @@ class AppendResult:
     woke: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AppendBasis:
+    """What a batch was counted by, and what its trigger is of: the session's settings and log, which seldom change."""
+
+    estimator: str
+    model: str | None
+    policy: tuple[str, int]
+    log: SessionLog
+
+
 # One round trip: check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more),
 # `old` is empty and nothing happens; the caller then finds out why under the lock. The conditions are on the row as it
 # is updated, so concurrent writers cannot slip between. What the batch needs of the row before it is put together again
@@ -60,8 +70,8 @@ WITH old AS (
     WHERE session_id = :session_id AND tenant_id = :tenant_id
       AND (:expected_head::bigint IS NULL OR head = :expected_head)
       AND (:awaits_user::boolean IS NULL OR (awaits_user = :awaits_user AND turn_id IS NOT DISTINCT FROM :turn_id))
-      AND (:estimator::text IS NULL OR estimator = :estimator)
-      AND (:lineage_ids::uuid[] IS NULL OR lineage_ids = :lineage_ids)
+      AND (:estimator::text IS NULL OR (estimator = :estimator AND lineage_ids = :lineage_ids::uuid[]
+           AND model IS NOT DISTINCT FROM :model AND policy_name = :policy_name AND policy_version = :policy_version))
       AND NOT (:by_name AND line IS NOT NULL)
       AND open_calls ?& :needs_open::text[] AND NOT open_calls ?| :starts::text[]
     RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
@@ -133,8 +143,7 @@ async def append(
     *,
     expected_head: int | None,
     expected_turn: TurnState | None,
-    expected_estimator: str | None,
-    expected_log: SessionLog | None,
+    expected: AppendBasis | None,
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
@@ -152,8 +161,7 @@ async def append(
         expected_head=expected_head,
         awaits_user=None if expected_turn is None else expected_turn.awaits_user,
         turn_id=None if expected_turn is None else expected_turn.turn_id,
-        estimator=expected_estimator,
-        lineage_ids=None if expected_log is None else list(expected_log.ancestors),
+        **_basis(expected),
         rows=_rows(batch),
         bodies=[texts.stored(body) for body in bodies],
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
@@ -192,6 +200,20 @@ def _changes(batch: Batch) -> dict[str, object]:
         "user_ns": [p.offset for p in users if p.turn_offset == batch.turns_begun],
         "new_turn": batch.turns_begun > 0,
         "pinned_ns": [p.offset for p in placed if p.draft.pinned],
+    }
+
+
+def _basis(expected: AppendBasis | None) -> dict[str, object]:
+    """The settings that the session must have; None: any."""
+    if expected is None:
+        return dict.fromkeys(("estimator", "model", "policy_name", "policy_version", "lineage_ids"))
+    name, version = expected.policy
+    return {
+        "estimator": expected.estimator,
+        "model": expected.model,
+        "policy_name": name,
+        "policy_version": version,
+        "lineage_ids": list(expected.log.ancestors),
     }
 
 

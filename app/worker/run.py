@@ -22,7 +22,7 @@ from app.services.webhooks import Sending
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls
+from app.store.retention import purge_appends, purge_calls, purge_job_log
 from app.worker import webhooks
 from app.worker.named import named
 
@@ -120,6 +120,10 @@ async def _session(
         @queue.schedule("purge_expired_calls", PURGE_CRON)
         async def forget(_: Schedule) -> None:
             await purge_calls(database)
+
+        @queue.schedule("purge_job_log", PURGE_CRON)
+        async def purge_log(_: Schedule) -> None:
+            await purge_job_log(database)
 
         @queue.schedule("sweep_layers", SWEEP_CRON)
         async def sweep(_: Schedule) -> None:

@@ -22,7 +22,7 @@ from bench.agents import behind, cold, far, memory, tables
 from bench.agents.lived import Lived, lived
 from bench.agents.rows import Row, rows_table
 from bench.agents.setting import Setting, a_setting
-from bench.agents.sides import Ask, cores
+from bench.agents.sides import Ask, Side, cores
 from bench.agents.traffic import WRITERS, load
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
@@ -36,12 +36,14 @@ SCENES: Final = {
     "summaries": "how many the worker writes, and how late",
     "together": "`serve` against API and worker apart",
     "reconcile": "agents that send their whole conversation with every call, against an append and a context",
+    "processes": "several API processes, each request to any of them, against one",
     "long": "a context behind very many events (slow)",
 }
-LIVED: Final = ("lived", "together", "reconcile")
+LIVED: Final = ("lived", "together", "reconcile", "processes")
 TOGETHER: Final = 16
 RECONCILING: Final = 4
-DEFAULT: Final = tuple(name for name in SCENES if name != "long")
+PROCESSES: Final = (1, 2, 4)
+DEFAULT: Final = tuple(name for name in SCENES if name not in ("long", "processes"))
 
 
 async def play(given: argparse.Namespace) -> dict[str, Any]:
@@ -64,15 +66,18 @@ async def play(given: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> list[Lived]:
-    if scene == "together":
-        sides = [*setting.sides[:2], await setting.one_more("serve", together=True)]
-        return await lived(setting, sides, TOGETHER, given.rounds, given.calls)
-    if scene == "reconcile":
-        sides = [*setting.sides[:2], await setting.whole()]
-        return await lived(setting, sides, RECONCILING, given.rounds, given.calls)
+    sides: Sequence[Side] = setting.sides
+    numbers: Sequence[int] = given.agents
+    match scene:
+        case "together":
+            sides, numbers = [*sides[:2], await setting.one_more("serve", together=True)], (TOGETHER,)
+        case "reconcile":
+            sides, numbers = [*sides[:2], await setting.whole()], (RECONCILING,)
+        case "processes":
+            sides = [await setting.one_more(f"processes_{number}", processes=number) for number in given.processes]
     found: list[Lived] = []
-    for agents in given.agents:
-        found += await lived(setting, setting.sides, agents, given.rounds, given.calls)
+    for agents in numbers:
+        found += await lived(setting, sides, agents, given.rounds, given.calls)
     return found
 
 
@@ -111,6 +116,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--files", nargs="+", default=(), help="names of its files; none: the coding sessions")
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=DEFAULT)
     parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="how many live at a time")
+    parser.add_argument(
+        "--processes", type=int, nargs="+", default=PROCESSES, help="of the API, on each side of that scene"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, help="of all agents in a round; by their number unless given")
     parser.add_argument("--format", choices=WRITERS, default="anthropic")

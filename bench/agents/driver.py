@@ -13,7 +13,7 @@ from typing import Final
 from bench.agents.lag import Prober
 from bench.agents.sides import Side, cpu_seconds
 from bench.agents.traffic import Life
-from bench.http import Http
+from bench.http import Http, Spread
 
 NOBODY: Final[Mapping[str, int]] = {}
 STRIDE_CALLS: Final = 8
@@ -49,7 +49,7 @@ class Agent:
     """One agent: it lives its lives in turn, each in a session of its own, and for ever."""
 
     side: Side
-    http: Http
+    http: Http | Spread
     name: str
     lives: Sequence[Life]
     life: int = 0
@@ -118,7 +118,7 @@ async def a_fleet(
     """So many agents, each at a place in a life, a share of it."""
     fleet = []
     for number in range(agents):
-        http = await Http.connect(side.port)
+        http = await Spread.connect(side.ports, number)
         fleet.append(Agent(side, http, f"{name}-{number}", lives, number % len(lives)))
     await asyncio.gather(*[agent.begin_at(place(number)) for number, agent in enumerate(fleet)])
     return fleet

@@ -47,7 +47,7 @@ async def lived(
         await side.idle()
     for number in range(rounds + 1):
         for side, one in zip(sides, running, strict=True):
-            workers = [pid for role, pid in side.pids().items() if role != "api"]
+            workers = [pid for role, pid in side.pids().items() if not role.startswith("api")]
             before = sum(map(cpu_seconds, workers))
             tokens = await side.tokens()
             found = await a_slice(one.fleet, each, setting.prober, setting.others)

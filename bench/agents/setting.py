@@ -44,10 +44,14 @@ class Setting:
         """Tell whoever waits how far it is."""
         print(f"{time.monotonic() - self._begun:5.0f} s  {what}", file=sys.stderr, flush=True)
 
-    async def one_more(self, name: str, *, together: bool = False, checkout: Path | None = None) -> Ours:
+    async def one_more(
+        self, name: str, *, together: bool = False, checkout: Path | None = None, processes: int = 1
+    ) -> Ours:
         """Another side of ours, stopped with the rest."""
-        side = await ours(self.postgres, self.folder, self.ask, name, together=together, checkout=checkout)
-        self.stack.push_async_callback(side.stack.stop)
+        side = await ours(
+            self.postgres, self.folder, self.ask, name, together=together, checkout=checkout, processes=processes
+        )
+        self.stack.push_async_callback(side.stop)
         return side
 
     async def whole(self) -> Whole:

@@ -23,7 +23,7 @@ from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.traffic import MODELS, Life, body_of
-from bench.http import Http
+from bench.http import Http, Spread
 from bench.quality.servers import IDLE_SECONDS, Stack
 from bench.speed import floor
 from bench.speed.servers import dsn
@@ -60,22 +60,26 @@ class Side(Protocol):
     ask: Ask
     port: int
 
+    @property
+    def ports(self) -> Sequence[int]:
+        """Of all processes that answer, `port` the first."""
+
     async def restart(self) -> None:
         """A new process that remembers nothing but what is stored."""
 
     async def idle(self) -> None:
         """Return when nothing is left to do behind the requests."""
 
-    async def open(self, http: Http, session: str, life: Life) -> None:
+    async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         """Begin a session."""
 
-    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
         """Post messages."""
 
-    async def context(self, http: Http, session: str) -> bytes:
+    async def context(self, http: Http | Spread, session: str) -> bytes:
         """The answer with the context."""
 
-    async def forget(self, http: Http, session: str) -> None:
+    async def forget(self, http: Http | Spread, session: str) -> None:
         """Erase a session, and with it the work that waits for it."""
 
     def hold_worker(self) -> None:
@@ -88,7 +92,7 @@ class Side(Protocol):
         """Of all logs, as this side counts them."""
 
     def pids(self) -> Mapping[str, int]:
-        """Of the processes, by role; the one that answers is the role `api`."""
+        """Of the processes, by role; those that answer have roles that begin with `api`."""
 
 
 @dataclass(slots=True)
@@ -100,18 +104,29 @@ class Ours:
     stack: Stack
     ask: Ask
     together: bool = False
+    beside: Sequence[Stack] = ()
+    """Further API processes on the same database."""
     port: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.port = self.stack.port
 
+    @property
+    def ports(self) -> Sequence[int]:
+        return [stack.port for stack in (self.stack, *self.beside)]
+
     async def restart(self) -> None:
         await self.stack.restart_api()
+
+    async def stop(self) -> None:
+        """End all processes."""
+        for one in (*self.beside, self.stack):
+            await one.stop()
 
     async def idle(self) -> None:
         await self.stack.idle()
 
-    async def open(self, http: Http, session: str, life: Life) -> None:
+    async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         policy: Mapping[str, Any] | str = self.ask.policy
         if policy in DOCUMENTS and policy != "default":
             policy = {**DOCUMENTS[self.ask.policy], "window_tokens": self.ask.window}
@@ -122,14 +137,14 @@ class Ours:
                 "POST", f"/v1/sessions/{session}/events", f'{{"events":[{",".join(life.head)}]}}'.encode()
             )
 
-    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
         await http.request("POST", f"/v1/sessions/{session}/messages", body_of(self.ask.form, messages))
 
-    async def context(self, http: Http, session: str) -> bytes:
+    async def context(self, http: Http | Spread, session: str) -> bytes:
         asked = f"format={self.ask.form}&max_tokens={self.ask.window}"
         return await http.request("GET", f"/v1/sessions/{session}/context?{asked}")
 
-    async def forget(self, http: Http, session: str) -> None:
+    async def forget(self, http: Http | Spread, session: str) -> None:
         await http.request("DELETE", f"/v1/sessions/{session}")
 
     def hold_worker(self) -> None:
@@ -144,7 +159,8 @@ class Ours:
     def pids(self) -> Mapping[str, int]:
         if self.together:
             return {"api": self.stack.pid("serve")}
-        return {"api": self.stack.pid("api"), "worker": self.stack.pid("worker")}
+        beside = {f"api {number}": one.pid("api") for number, one in enumerate(self.beside, 2)}
+        return {"api": self.stack.pid("api"), **beside, "worker": self.stack.pid("worker")}
 
 
 @dataclass(slots=True)
@@ -153,10 +169,10 @@ class Whole(Ours):
 
     _said: dict[str, list[str]] = field(default_factory=dict)
 
-    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
         self._said.setdefault(session, []).extend(messages)
 
-    async def context(self, http: Http, session: str) -> bytes:
+    async def context(self, http: Http | Spread, session: str) -> bytes:
         asked = f'"format":"{self.ask.form}","max_tokens":{self.ask.window}'
         body = f'{{{asked},"messages":[{",".join(self._said[session])}]}}'.encode()
         return await http.request("POST", f"/v1/sessions/{session}/context", body)
@@ -176,6 +192,10 @@ class Floor:
     summaries: bool = False
     processes: SpawnContext | ForkServerContext = _spawn
     _process: multiprocessing.process.BaseProcess | None = None
+
+    @property
+    def ports(self) -> Sequence[int]:
+        return [self.port]
 
     async def start(self) -> None:
         """Start it; return when it answers."""
@@ -221,18 +241,18 @@ class Floor:
         while self.summaries and await number(self.url, "SELECT count(*) FROM floor_jobs"):  # noqa: ASYNC110 - in Postgres
             await asyncio.sleep(POLL_SECONDS)
 
-    async def open(self, http: Http, session: str, life: Life) -> None:
+    async def open(self, http: Http | Spread, session: str, life: Life) -> None:
         if life.head:
             await self.append(http, session, life.head)
 
-    async def append(self, http: Http, session: str, messages: Sequence[str]) -> None:
+    async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
         wish = "?summaries=true" if self.summaries else ""
         await http.request("POST", f"/messages/{session}{wish}", body_of(self.ask.form, messages))
 
-    async def context(self, http: Http, session: str) -> bytes:
+    async def context(self, http: Http | Spread, session: str) -> bytes:
         return await http.request("GET", f"/newest/{session}?max_tokens={self.ask.floor_tokens}")
 
-    async def forget(self, http: Http, session: str) -> None:
+    async def forget(self, http: Http | Spread, session: str) -> None:
         return
 
     def hold_worker(self) -> None:
@@ -313,14 +333,18 @@ async def ours(
     *,
     together: bool = False,
     checkout: Path | None = None,
+    processes: int = 1,
 ) -> Ours:
-    """A server of ours that answers, on a new database."""
+    """A server of ours that answers, on a new database; `processes` of the API, and one worker."""
     roles = ("serve",) if together else ("worker", "api")
     url = await database(postgres, name.replace("-", "_"))
     stack = Stack(url, folder, roles, checkout)
     await stack.migrate()
     await stack.start()
-    return Ours(name, url, stack, ask, together)
+    beside = [Stack(url, folder, ("api",)) for _ in range(1, processes)]
+    for one in beside:
+        await one.start()
+    return Ours(name, url, stack, ask, together, beside)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -18,7 +18,13 @@ def _figure(value: float | None, form: str = ".1f") -> str:
 
 
 def _cpu(role: str) -> Callable[[Slice], float | None]:
-    return lambda one: one.cpu[role] / one.calls * 1e3 if role in one.cpu else None
+    """Of all processes of a role."""
+
+    def used(one: Slice) -> float | None:
+        found = [seconds for name, seconds in one.cpu.items() if name.split()[0] == role]
+        return sum(found) / one.calls * 1e3 if found else None
+
+    return used
 
 
 COLUMNS: dict[str, tuple[Callable[[Slice], float | None], str]] = {

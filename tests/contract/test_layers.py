@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,12 +13,11 @@ import pytest
 from app.services import layers as service
 from app.services.ids import first_id
 from app.services.tenants import DEFAULT_TENANT
-from app.settings import Settings
 from app.store import views
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conformance.agent import Agent, Json, shown
-from tests.conftest import serving
+from tests.conftest import Servers
 
 LAYERS = "/v1/sessions/s/layers"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -226,19 +225,7 @@ async def test_an_announcement_that_is_redacted_stays_in_no_layer(
     assert [row["content"] for row in left] == ['"said before"']
 
 
-@pytest.fixture
-async def servers(database_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """A client of each of two servers on one database."""
-    async with (
-        serving(Settings(), database_url) as one,
-        serving(Settings(), database_url) as other,
-        httpx.AsyncClient(base_url=one) as first,
-        httpx.AsyncClient(base_url=other) as second,
-    ):
-        yield first, second
-
-
-async def test_what_one_server_is_given_the_other_shows(servers: tuple[httpx.AsyncClient, httpx.AsyncClient]) -> None:
+async def test_what_one_server_is_given_the_other_shows(servers: Servers) -> None:
     agents = [Agent(server) for server in servers]
     await agents[0].user()
     for agent in agents:

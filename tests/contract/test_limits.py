@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.errors import TooManyEvents
-from app.services.limits import BURST_SECONDS, EventRates
+from app.core.errors import TooManyEvents, TooManySessions
+from app.services.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
-from app.store.engine import Database
+from app.store import sessions
+from app.store.engine import Database, acting_for
 from tests.conftest import serving
 from tests.support.openapi import document
 from tests.support.wire import Answered, Wire, connected
@@ -239,6 +240,25 @@ async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str
         assert made == [201] * 60 + [409] * 10
         listed = await http.get("/v1/sessions", params={"limit": 1000})
         assert len(listed.json()["items"]) == 60
+
+
+async def test_what_other_processes_made_counts_within_a_second(application: Database) -> None:
+    now = 0.0
+    one, other = (SessionQuota(64, lambda: now) for _ in range(2))
+
+    async def make(quota: SessionQuota, name: str) -> None:
+        async with application.transaction() as tx:
+            await sessions.create(tx, DEFAULT_TENANT, name, estimator="heuristic")
+            await quota.admit(tx, DEFAULT_TENANT)
+
+    with acting_for(DEFAULT_TENANT):
+        await make(one, "first")
+        for number in range(63):
+            await make(other, f"s{number}")
+        now = COUNTED_SECONDS
+        for quota in (one, other):
+            with pytest.raises(TooManySessions):
+                await make(quota, "one more")
 
 
 def test_refusals_are_documented_for_every_operation_that_gives_them() -> None:

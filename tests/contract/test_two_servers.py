@@ -1,29 +1,18 @@
 """Two API processes on one database: what one holds in memory never hides what came through the other."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
 from typing import Any
 
 import httpx
-import pytest
 
-from app.settings import Settings
-from tests.conftest import serving
+from app.store.engine import Database
+from tests.conftest import Servers, serving
+from tests.support.gateways import Behind, settings
+from tests.support.provider import Provider, Said
 
 SESSION = "/v1/sessions/shared"
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
-
-
-@pytest.fixture
-async def servers(database_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """A client of each."""
-    async with (
-        serving(Settings(), database_url) as one,
-        serving(Settings(), database_url) as other,
-        httpx.AsyncClient(base_url=one) as first,
-        httpx.AsyncClient(base_url=other) as second,
-    ):
-        yield first, second
 
 
 async def say(client: httpx.AsyncClient, text: str) -> int:
@@ -40,7 +29,7 @@ async def context(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
 
 
 async def test_a_context_shows_what_was_appended_through_either(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     for number in range(12):
         head = await say(servers[number % 2], f"number {number}")
@@ -53,7 +42,7 @@ async def test_a_context_shows_what_was_appended_through_either(
 
 
 async def test_an_epoch_opened_by_one_is_the_others_next(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
     first = await context(servers[0])
@@ -63,7 +52,7 @@ async def test_an_epoch_opened_by_one_is_the_others_next(
 
 
 async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_an_epoch(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
     windows = [50_000 + number for number in range(32)]
@@ -73,7 +62,7 @@ async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_
 
 
 async def test_breakpoints_build_on_the_last_call_of_either(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "a long beginning " * 2_000)
     await context(servers[0])
@@ -85,7 +74,7 @@ async def test_breakpoints_build_on_the_last_call_of_either(
 
 
 async def test_a_session_erased_through_one_is_gone_for_the_other(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     await say(servers[0], "secret")
     await context(servers[0])
@@ -93,3 +82,77 @@ async def test_a_session_erased_through_one_is_gone_for_the_other(
     assert (await servers[0].get(f"{SESSION}/context", params=ROOM)).status_code == 404
     await say(servers[1], "anew")
     assert "secret" not in str((await context(servers[0]))["request"])
+
+
+async def test_an_erased_session_begun_anew_through_one_is_not_shown_as_the_other_holds_the_old_one(
+    servers: Servers,
+) -> None:
+    await say(servers[0], "secret")
+    old = await context(servers[0])
+    (await servers[1].delete(SESSION)).raise_for_status()
+    assert await say(servers[1], "anew") == old["head"]
+    found = await context(servers[0])
+    assert ("secret" in str(found["request"]), "anew" in str(found["request"])) == (False, True)
+
+
+async def test_a_policy_given_through_one_is_that_of_the_next_append_through_the_other(
+    servers: Servers, database: Database
+) -> None:
+    (await servers[0].put(SESSION, json={"policy": {"summarize": {"enabled": False}}})).raise_for_status()
+    for number in range(20):
+        await say(servers[0], f"{number} " + "and so on " * 200)
+    assert not await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
+    small = {"window_tokens": 4_000, "reserve_tokens": 500}
+    (await servers[1].put(SESSION, json={"policy": small})).raise_for_status()
+    told = [await pressure(server) for server in servers]
+    assert told[0]["budget"] == told[1]["budget"] < 4_000
+    assert await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
+
+
+async def test_the_end_of_a_turn_through_one_goes_by_the_policy_given_through_the_other(servers: Servers) -> None:
+    await say(servers[0], "hello")
+    (await servers[1].put(SESSION, json={"policy": {"window_tokens": 4_000, "reserve_tokens": 500}})).raise_for_status()
+    ended = await servers[0].post(f"{SESSION}/turns/end", json={})
+    assert ended.json()["pressure"]["budget"] < 4_000
+
+
+async def test_a_session_begun_anew_through_one_has_nothing_of_the_model_that_was_erased_through_the_other(
+    servers: Servers, database: Database
+) -> None:
+    (await servers[0].put(SESSION, json={"model": "claude-sonnet-4-5"})).raise_for_status()
+    await say(servers[0], "hello")
+    (await servers[1].delete(SESSION)).raise_for_status()
+    await say(servers[0], "hello again")
+    (await servers[1].put("/v1/sessions/fresh", json={})).raise_for_status()
+    begun, fresh = await database.fetch("SELECT model, estimator FROM sessions ORDER BY created_at")
+    assert tuple(begun) == tuple(fresh)
+
+
+async def test_what_broke_off_through_one_is_not_logged_where_the_client_has_asked_again_through_the_other(
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: Behind, database_url: str
+) -> None:
+    provider.script.extend([Said("Half of this will come.", cut=5, hold=asyncio.Event()), Said("All of it.")])
+    body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    path = "/gateway/s/shared/anthropic/v1/messages"
+    async with (
+        serving(settings(provider), database_url) as url,
+        httpx.AsyncClient(base_url=url, verify=False) as other,
+        http.stream("POST", path, json=body) as answer,
+    ):
+        pieces = answer.aiter_bytes()
+        while b"text_delta" not in await anext(pieces):
+            pass
+        assert b"message_stop" in (await other.post(path, json=body)).content
+    items = (await http.get(f"{SESSION}/calls")).json()["items"]
+    for call in items:
+        await behind.reported(http, call["call_id"], "shared")
+    assert len(items) == 2
+    events = (await http.get(f"{SESSION}/events")).json()["items"]
+    assert [json.dumps(one["content"]).count("All of it.") for one in events] == [0, 1]
+    assert len((await http.get(f"{SESSION}/lines")).json()["items"]) == 1
+
+
+async def pressure(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.post(f"{SESSION}/events", json={"events": [{"type": "user.message", "content": "more"}]})
+    found: dict[str, Any] = answer.raise_for_status().json()["pressure"]
+    return found

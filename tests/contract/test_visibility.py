@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,9 +9,8 @@ import httpx
 import pytest
 
 from app.services.tenants import Tenants
-from app.settings import Settings
 from app.store.engine import Database
-from tests.conftest import serving
+from tests.conftest import Servers
 from tests.support import validators
 from tests.support.openapi import document
 
@@ -372,20 +370,8 @@ async def test_whoever_only_reads_decides_nothing(session: httpx.AsyncClient, da
         assert answer.status_code == status
 
 
-@pytest.fixture
-async def servers(database_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """A client of each of two API processes on one database."""
-    async with (
-        serving(Settings(), database_url) as one,
-        serving(Settings(), database_url) as other,
-        httpx.AsyncClient(base_url=one) as first,
-        httpx.AsyncClient(base_url=other) as second,
-    ):
-        yield first, second
-
-
 async def test_what_one_process_holds_never_shows_what_was_hidden_through_another(
-    servers: tuple[httpx.AsyncClient, httpx.AsyncClient],
+    servers: Servers,
 ) -> None:
     first, second = servers
     await append(

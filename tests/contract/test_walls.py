@@ -261,7 +261,7 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
         await spending.settle(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
-    for purge in (retention.purge_appends, retention.purge_calls, retention.purge_deliveries):
+    for purge in (retention.purge_appends, retention.purge_calls, retention.purge_deliveries, retention.purge_job_log):
         await purge(application)
     await compactions.wake_forgotten(application, 60.0)
     await webhooks.wake_forgotten(application, 60.0)

@@ -28,7 +28,7 @@ async def remembered(database: Database) -> list[str]:
     return [row["key"] for row in await database.fetch("SELECT key FROM appends ORDER BY key")]
 
 
-HOUSEKEEPING = ["purge_expired_calls", "purge_idempotency_records", "sweep_layers"]
+HOUSEKEEPING = ["purge_expired_calls", "purge_idempotency_records", "purge_job_log", "sweep_layers"]
 """What every worker does, whatever else it is for."""
 
 
@@ -170,3 +170,14 @@ async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
     await connection.close()
     rows = await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
     assert (len(rows), sorted(notifications)) == (1, [0, 0, 0, 1])
+
+
+async def test_the_queues_log_of_its_jobs_is_kept_for_a_day(database: Database, application: Database) -> None:
+    log = "INSERT INTO pgqueuer_log (created, job_id, priority, status, entrypoint)"
+    of = "SELECT now() - :age::text::interval, n, 0, 'successful', 'compact' FROM generate_series(1, :rows::int) n"
+    for age, rows in (("23 hours", 3), ("25 hours", retention.ROWS_PER_STATEMENT + 5)):
+        await database.execute(f"{log} {of}", age=age, rows=rows)
+    assert await retention.purge_job_log(application) == retention.ROWS_PER_STATEMENT + 5
+    assert await retention.purge_job_log(application) == 0
+    [left] = await database.fetch("SELECT count(*) AS rows FROM pgqueuer_log")
+    assert left["rows"] == 3

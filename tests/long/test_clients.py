@@ -2,12 +2,11 @@
 
 import itertools
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.property.test_clients import servers  # noqa: F401  # a fixture
+from tests.conftest import Servers
 from tests.support.clients import Clients, Step, programs
 
 EXAMPLES = 400
@@ -23,7 +22,7 @@ _numbers = itertools.count(1)
 )
 @given(program=programs, room=st.integers(0, 2))
 async def test_the_model_sees_what_each_client_means(
-    servers: list[httpx.AsyncClient],  # noqa: F811
+    servers: Servers,
     program: list[Step],
     room: int,
 ) -> None:

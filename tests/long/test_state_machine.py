@@ -1,10 +1,11 @@
 """I1 to I7 and I9 after every step of random programs of what clients do, drawn anew at every run."""
 
-import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from app.store.engine import Database
+from tests.conftest import Servers
 from tests.property.test_state_machine import run
 from tests.support.machine import Program, programs
 
@@ -18,8 +19,8 @@ EXAMPLES = 150
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
-@given(program=programs)
+@given(program=programs, seed=st.integers(0, 1_000))
 async def test_everything_holds_after_every_step(
-    client: httpx.AsyncClient, database: Database, program: Program
+    servers: Servers, database: Database, program: Program, seed: int
 ) -> None:
-    await run(client, database, program)
+    await run(servers, database, program, seed)

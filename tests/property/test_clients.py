@@ -5,28 +5,14 @@ A short form, the same at every run; `tests/long/test_clients.py` draws anew.
 """
 
 import itertools
-from collections.abc import AsyncIterator
 
-import httpx
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.settings import Settings
-from tests.conftest import serving
+from tests.conftest import Servers
 from tests.support.clients import Clients, Step, programs
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture
-async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[list[httpx.AsyncClient]]:
-    """Clients of two servers on one database."""
-    async with (
-        serving(Settings(), database_url) as url,
-        httpx.AsyncClient(base_url=url, timeout=30, verify=False) as other,
-    ):
-        yield [client, other]
 
 
 @settings(
@@ -38,7 +24,5 @@ async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 @given(program=programs, room=st.integers(0, 2))
-async def test_the_model_sees_what_each_client_means(
-    servers: list[httpx.AsyncClient], program: list[Step], room: int
-) -> None:
+async def test_the_model_sees_what_each_client_means(servers: Servers, program: list[Step], room: int) -> None:
     await Clients(servers, f"s{next(_numbers)}", room).run(program)

@@ -1,4 +1,5 @@
-"""Clients of some sessions that do whatever they may, and a model beside them of what was acknowledged.
+"""Clients of some sessions that do whatever they may, by several servers on one database, and a model beside them of
+what was acknowledged.
 
 A program is a list of steps, each a name and its arguments as plain data, that says "who" and "which" by numbers: they
 are counted among what there is at that moment, so that every program can be run, and a part of one, too. After every
@@ -230,10 +231,13 @@ class Session:
 
 
 class Machine:
-    """Runs programs. Everything that is made of one is erased at its end."""
+    """Runs programs; each request goes to any of the servers. Everything that is made of one is erased at its end."""
 
-    def __init__(self, http: httpx.AsyncClient, database: Database, compaction: Compaction) -> None:
-        self._http, self._database, self._compaction = http, database, compaction
+    def __init__(
+        self, servers: Sequence[httpx.AsyncClient], database: Database, compaction: Compaction, seed: int
+    ) -> None:
+        self._servers, self._database, self._compaction = servers, database, compaction
+        self._random = Random(seed)
         self._live: dict[str, Session] = {}
         self._gone: set[str] = set()
         self._erased: set[str] = set()
@@ -257,6 +261,11 @@ class Machine:
         for name, table in metadata.tables.items():
             if "session_id" in table.columns:
                 assert not await self._database.fetch(f"SELECT FROM {name}"), name
+
+    @property
+    def _http(self) -> httpx.AsyncClient:
+        """Whichever of the servers the next request comes to."""
+        return self._random.choice(self._servers)
 
     async def _ask(self, method: str, path: str, status: int | None = None, **more: Any) -> Any:
         """The parsed answer, which tells of nothing that was erased."""

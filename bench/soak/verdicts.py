@@ -1,0 +1,104 @@
+"""What must be flat and what must be none, and what came of it, as Markdown."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.soak.flat import Bound, Series, quantile, trend
+
+MEMORY: Final = Bound(0.05, 12.0)
+POSTGRES: Final = Bound(0.10, 32.0)
+FILES: Final = Bound(0.0, 6.0)
+CONNECTIONS: Final = Bound(0.0, 6.0)
+QUEUE: Final = Bound(0.5, 20.0)
+MIDDLE: Final = Bound(0.25, 3.0)
+TAIL: Final = Bound(0.5, 40.0)
+WINDOWS: Final = 30
+"""Latencies are looked at by the minute of half an hour, or as many parts of less."""
+WINDOW_LEAST: Final = 5.0
+REQUESTS_LEAST: Final = 5
+"""Requests of a kind that a part needs; a part with fewer is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One line of the table. `flat` None: there was too little to say."""
+
+    name: str
+    first: float | None
+    last: float | None
+    per_hour: float | None
+    allowed: float | None
+    flat: bool | None
+
+
+def of_series(name: str, series: Series, bound: Bound) -> Verdict:
+    """Whether a quantity is flat."""
+    found = trend(series, bound)
+    return Verdict(name, found.first, found.last, found.per_hour, found.allowed_per_hour, found.flat)
+
+
+def none(name: str, number: float) -> Verdict:
+    """Whether there was none of what there must not be."""
+    return Verdict(name, None, number, None, 0.0, number == 0)
+
+
+def bound_of(name: str) -> Bound:
+    """What a sampled quantity may grow by."""
+    if name.startswith("Postgres"):
+        return POSTGRES
+    if name.endswith("MB"):
+        return MEMORY
+    if name.endswith("open files"):
+        return FILES
+    return CONNECTIONS if name == "connections" else QUEUE
+
+
+def by_window(times: Sequence[tuple[float, float]], begun: float, seconds: float) -> tuple[Series, Series]:
+    """p50 and p99 of a kind's latencies in ms, by the minute, or by a thirtieth of the time if that is less."""
+    window = max(WINDOW_LEAST, min(60.0, seconds / WINDOWS))
+    parts: dict[int, list[float]] = {}
+    for at, took in times:
+        if 0 <= at - begun < seconds:
+            parts.setdefault(int((at - begun) / window), []).append(took * 1e3)
+    kept = [(number * window, found) for number, found in sorted(parts.items()) if len(found) >= REQUESTS_LEAST]
+    middle = [(at, quantile(found, 0.5)) for at, found in kept]
+    return middle, [(at, quantile(found, 0.99)) for at, found in kept]
+
+
+def of_times(times: Mapping[str, Sequence[tuple[float, float]]], begun: float, seconds: float) -> list[Verdict]:
+    """Whether the latencies of each kind are flat."""
+    found = []
+    for kind, taken in sorted(times.items()):
+        middle, tail = by_window(taken, begun, seconds)
+        found.append(of_series(f"{kind} p50, ms", middle, MIDDLE))
+        found.append(of_series(f"{kind} p99, ms", tail, TAIL))
+    return found
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Markdown."""
+    lines = [
+        "| quantity | first third | last third | slope an hour | at most | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in verdicts:
+        cells = [_figure(value) for value in (one.first, one.last, one.per_hour, one.allowed)]
+        said = {True: "flat" if one.first is not None else "none", False: "**not flat**", None: "too little to say"}
+        if one.first is None and one.flat is False:
+            said[False] = "**some**"
+        lines.append(f"| {one.name} | {' | '.join(cells)} | {said[one.flat]} |")
+    return "\n".join(lines)
+
+
+def sizes(tables: Mapping[str, Series], least: float = 1.0) -> str:
+    """How large the tables were at first and at last, those of a megabyte and more; Markdown. A log grows."""
+    lines = ["| table | MB at first | at last |", "|---|---|---|"]
+    for name, series in sorted(tables.items(), key=lambda one: -one[1][-1][1]):
+        if series[-1][1] >= least:
+            lines.append(f"| `{name}` | {series[0][1]:.1f} | {series[-1][1]:.1f} |")
+    return "\n".join(lines)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}" if abs(value) < 100 else f"{value:,.0f}"
