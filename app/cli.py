@@ -32,8 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 keys_app = typer.Typer(no_args_is_help=True, help="API keys. Only their hashes are stored.")
+contents_app = typer.Typer(no_args_is_help=True, help="The keys that contents are sealed with.")
 vocabulary_app = typer.Typer(no_args_is_help=True, help="The tokenizer vocabularies.")
 app.add_typer(keys_app, name="keys")
+app.add_typer(contents_app, name="contents")
 app.add_typer(vocabulary_app, name="vocabulary")
 app.command()(commands.replay)
 app.command()(commands.explain)
@@ -218,6 +220,60 @@ def revoke_key(
             stop(f"there is no working key {key_id}")
 
     _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), revoke)
+
+
+@contents_app.command("new-key")
+def new_operator_key() -> None:
+    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere: without it no content can be read."""
+    from cryptography.fernet import Fernet
+
+    typer.echo(Fernet.generate_key().decode("ascii"))
+
+
+@contents_app.command("list")
+def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """The tenants whose contents are sealed, and those whose key was dropped."""
+    from app.store import content_keys
+
+    async def show(database: "Database") -> None:
+        for key in await content_keys.every(database):
+            state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
+            typer.echo(f"{key.tenant}  {state}")
+
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), show)
+
+
+@contents_app.command("rewrap")
+def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Wrap all tenants' keys by the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be taken out of it."""
+    from app.services.keyring import rewrap
+
+    settings = _require_database(_settings(data_dir=data_dir, database_url=database_url))
+    if settings.encryption_key is None:
+        stop("PALIMPSEST_ENCRYPTION_KEY is not set")
+    operator = settings.encryption_key.get_secret_value()
+
+    async def wrap(database: "Database") -> None:
+        typer.echo(f"wrapped the keys of {await rewrap(database, operator)} tenants")
+
+    _on_database(settings, wrap)
+
+
+@contents_app.command("drop-key")
+def drop_content_key(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose contents are erased.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Erase the sealed contents of a tenant for good, in the database and in all of its backups made since."""
+    from app.store import content_keys
+
+    async def drop(database: "Database") -> None:
+        if not await content_keys.drop(database, tenant):
+            stop(f"tenant {tenant!r} has no content key")
+        typer.echo(f"the key of tenant {tenant!r} is gone; every process knows within two seconds")
+
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), drop)
 
 
 @vocabulary_app.command("install")

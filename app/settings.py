@@ -108,6 +108,11 @@ class Settings(BaseSettings):
         description="Key with all scopes for the default tenant, beside those in the database. Commands that ask a"
         " running server send it (`--key`).",
     )
+    encryption_key: SecretStr | None = Field(
+        None,
+        description="Key that wraps each tenant's content key, with which contents are sealed in the database from then"
+        " on; `palimpsest contents new-key` prints one. Several, with commas between them: the first wraps, each unwraps.",
+    )
     processes: int = Field(
         1,
         ge=1,
@@ -289,6 +294,18 @@ class Settings(BaseSettings):
         if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             raise ValueError("must begin with http:// or https:// and name a host")
         return url or None
+
+    @field_validator("encryption_key")
+    @classmethod
+    def _keys(cls, given: SecretStr | None) -> SecretStr | None:
+        if given is not None:
+            from app.services.keyring import wrapping
+
+            try:
+                wrapping(given.get_secret_value())
+            except ValueError:
+                raise ValueError("must be a key as `palimpsest contents new-key` prints it, or several") from None
+        return given
 
     @field_validator("cache_table", mode="before")
     @classmethod

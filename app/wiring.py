@@ -27,6 +27,7 @@ from app.services.explaining import Explaining
 from app.services.feedback import Feedback
 from app.services.forks import Forks
 from app.services.ingest import Ingest
+from app.services.keyring import Keyring
 from app.services.late import LateReads
 from app.services.layers import Layers
 from app.services.ledger import Ledger
@@ -94,6 +95,7 @@ class Services:
     reconcile: Reconcile
     event_rates: EventRates
     answers: Answers
+    keyring: Keyring
     gateway: "Gateway | None" = None
 
     @cached_property
@@ -171,6 +173,7 @@ def build(
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
+        keyring=keyring(settings, database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 
@@ -197,6 +200,12 @@ def _gateway(
     return Gateway(database, upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
 
 
+def keyring(settings: Settings, database: Database) -> Keyring:
+    """The keys that contents are sealed with."""
+    operator = settings.encryption_key
+    return Keyring(database, None if operator is None else operator.get_secret_value())
+
+
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
     """The service that writes summaries: in the worker, and for contexts that wait for them."""
     spending = Spending(database, settings.summarizer_tokens_per_day)
@@ -213,6 +222,7 @@ def work(settings: Settings) -> "Work":
         settings.worker_heartbeat_seconds,
         lambda database: sending(settings, database),
         settings.database_pooler_url,
+        lambda database: keyring(settings, database),
     )
 
 

@@ -597,6 +597,17 @@ provider_spend = Table(
     Index("provider_spend_day_idx", "day"),
 )
 
+# The key that a tenant's contents are sealed with, wrapped by the operator's; NULL once it was dropped.
+content_keys = Table(
+    "content_keys",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("wrapped", LargeBinary),
+    _created(),
+    Column("dropped_at", DateTime(timezone=True)),
+    CheckConstraint("(wrapped IS NULL) = (dropped_at IS NOT NULL)", name="dropped"),
+)
+
 # What workers have done, of all tenants together: metrics of processes that nobody can ask.
 work_counts = Table(
     "work_counts",

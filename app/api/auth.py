@@ -12,6 +12,7 @@ from app.api.busy import place_of
 from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
+from app.store.sealing import seal_with
 
 __all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door"]
 
@@ -61,7 +62,8 @@ def caller(scope: str) -> Door:
 async def admitted(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
     """The holder of a key with all of these scopes: from then on the request acts for its tenant.
 
-    What the key reaches is not checked. `how` says how one is sent. Raises Unauthorized, Forbidden or TooManyRequests.
+    What the key reaches is not checked. `how` says how one is sent. Raises Unauthorized, Forbidden, TooManyRequests,
+    ContentsErased or StoreUnavailable.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
@@ -75,6 +77,7 @@ async def admitted(request: Request, secret: str | None, scopes: Collection[str]
         place.of(found.tenant_id)
     act_for(found.tenant_id)
     known(request.scope, found.tenant_id)
+    seal_with(await request.state.services.keyring.sealer(found.tenant_id))
     return found
 
 

@@ -21,6 +21,7 @@ _EVERYWHERE = (
     "forbidden",
     "not-local",
     "too-many-requests",
+    "contents-erased",
     "store-unavailable",
     "overloaded",
     *_ANYWHERE,

@@ -133,6 +133,10 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
     "too-many-events": ProblemText(
         "The tenant appends more events per second than it may. Nothing was appended.", _AGAIN, {**_LIMIT, **_WAIT}
     ),
+    "contents-erased": ProblemText(
+        "The key that this tenant's contents were sealed with has been dropped: nothing of them can be read again.",
+        "None: that is final. Go on as another tenant, with a key of its own.",
+    ),
     "store-unavailable": ProblemText("The database does not answer, or takes no writes now.", _AGAIN),
     "too-many-streams": ProblemText("This process serves as many streams as it may.", _AGAIN, _LIMIT),
     "overloaded": ProblemText("This process answers as many requests as it can.", _AGAIN, _LIMIT),

@@ -14,6 +14,7 @@ from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
 from app.store import texts
 from app.store.engine import Database
+from app.store.epochs import LEGIBLE
 from app.store.views import COMPACTION_NOW
 
 _CALL: Final = (
@@ -170,7 +171,7 @@ def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
         "view_target": epoch.target,
         "carry_tokens": epoch.carry_tokens,
         "cause": epoch.cause,
-        "frontier": texts.dumps(to_json(frontier)),
+        "frontier": texts.dumps(to_json(frontier), clear=LEGIBLE),
         "tokens_before": epoch.tokens_before,
         "tokens_after": epoch.tokens_after,
         "current": epoch.current,

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app import tracing
-from app.store import jobs
+from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
@@ -64,7 +64,7 @@ async def schedule(
         tenant_id=tenant_id,
         id=id,
         reason=reason,
-        focus=focus,
+        focus=None if focus is None else texts.written(focus),
         view=wanted.view if wanted else None,
         window_tokens=wanted.window_tokens if wanted else None,
         policy_name=policy_name,
@@ -149,7 +149,11 @@ async def waiting(connection: Connection | Database, session_id: UUID) -> list[W
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
         session_id=session_id,
     )
-    return [WaitingRun(row["id"], row["reason"], row["focus"], _wanted(row)) for row in rows]
+    return [WaitingRun(row["id"], row["reason"], _focus(row), _wanted(row)) for row in rows]
+
+
+def _focus(row: asyncpg.Record) -> str | None:
+    return None if row["focus"] is None else texts.read(row["focus"])
 
 
 def _wanted(row: asyncpg.Record) -> WaitingContext | None:
@@ -260,7 +264,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> CompactionRow 
     row = await database.fetchrow(
         f"SELECT {_LISTED} FROM compactions WHERE session_id = :session_id AND id = :id", session_id=session_id, id=id
     )
-    return None if row is None else decode(CompactionRow, row)
+    return None if row is None else decode(CompactionRow, row, focus=_focus(row))
 
 
 async def page(
@@ -278,7 +282,7 @@ async def page(
         limit=limit,
         state=state,
     )
-    return [decode(CompactionRow, row) for row in rows]
+    return [decode(CompactionRow, row, focus=_focus(row)) for row in rows]
 
 
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
@@ -9,6 +10,9 @@ from app.core.plan.context.redaction import erase_quotes
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
+
+LEGIBLE: Final = ("folds", "system_seq", "tools_seq")
+"""The members of a frontier that statements read: no content is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +78,11 @@ async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "
         "@> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', :seq::bigint))) "
-        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array(:seq::bigint)))",
+        "OR frontier::jsonb #> '{left_out,files}' @> jsonb_build_array(jsonb_build_array(:seq::bigint)) "
+        "OR starts_with(frontier::text, :sealed))",
         session_id=session_id,
         seq=seq,
+        sealed=texts.SEALED_JSON,
     )
     for row in rows:
         await tx.execute(
@@ -85,5 +91,5 @@ async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
             session_id=session_id,
             view=row["view"],
             epoch=row["epoch"],
-            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq))),
+            frontier=texts.dumps(to_json(erase_quotes(from_json(texts.loads(row["frontier"])), seq)), clear=LEGIBLE),
         )

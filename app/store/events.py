@@ -11,6 +11,8 @@ from app.core.log.event import ERASED_TOKENS, Event, occurred
 from app.core.log.events import EventType, Json
 from app.store import texts
 
+LEGIBLE: Final = ("turn_id", "path")
+"""The members of a body that statements read, and which stay legible where bodies are sealed."""
 EVENT_COLUMNS: Final = (
     "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
     " extract(epoch FROM created_at)::float8, body"
@@ -24,8 +26,10 @@ WITH_SOME_BODIES: Final = (
 def event(record: Sequence[Any]) -> Event:
     """An event of a row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    body = None if text is None else texts.loads(text)
-    kind, at, chars = EventType(kind), occurred(body, stored_at), len(text or "")
+    plain = "" if text is None else texts.opened(text)
+    body = None if text is None else texts.loads(plain)
+    gist = None if gist is None else texts.read(gist)
+    kind, at, chars = EventType(kind), occurred(body, stored_at), len(plain)
     if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
         tokens = ERASED_TOKENS if tokens else 0
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)

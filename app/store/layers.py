@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from app.core.log.events import LAYERS
+from app.core.log.events import LAYERS, Json
 from app.core.render.layers import Content, Layer
 from app.store import texts
 from app.store.engine import Connection, Database
@@ -85,24 +85,28 @@ async def put(
     return int(row["version"])
 
 
-async def announced(tx: Connection, session_id: UUID, seq: int) -> str | None:
-    """Return the content of an announce event, as JSON text; None for an event of another type."""
+async def announced(tx: Connection, session_id: UUID, seq: int) -> Json:
+    """Return the content of an announce event; None for an event of another type."""
     row = await tx.fetchrow(
-        "SELECT (body -> 'content')::text AS content FROM events "
-        "WHERE session_id = :session_id AND seq = :seq AND type = 'announce'",
+        "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq AND type = 'announce'",
         session_id=session_id,
         seq=seq,
     )
-    return None if row is None else row["content"]
+    return None if row is None else texts.loads(row["body"]).get("content")
 
 
-async def forget(tx: Connection, session_id: UUID, content: str) -> None:
+async def forget(tx: Connection, session_id: UUID, content: Json) -> None:
     """Erase the announcements with this content. The transaction must be a redaction of this session."""
+    rows = await tx.fetch(
+        "SELECT version, content FROM layers "
+        "WHERE session_id = :session_id AND kind = 'announce' AND content IS NOT NULL",
+        session_id=session_id,
+    )
     await tx.execute(
         "UPDATE layers SET content = NULL, tokens = 0 "
-        "WHERE session_id = :session_id AND kind = 'announce' AND content::text = :text",
+        "WHERE session_id = :session_id AND kind = 'announce' AND version = ANY(:versions::int[])",
         session_id=session_id,
-        text=content,
+        versions=[row["version"] for row in rows if texts.loads(row["content"]) == content],
     )
 
 

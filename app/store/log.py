@@ -14,6 +14,7 @@ from app.core.log.turns import TurnState, moves_state
 from app.store import jobs, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
+from app.store.events import LEGIBLE
 from app.store.sessions import open_calls
 
 
@@ -163,7 +164,7 @@ async def append(
         turn_id=None if expected_turn is None else expected_turn.turn_id,
         **_basis(expected),
         rows=_rows(batch),
-        bodies=[texts.stored(body) for body in bodies],
+        bodies=[texts.stored(body, clear=LEGIBLE) for body in bodies],
         moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         **_trigger(trigger),
@@ -234,7 +235,7 @@ def _rows(batch: Batch) -> str:
                 "is_error": bool(p.draft.is_error),
                 "tokens": p.tokens,
                 "cum": p.tokens_through,
-                "gist": p.gist,
+                "gist": None if p.gist is None else texts.written(p.gist),
             }
             for p in batch.placed
         ]
@@ -308,7 +309,7 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
         "UPDATE events SET body = :body::json, gist = NULL WHERE session_id = :session_id AND seq = :seq",
         session_id=session_id,
         seq=seq,
-        body=texts.dumps(tombstone(texts.loads(row["body"]))),
+        body=texts.dumps(tombstone(texts.loads(row["body"])), clear=LEGIBLE),
     )
     return True
 

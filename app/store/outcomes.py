@@ -1,6 +1,5 @@
 """Outcomes of calls, reported after they were sent: the only part of a call's record that changes."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -8,11 +7,11 @@ from uuid import UUID
 
 import asyncpg
 
-from app.core.log.events import Json, canonical_json
+from app.core.log.events import Json
 from app.core.tokens.calibration import Reported
 from app.core.tokens.learned import Learned
 from app.core.view.record import CallRecord
-from app.store import calibrations
+from app.store import calibrations, texts
 from app.store.engine import Connection
 from app.store.rows import columns, decode, parameters
 
@@ -37,7 +36,7 @@ def outcome_of(row: asyncpg.Record) -> ReportedOutcome | None:
     """Decode a row of OUTCOME; None until an outcome is reported."""
     if row["reported_at"] is None:
         return None
-    return decode(ReportedOutcome, row, error=None if row["error"] is None else json.loads(row["error"]))
+    return decode(ReportedOutcome, row, error=None if row["error"] is None else texts.loads(row["error"]))
 
 
 async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: ReportedOutcome) -> None:
@@ -49,7 +48,7 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
         "WHERE session_id = :session_id AND call_id = :call_id",
         session_id=session_id,
         call_id=call_id,
-        **parameters(outcome) | {"error": None if outcome.error is None else canonical_json(outcome.error)},
+        **parameters(outcome) | {"error": None if outcome.error is None else texts.dumps(outcome.error)},
     )
 
 

@@ -6,7 +6,7 @@ only at its own session's. A fork's index holds its own events; shared events ar
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -17,7 +17,7 @@ from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, keys, speaking
-from app.store import event_log, texts
+from app.store import event_log, sealing, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
@@ -26,12 +26,25 @@ CANDIDATES_MAX: Final = 5_000
 """The most events that are scored; of more, those with the rarest terms."""
 
 
+SEALED: Final = 1_000
+"""How much higher the version of an index is whose terms are hashed with the tenant's key."""
+
+
+def _version() -> int:
+    return TERMS_VERSION if sealing.current() is None else TERMS_VERSION + SEALED
+
+
+def _keys(session_id: UUID, words: Iterable[str]) -> list[int]:
+    sealer = sealing.current()
+    return keys(session_id.bytes if sealer is None else sealer.salt(session_id), words)
+
+
 async def indexed(database: Database, session_id: UUID) -> int:
     """Return the seq up to which a session is indexed; 0 if its index is of another version."""
     row = await database.fetchrow(
         "SELECT head FROM search_heads WHERE session_id = :session_id AND version = :version",
         session_id=session_id,
-        version=TERMS_VERSION,
+        version=_version(),
     )
     return 0 if row is None else int(row["head"])
 
@@ -48,17 +61,17 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
         "ON CONFLICT (session_id) DO UPDATE SET head = search_heads.head RETURNING head, version",
         session_id=session_id,
         tenant_id=tenant_id,
-        version=TERMS_VERSION,
+        version=_version(),
     )
     if row is None:
         return None
-    if row["version"] != TERMS_VERSION:
+    if row["version"] != _version():
         await tx.execute("DELETE FROM search WHERE session_id = :session_id", session_id=session_id)
         await tx.execute(
             "UPDATE search_heads SET head = 0, entries = 0, length = 0, version = :version "
             "WHERE session_id = :session_id",
             session_id=session_id,
-            version=TERMS_VERSION,
+            version=_version(),
         )
         return 0
     return int(row["head"])
@@ -97,7 +110,7 @@ async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequen
         {
             "seq": one.seq,
             "length": one.length,
-            "terms": keys(session_id.bytes, one.terms),
+            "terms": _keys(session_id, one.terms),
             "counts": [min(count, COUNT_MAX) for count in one.terms.values()],
         }
         for one in entries
@@ -166,15 +179,15 @@ async def _find(
     database: Database, session_id: UUID, to_seq: int, words: Sequence[str]
 ) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
     async with database.transaction() as tx:
-        [asks] = keys(session_id.bytes, (ASKING,))
+        [asks] = _keys(session_id, (ASKING,))
         rows = await tx.fetch(
             _HITS,
             session_id=session_id,
-            terms=keys(session_id.bytes, words),
+            terms=_keys(session_id, words),
             to_seq=to_seq,
             limit=CANDIDATES_MAX,
             asks=asks,
-            speaks=keys(session_id.bytes, speaking(words)),
+            speaks=_keys(session_id, speaking(words)),
         )
         index = await tx.fetchrow(
             "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
@@ -192,7 +205,7 @@ async def about(database: Database, log: SessionLog, words: Sequence[str]) -> se
             rows = await tx.fetch(
                 "SELECT seq FROM palimpsest_hits(:session_id, :terms, :to_seq, 0, '{}')",
                 session_id=own,
-                terms=keys(own.bytes, words),
+                terms=_keys(own, words),
                 to_seq=part.to_seq,
             )
             found |= {row["seq"] for row in rows}

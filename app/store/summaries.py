@@ -28,6 +28,7 @@ FINER_MAX: Final = 200
 def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
     """Decode a record of COLUMNS; return the summary, and the session that holds its text if that is another one."""
     id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin = record
+    text = texts.read(text)
     summary = Summary(id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live)
     return summary, origin
 
@@ -37,10 +38,10 @@ async def with_texts(
 ) -> tuple[Summary, ...]:
     """Decode records of COLUMNS. Texts that are stored under another session are read there, unless in `known`."""
     pairs = [_summary(record) for record in records]
-    texts = {one.id: one.text for one in known}
-    away = await _away(connection, ((one.id, origin) for one, origin in pairs if one.id not in texts))
-    texts |= {id: row["text"] for id, row in away.items()}
-    return tuple(one if origin is None else replace(one, text=texts[one.id]) for one, origin in pairs)
+    held = {one.id: one.text for one in known}
+    away = await _away(connection, ((one.id, origin) for one, origin in pairs if one.id not in held))
+    held |= {id: texts.read(row["text"]) for id, row in away.items()}
+    return tuple(one if origin is None else replace(one, text=held[one.id]) for one, origin in pairs)
 
 
 async def _away(
@@ -111,7 +112,8 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
             sources=list(new.sources),
             id=new.id,
         )
-    stored_as = {"text": readable(new.text), "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
+    words = texts.written(readable(new.text))
+    stored_as = {"text": words, "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
     await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | stored_as)
 
 
@@ -269,7 +271,11 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
     if row is None:
         return None
     held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
-    content = {"text": held["text"], "digest": texts.loads(held["digest"]), "usage": json.loads(held["usage"])}
+    content = {
+        "text": texts.read(held["text"]),
+        "digest": texts.loads(held["digest"]),
+        "usage": json.loads(held["usage"]),
+    }
     return decode(WholeSummary, row, **content)
 
 

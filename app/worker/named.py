@@ -8,23 +8,37 @@ from structlog.contextvars import bound_contextvars
 
 from app import tracing
 from app.core.errors import NotFound, StoreUnavailable
+from app.services.keyring import Keyring
 from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
+from app.store.sealing import sealing_with
 
 
 @asynccontextmanager
 async def named(
-    kind: str, database: Database, session_id: UUID, tenant_id: UUID, *, job: int | None = None
+    kind: str,
+    database: Database,
+    session_id: UUID,
+    tenant_id: UUID,
+    keyring: Keyring | None = None,
+    *,
+    job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant, in a trace of its own, which is linked to the request that made it due."""
+    """Work for a session's tenant, on its contents with a `keyring`, in a trace of its own, which is linked to the request
+    that made it due.
+
+    Raises ContentsErased and StoreUnavailable as Keyring does.
+    """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)
         said = {"job": job, "session": session, "trace_id": span.trace_id}
-        with bound_contextvars(**{name: value for name, value in said.items() if value is not None}):
+        bound = {name: value for name, value in said.items() if value is not None}
+        with bound_contextvars(**bound):
             try:
-                yield
+                with sealing_with(None if keyring is None else await keyring.sealer(tenant_id)):
+                    yield
             finally:
                 if job is not None and span.sent:
                     with suppress(StoreUnavailable):

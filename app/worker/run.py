@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -13,10 +14,11 @@ from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
-from app.core.errors import StoreUnavailable
+from app.core.errors import ContentsErased, StoreUnavailable
 from app.services import layers
 from app.services.compaction import Compaction
 from app.services.indexing import Indexing
+from app.services.keyring import Keyring
 from app.services.summarizing import PutOff
 from app.services.webhooks import Sending
 from app.store import compactions, summaries
@@ -57,6 +59,7 @@ class Work:
     heartbeat_seconds: float = 30.0
     sending: Callable[[Database], Sending] | None = None
     pooler_url: str | None = None
+    keyring: Callable[[Database], Keyring] | None = None
 
 
 NOTHING_ELSE: Final = Work()
@@ -130,7 +133,7 @@ async def _session(
             await layers.sweep(database)
 
         if compaction is not None:
-            _compact(queue, database, compaction)
+            _compact(queue, database, compaction, None if work.keyring is None else work.keyring(database))
         if sending is not None:
             webhooks.register(queue, database, sending)
 
@@ -159,7 +162,7 @@ async def _session(
         await connection.close()
 
 
-def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> None:
+def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyring: Keyring | None) -> None:
     """Register the jobs that write summaries, and the schedules that find lost jobs and degraded summaries."""
 
     indexing = Indexing(database)
@@ -168,9 +171,11 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     async def compact(job: Job) -> None:
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
-            async with named("compact", database, session_id, tenant_id, job=int(job.id)):
+            async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
                 await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
+        except ContentsErased:
+            return
         except PutOff as error:
             raise _retry(job, error.delay, error.detail) from error
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
@@ -185,9 +190,10 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction) -> Non
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
-            async with named("redo", database, session_id, tenant_id):
-                if not await compaction.redo(session_id, tenant_id):
-                    return  # as a rule, what fails for one session fails for all; the next run is soon
+            with suppress(ContentsErased):
+                async with named("redo", database, session_id, tenant_id, keyring):
+                    if not await compaction.redo(session_id, tenant_id):
+                        return  # as a rule, what fails for one session fails for all; the next run is soon
 
 
 def _retry(job: Job, delay: float, reason: str) -> RetryRequested:

@@ -21,6 +21,7 @@
       TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
       TooManyEvents         the tenant's limit of events per second is reached
+      ContentsErased        the key of the tenant's contents was dropped
       StoreUnavailable      the database is unavailable
       TooManyStreams        the process's limit of streams is reached
       Overloaded            the process's limit of requests is reached
@@ -144,6 +145,10 @@ class TooManyRequests(ContextError):
 
 class TooManyEvents(ContextError):
     """The tenant's limit of events is reached; fields: the `limit` per second and `retry_after_seconds`."""
+
+
+class ContentsErased(ContextError):
+    """The key that the tenant's contents are sealed with was dropped; nothing of them can be read again."""
 
 
 class StoreUnavailable(ContextError):

@@ -1,0 +1,93 @@
+"""The keys that contents are sealed with: one of each tenant, wrapped by the operator's."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from app.core.errors import ContentsErased, StoreUnavailable
+from app.store import content_keys
+from app.store.engine import Database
+from app.store.sealing import KEY_BYTES, Sealer
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+CACHE_SECONDS: Final = 2.0
+"""How long a looked-up key is held: a dropped key opens nothing any more within this time in every process."""
+TENANTS_MAX: Final = 10_000
+
+
+class Keyring:
+    """The tenants' keys, made when they are first needed.
+
+    `operator` are the operator's keys (Fernet), with commas between them: the first wraps, each unwraps. Without one
+    nothing is sealed, and what a tenant with a key of its own has cannot be touched.
+    """
+
+    def __init__(self, database: Database, operator: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._operator = None if operator is None else wrapping(operator)
+        self._clock = clock
+        self._known: dict[UUID, tuple[float, Sealer | None]] = {}
+
+    async def sealer(self, tenant_id: UUID) -> Sealer | None:
+        """Return what seals a tenant's contents; None where nothing is sealed.
+
+        The caller must act for the tenant. Raises ContentsErased once its key was dropped, and StoreUnavailable when
+        this process cannot unwrap it.
+        """
+        now = self._clock()
+        held = self._known.get(tenant_id)
+        if held is not None and now - held[0] < CACHE_SECONDS:
+            return held[1]
+        found = await content_keys.find(self._database, tenant_id)
+        if found is None and self._operator is not None:
+            await content_keys.make(self._database, tenant_id, self._operator.encrypt(os.urandom(KEY_BYTES)))
+            found = await content_keys.find(self._database, tenant_id)
+        sealer = None if found is None else self._unwrapped(found)
+        if len(self._known) >= TENANTS_MAX:
+            self._known.clear()
+        self._known[tenant_id] = (now, sealer)
+        return sealer
+
+    def _unwrapped(self, key: content_keys.ContentKey) -> Sealer:
+        if key.wrapped is None:
+            self._known.pop(key.tenant_id, None)
+            raise ContentsErased("the key of this tenant's contents was dropped: nothing of them can be read again")
+        if self._operator is None:
+            raise StoreUnavailable("this tenant's contents are sealed, and PALIMPSEST_ENCRYPTION_KEY is not set here")
+        from cryptography.fernet import InvalidToken
+
+        try:
+            return Sealer(self._operator.decrypt(key.wrapped))
+        except InvalidToken:
+            raise StoreUnavailable("this tenant's key is not wrapped by any key of PALIMPSEST_ENCRYPTION_KEY") from None
+
+
+def wrapping(operator: str) -> "MultiFernet":
+    """Return the operator's keys at work. Raises ValueError unless each is a key of Fernet's."""
+    from cryptography.fernet import Fernet, MultiFernet  # takes 40 ms: only where contents are sealed
+
+    return MultiFernet([Fernet(one.strip()) for one in operator.split(",")])
+
+
+async def rewrap(database: Database, operator: str) -> int:
+    """Wrap every tenant's key by the first of the operator's keys; return how many were.
+
+    All or none: raises StoreUnavailable if one cannot be unwrapped by any of them.
+    """
+    from cryptography.fernet import InvalidToken
+
+    keys = wrapping(operator)
+    async with database.transaction() as tx:
+        held = [one for one in await content_keys.every(tx) if one.wrapped is not None]
+        for one in held:
+            try:
+                await content_keys.rewrap(tx, one.tenant_id, keys.rotate(one.wrapped or b""))
+            except InvalidToken:
+                raise StoreUnavailable(
+                    f"the key of tenant {one.tenant!r} is not wrapped by any of these keys"
+                ) from None
+    return len(held)

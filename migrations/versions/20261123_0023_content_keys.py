@@ -1,0 +1,26 @@
+"""The keys that tenants' contents are sealed with."""
+
+from pathlib import Path
+
+from alembic import op
+
+from migrations.script import run_script
+
+revision = "0023"
+down_revision = "0020"
+branch_labels = None
+depends_on = None
+
+_SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    """Add the table, empty: nothing is sealed until an operator sets a key."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0023_content_keys.sql")
+
+
+def downgrade() -> None:
+    """Drop it, unless it holds a key: all that is sealed with it would be lost."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0023_content_keys_down.sql")

@@ -1,0 +1,174 @@
+"""Contents sealed with a key of each tenant: nobody reads them in the database, and nobody at all once it is gone."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from cryptography.fernet import Fernet
+
+from app.core.errors import StoreUnavailable
+from app.services import keyring
+from app.services.keyring import rewrap
+from app.settings import InvalidSetting, Settings, load
+from app.store import content_keys
+from app.store.engine import Database
+from app.store.sessions import session_key
+from tests.conftest import serving
+from tests.contract.test_gateway_passing import holding
+from tests.contract.test_walls import tenant, working
+from tests.support.queue import quiet
+from tests.support.receiver import receiving
+from tests.support.walk import SECRET_WORD, TALE, walk
+
+OPERATOR = Fernet.generate_key().decode()
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers and workers have the operator's key, and look a tenant's up with each request."""
+    monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
+    monkeypatch.setattr(keyring, "CACHE_SECONDS", 0.0)
+
+
+@asynccontextmanager
+async def asking(database_url: str, secret: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server with the settings of now."""
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    settings = Settings(webhook_private_targets=True)
+    async with (
+        serving(settings, database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, verify=False, headers=headers) as http,
+    ):
+        yield http
+
+
+async def post(http: httpx.AsyncClient, sid: str, text: str) -> None:
+    """Append what a user says."""
+    event = {"type": "user.message", "content": text}
+    answer = await http.post(f"/v1/sessions/{sid}/events", json={"events": [event]})
+    assert answer.is_success, answer.text
+
+
+async def seen(http: httpx.AsyncClient, sid: str) -> str:
+    """The messages of a session's next context."""
+    answer = await http.post(f"/v1/sessions/{sid}/context", json={"format": "openai", "max_tokens": 50_000})
+    assert answer.is_success, answer.text
+    return str(answer.json()["request"]["messages"])
+
+
+async def recalled(http: httpx.AsyncClient, sid: str, query: str) -> str:
+    """What a recall answers."""
+    answer = await http.post(f"/v1/sessions/{sid}/recall", json={"query": query})
+    assert answer.is_success, answer.text
+    return answer.text
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    """The status and the kind of a problem."""
+    return answer.status_code, answer.json()["type"].rpartition("/")[2]
+
+
+@pytest.mark.usefixtures("sealed")
+async def test_no_table_holds_what_was_said_and_all_of_it_is_served(database_url: str, database: Database) -> None:
+    """All operations, with a worker beside them; a session's metadata, by which it is found, stays legible."""
+    secret, _ = await tenant(database, "acme")
+    async with receiving() as receiver, asking(database_url, secret) as http:
+        receiver.statuses.extend([400] * 1_000)
+        async with working(database_url):
+            await walk(http, receiver)
+    assert {table.split(".")[1] for table in await holding(database, SECRET_WORD)} == {"sessions"}
+    row = await database.fetchrow("SELECT count(*) AS n FROM summaries WHERE text <> ''")
+    assert row is not None and row["n"] > 0
+    await database.execute("UPDATE sessions SET metadata = '{}'")
+    assert await holding(database, SECRET_WORD) == set()
+
+    async with asking(database_url, secret) as http:  # in a process that has seen none of it
+        calls = (await http.get("/v1/audit/calls", params={"limit": 100})).json()["items"]
+        assert len(calls) > 10
+        for call in calls:
+            again = (await http.get(f"/v1/sessions/{call['session']}/calls/{call['call_id']}/context")).json()
+            assert again["sha256"] == call["sha256"] or again["redacted"], call
+
+
+@pytest.mark.usefixtures("sealed")
+async def test_a_dropped_key_takes_the_contents_along(database_url: str, database: Database) -> None:
+    ours, our_id = await tenant(database, "ours")
+    theirs, _ = await tenant(database, "theirs")
+    async with asking(database_url, ours) as http:
+        await post(http, "s", "The launch code is 8142.")
+        await post(http, "s", TALE * 30)
+        assert "8142" in await seen(http, "s")
+        assert await content_keys.drop(database, "ours")
+        assert not await content_keys.drop(database, "ours")
+        for method, path in (("GET", "/v1/sessions/s"), ("POST", "/v1/sessions/s/context"), ("PUT", "/v1/sessions/n")):
+            answer = await http.request(method, path, json=None if method == "GET" else {})
+            assert problem(answer) == (410, "contents-erased")
+        other = await http.put("/v1/sessions/s", json={}, headers={"Authorization": f"Bearer {theirs}"})
+        assert other.status_code == 201
+        assert (await http.get("/readyz")).status_code == 200
+    assert await holding(database, "8142") == set()
+    asked = {"session_id": session_key(our_id, "s"), "tenant_id": our_id}
+    await database.execute("SELECT palimpsest_compact(:session_id, :tenant_id)", **asked)
+    async with working(database_url), quiet(database_url) as done:  # its job ends, and is not tried again for ever
+        await done()
+    row = await database.fetchrow("SELECT count(*) AS n FROM summaries")
+    assert row is not None and row["n"] == 0
+
+
+async def test_what_was_there_before_stays_legible_and_is_found_beside_what_came_after(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(database_url) as http:
+        await post(http, "s", "The tangerine is on the table.")
+        assert "tangerine" in await recalled(http, "s", "tangerine")
+    monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
+    async with asking(database_url) as http:
+        await post(http, "s", "The aubergine is in the cellar.")
+        shown = await seen(http, "s")
+        assert "tangerine" in shown and "aubergine" in shown
+        assert "tangerine" in await recalled(http, "s", "tangerine")
+        assert "aubergine" in await recalled(http, "s", "aubergine")
+    assert await holding(database, "tangerine") == {"public.events"}
+    assert await holding(database, "aubergine") == set()
+
+
+@pytest.mark.usefixtures("sealed")
+async def test_a_process_without_the_key_touches_nothing(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(database_url) as http:
+        await post(http, "s", "Sealed.")
+    for given in (None, Fernet.generate_key().decode()):
+        monkeypatch.delenv("PALIMPSEST_ENCRYPTION_KEY")
+        if given is not None:
+            monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", given)
+        async with asking(database_url) as http:
+            event = {"type": "user.message", "content": "In the open."}
+            answer = await http.post("/v1/sessions/s/events", json={"events": [event]})
+            assert problem(answer) == (503, "store-unavailable")
+            assert "PALIMPSEST_ENCRYPTION_KEY" in answer.json()["detail"]
+        monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
+    async with asking(database_url) as http:
+        assert (await http.get("/v1/sessions/s")).json()["head"] == 1
+
+
+@pytest.mark.usefixtures("sealed")
+async def test_the_operators_key_is_changed_without_sealing_anything_anew(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = Fernet.generate_key().decode()
+    async with asking(database_url) as http:
+        await post(http, "s", "Before the change.")
+    with pytest.raises(StoreUnavailable, match="default"):
+        await rewrap(database, newer)
+    assert await rewrap(database, f"{newer},{OPERATOR}") == 1
+    monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", newer)
+    async with asking(database_url) as http:
+        assert "Before the change." in await seen(http, "s")
+
+
+def test_what_is_no_key_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", "a word")
+    with pytest.raises(InvalidSetting, match="PALIMPSEST_ENCRYPTION_KEY must be a key"):
+        load()
