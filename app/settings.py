@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     encryption_key: SecretStr | None = Field(
         None,
         description="Key that wraps each tenant's content key, with which contents are sealed in the database from then"
-        " on; `palimpsest contents new-key` prints one. Several, with commas between them: the first wraps, each unwraps.",
+        " on; `palimpsest contents new-key` prints one. Several, with commas between: the first wraps, each unwraps.",
     )
     processes: int = Field(
         1,

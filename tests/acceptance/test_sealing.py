@@ -1,0 +1,29 @@
+"""The commands of docs/operations/sealing.md, on a database with a tenant at work."""
+
+import httpx
+
+from app.settings import Settings
+from app.store import dsn
+from tests.conftest import serving
+from tests.support.clusters import Page
+
+
+async def test_the_page(database_url: str) -> None:
+    page = Page("sealing.md", {"PALIMPSEST_DATABASE_URL": dsn.for_asyncpg(database_url), "TENANT": "default"})
+    first = (await page.run("key", us=True)).strip()
+    settings = Settings.model_validate({"encryption_key": first})
+    event = {"events": [{"type": "user.message", "content": "hello"}]}
+    async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+        assert (await http.post("/v1/sessions/s/events", json=event)).is_success
+        assert (await page.run("list", us=True)).startswith("default  since ")
+        second = (await page.run("key", us=True)).strip()
+        keys = f"PALIMPSEST_ENCRYPTION_KEY={second},{first}"
+        wrapped = await page.run("rewrap", us=True, with_keys=f"palimpsest contents -> {keys} palimpsest contents")
+        assert wrapped == "wrapped the keys of 1 tenants\n"
+    settings = Settings.model_validate({"encryption_key": second})
+    async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+        assert (await http.get("/v1/sessions/s/events")).json()["items"][0]["content"] == "hello"
+        await page.run("drop", us=True)
+    async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, verify=False) as http:
+        assert (await http.get("/v1/sessions/s/events")).status_code == 410
+    assert page.left == set()
