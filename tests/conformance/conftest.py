@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app import tokenizers
+from app import tokenizers, wiring
 from app.providers import prompts
 from app.providers.guard import Guarded
 from app.providers.openai import OpenAI
@@ -59,7 +59,8 @@ async def working(
     summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(
-        lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9))
+        lambda database: Compaction(database, counting, Policies(database), summarizing, Spending(database, 10**9)),
+        keyring=lambda database: wiring.keyring(Settings(), database),
     )
     stop = asyncio.Event()
     running = asyncio.create_task(run.run(database_url, stop, work))
