@@ -67,7 +67,7 @@ async def drop(database: Database, tenant: str) -> bool:
     """Drop the key of the tenant of this name; return False if it has none that is not dropped yet."""
     row = await database.fetchrow(
         "UPDATE content_keys k SET wrapped = NULL, dropped_at = now() FROM tenants t "
-        "WHERE t.tenant_id = k.tenant_id AND t.name = :tenant AND k.wrapped IS NOT NULL RETURNING k.tenant_id",
-        tenant=tenant,
+        "WHERE t.tenant_id = k.tenant_id AND t.name = :name AND k.wrapped IS NOT NULL RETURNING k.tenant_id",
+        name=tenant,
     )
     return row is not None

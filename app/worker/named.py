@@ -24,10 +24,9 @@ async def named(
     *,
     job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant, on its contents with a `keyring`, in a trace of its own, which is linked to the request
-    that made it due.
+    """Work for a session's tenant, on its contents with a `keyring`, in a trace of its own.
 
-    Raises ContentsErased and StoreUnavailable as Keyring does.
+    That is linked to the request that made the job due. Raises ContentsErased and StoreUnavailable as Keyring does.
     """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
