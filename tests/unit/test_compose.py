@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from app.serve import KEEP_ALIVE_SECONDS
 from app.settings import Settings, secret_settings, variable
-from app.worker.run import APPLICATION_NAME
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tests/support/compose_spec/schema.json").read_text(encoding="utf-8"))
@@ -71,7 +70,7 @@ def test_the_server_starts_only_on_a_migrated_database(compose: dict[str, Any]) 
 
 
 def test_a_worker_is_known_by_its_connection_as_it_has_no_port(compose: dict[str, Any]) -> None:
-    assert f"application_name = '{APPLICATION_NAME}'" in compose["services"]["worker"]["healthcheck"]["test"][-1]
+    assert compose["services"]["worker"]["healthcheck"]["test"] == ["CMD", "palimpsest", "worker", "--healthy"]
 
 
 def test_every_port_is_published_on_loopback_only(compose: dict[str, Any]) -> None:
