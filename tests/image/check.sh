@@ -2,8 +2,9 @@
 # Builds the Dockerfile and drives the running container: `make image-check`. Needs root; no Docker engine, no registry
 # of images. A README other than the repository's can be named as the first argument.
 #
-# What `docker images` would say of its size is measured, and must stay below 200 MB: all of it, for nothing comes from a
-# base. All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
+# Its size is measured as `docker images` tells it, and must stay below 200 MB: all of it, for nothing comes from a base.
+#
+# All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
 # the next run is quicker; remove the folder to be rid of it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -101,7 +102,7 @@ bytes_in() { find "$@" -type f -printf '%s\n' | awk '{ sum += $1 } END { printf 
 megabytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f MB", bytes / 1e6 }'; }
 
 measure() { # the files of the container's root
-  local root=$1 site=$1/opt/palimpsest/lib all
+  local root=$1 site=$1/opt/palimpsest/lib all layers
   all=$(bytes_in "$root")
   echo "size: $(megabytes "$all") in all"
   echo "size: $(megabytes $((all - $(bytes_in "$root/opt")))) are Debian's Python and what it loads"
@@ -109,6 +110,9 @@ measure() { # the files of the container's root
   echo "size: $(megabytes "$(bytes_in "$site" -name '*.py')") are Python's sources of wheels and of ours"
   echo "size: $(megabytes "$(bytes_in "$site" -name '*.pyc')") are bytecode of what is imported"
   echo "size: $(megabytes "$(bytes_in "$root/opt/palimpsest/share")") are vocabularies"
+  layers=$("${buildah[@]}" images --format '{{.Size}}' "$image")
+  echo "size: $layers are its layers, with the heads of their files"
+  [[ $layers == *" MB" && ${layers%%[. ]*} -lt $((size_max / 1000000)) ]] || fail "the image's layers have $layers"
   ((all < size_max)) || fail "the image has $(megabytes "$all"): it is to stay below $(megabytes "$size_max")"
 }
 
@@ -221,9 +225,13 @@ mapfile -t -d '' worker_health < <("$python" -c "
 import yaml
 for word in yaml.safe_load(open('docker-compose.yml'))['services']['worker']['healthcheck']['test']: print(word, end='\\0')")
 if in_image "${worker_health[@]:1}" 2>/dev/null; then fail "the worker's health check passes without a worker"; fi
-in_image "${entrypoint[@]}" worker >"$work/worker.log" 2>&1 &
+"${buildah[@]}" run "${environment[@]}" --env PYTHONVERBOSE=1 "$container" -- "${entrypoint[@]}" worker \
+  >"$work/worker.log" 2>&1 &
 worker=$!
 eventually in_image "${worker_health[@]:1}" || fail "the worker does not become healthy"
+compiled=$(grep --count "^# code object from [^']*\.py$" "$work/worker.log" || true)
+((compiled < 20)) || fail "a worker's start compiles $compiled modules: the image has no bytecode for them"
+echo "ok: a worker's start compiles $compiled modules, and finds the bytecode of the others"
 echo "ok: the worker is healthy, by the health check of docker-compose.yml"
 
 say "stopping"
