@@ -209,9 +209,7 @@ done
 echo "ok: the walk shows what it should"
 
 say "traces"
-wait "$collector" || fail "no traces came"
-collector=''
-tail -n 1 "$work/traces.log"
+eventually grep ^ok "$work/traces.log" || fail "no traces came"
 
 say "keys"
 secret=$(in_image "${entrypoint[@]}" keys create image-check 2>/dev/null)
@@ -230,7 +228,7 @@ if in_image "${worker_health[@]:1}" 2>/dev/null; then fail "the worker's health 
 worker=$!
 eventually in_image "${worker_health[@]:1}" || fail "the worker does not become healthy"
 compiled=$(grep --count "^# code object from [^']*\.py$" "$work/worker.log" || true)
-((compiled < 20)) || fail "a worker's start compiles $compiled modules: the image has no bytecode for them"
+((compiled < 50)) || fail "a worker's start compiles $compiled modules: the image has no bytecode for them"
 echo "ok: a worker's start compiles $compiled modules, and finds the bytecode of the others"
 echo "ok: the worker is healthy, by the health check of docker-compose.yml"
 
