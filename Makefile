@@ -25,7 +25,7 @@ SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -170,6 +170,9 @@ bench-plan: setup ## what planning costs
 
 image-check: setup ## build the image and walk through it (needs root and Debian's buildah)
 	bash tests/image/check.sh
+
+kubernetes-check: setup ## the Kubernetes manifests, as kubectl puts them together (Debian's kubernetes-client, or any newer kubectl)
+	$(BIN)/pytest -rs -n 0 tests/unit/test_kubernetes.py tests/acceptance/test_kustomize.py
 
 monitoring-check: setup ## alert rules and dashboard against a real Prometheus (needs Debian's prometheus)
 	$(BIN)/pytest -m monitoring -rs tests/acceptance/test_monitoring.py

@@ -106,8 +106,17 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, 
 
 
 @app.command()
-def worker(database_url: DatabaseUrl = None) -> None:
+def worker(
+    database_url: DatabaseUrl = None,
+    healthy: Annotated[
+        bool,
+        typer.Option("--healthy", help="Run none, but tell by the status whether this machine's has the database."),
+    ] = False,
+) -> None:
     """Run a worker alone, on a migrated database. Several may run side by side."""
+    if healthy:
+        _check_worker(_needs_url(_settings(database_url=database_url)))
+        return
     serving.stop_early()
     settings = _settings(database_url=database_url)
     url = _needs_url(settings)
@@ -383,6 +392,14 @@ def _needs_url(settings: Settings) -> str:
     if settings.database_url is None:
         stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
     return settings.database_url
+
+
+def _check_worker(url: str) -> None:
+    from app.worker import health
+
+    missing = asyncio.run(health.missing(url))
+    if missing is not None:
+        stop(missing)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

@@ -26,6 +26,7 @@ from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls, purge_job_log
 from app.worker import webhooks
+from app.worker.health import APPLICATION_NAME
 from app.worker.named import named
 
 PURGE_CRON: Final = "*/10 * * * *"
@@ -36,7 +37,6 @@ STEADY_SECONDS: Final = 10.0
 GRACE_SECONDS: Final = 8.0
 """The time for running jobs to finish when the worker stops: less than a container is given."""
 POOL_SIZE: Final = 4
-APPLICATION_NAME: Final = "palimpsest worker"
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 BATCH_SIZE: Final = 4
 RETRY_SECONDS: Final = 1.0

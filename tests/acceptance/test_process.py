@@ -180,6 +180,32 @@ async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: 
         assert await process.stop() == (0, [])
 
 
+async def test_a_worker_is_healthy_while_its_database_knows_it(commands: Commands, database_url: str) -> None:
+    async def healthy(wanted: bool) -> None:
+        async with asyncio.timeout(SECONDS_MAX):
+            while True:
+                asking = await commands.start("worker", "--healthy", DATABASE_URL=database_url)
+                status, errors = await asking.ended()
+                if status == 0 and wanted:
+                    return
+                assert errors == ([] if status == 0 else ["palimpsest: no worker of this machine has the database"])
+                if not wanted and status == 1:
+                    return
+
+    await healthy(False)
+    worker = await commands.start("worker", DATABASE_URL=database_url)
+    await healthy(True)
+    assert await worker.stop() == (0, [])
+    await healthy(False)
+
+
+async def test_a_worker_is_not_healthy_without_its_database(commands: Commands) -> None:
+    nowhere = "postgresql://someone:secret@127.0.0.1:1/nothing"
+    refusal = await commands.refusal("worker", "--healthy", DATABASE_URL=nowhere)
+    assert "the database cannot be used" in refusal
+    assert "secret" not in refusal
+
+
 async def test_listing_keys_makes_no_database(commands: Commands) -> None:
     key_id = "019373a1-0000-7000-8000-000000000000"
     for arguments in (("keys", "list"), ("keys", "revoke", key_id)):

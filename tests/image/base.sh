@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a stand-in for python:3.11-slim where no image can be pulled: Debian with its own Python 3.11, as a local image.
+# Makes a stand-in for debian:12-slim, from which the image is built, where none can be pulled.
 #
 #   base.sh IMAGE       (root; BUILDAH says how to call buildah)
 set -euo pipefail
@@ -12,10 +12,10 @@ trap '"${buildah[@]}" rm "$container" >/dev/null' EXIT
 root=$("${buildah[@]}" mount "$container")
 
 log=$(mktemp)
-debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates bookworm "$root" >"$log" 2>&1 ||
-  { tail -n 20 "$log" >&2; exit 1; }
-rm -rf "$log" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/var/log/* \
-  "$root"/usr/share/{doc,info,locale,man}/*
+debootstrap --variant=minbase bookworm "$root" >"$log" 2>&1 || { tail -n 20 "$log" >&2; exit 1; }
+rm -rf "$log" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
+read -r _ mirror _ <"$root/etc/apt/sources.list"
+echo "deb ${mirror%/}-security bookworm-security main" >>"$root/etc/apt/sources.list"
 
 "${buildah[@]}" umount "$container" >/dev/null
 "${buildah[@]}" config --env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"

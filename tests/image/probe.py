@@ -38,10 +38,14 @@ def main(base: str, key: str) -> None:
     estimator = answer["tokens"]["estimator"]
     expect("tiktoken" in json.dumps(estimator), "the vocabulary is inside: tiktoken counts", estimator)
 
+    status, answer = ask(base, "POST", "/mcp", key, {"jsonrpc": "2.0", "id": 1, "method": "ping"})
+    expect(status == 200 and answer["result"] == {}, "the Model Context Protocol is answered", answer)
+
 
 def ask(base: str, method: str, path: str, key: str | None = None, body: object = None) -> tuple[int, Any]:
     """One request; the status and the parsed answer, whatever the status."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
     data = None if body is None else json.dumps(body).encode()
     try:
         with urlopen(Request(base + path, data=data, headers=headers, method=method), timeout=30) as response:

@@ -1,4 +1,4 @@
-"""`docker-compose.yml` is a valid Compose file, and says what `docs/deploy.md` promises."""
+"""The Compose files are valid, and say what `docs/deploy.md` and `docs/scaling.md` promise."""
 
 import copy
 import json
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
+from typer.main import get_command
 
+from app import cli
 from app.serve import KEEP_ALIVE_SECONDS
 from app.settings import Settings, secret_settings, variable
-from app.worker.run import APPLICATION_NAME
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "tests/support/compose_spec/schema.json").read_text(encoding="utf-8"))
@@ -40,7 +41,7 @@ def read(path: str) -> dict[str, Any]:
     return parsed
 
 
-@pytest.mark.parametrize("path", ["docker-compose.yml", "deploy/proxy/compose.tls.yml"])
+@pytest.mark.parametrize("path", ["docker-compose.yml", "docker-compose.citus.yml", "deploy/proxy/compose.tls.yml"])
 def test_each_file_satisfies_the_compose_schema(path: str) -> None:
     check(read(path))
 
@@ -62,6 +63,66 @@ def test_the_schema_refuses_a_broken_file(compose: dict[str, Any], service: str,
         check(broken)
 
 
+@pytest.fixture
+def citus() -> dict[str, Any]:
+    return read("docker-compose.citus.yml")
+
+
+def test_what_the_files_have_in_common_is_the_same(compose: dict[str, Any], citus: dict[str, Any]) -> None:
+    ours, theirs = compose["services"], citus["services"]
+    for name in OURS:
+        for key in ours[name].keys() - {"depends_on", "environment", "deploy"}:
+            assert theirs[name].get(key) == ours[name][key], (name, key)
+        assert theirs[name]["deploy"] == ours[name]["deploy"], name
+    assert citus["secrets"] == compose["secrets"]
+    tls = {"PALIMPSEST_SITE_TLS", "PALIMPSEST_PROXY_OPTIONS"}
+    plain = {key: value for key, value in ours["proxy"]["environment"].items() if key not in tls}
+    assert theirs["proxy"] == {**ours["proxy"], "environment": plain}
+
+
+def test_a_database_is_distributed_before_it_is_served(citus: dict[str, Any]) -> None:
+    services = citus["services"]
+    once = {"condition": "service_completed_successfully"}
+    assert services["migrate"]["depends_on"] == {"join": once}
+    assert services["distribute"]["depends_on"] == {"migrate": once}
+    for name in ("join", "migrate", "distribute"):
+        assert services[name]["restart"] == "no"
+    for name in ("api", "worker"):
+        assert services[name]["depends_on"]["distribute"] == once
+        assert services[name]["command"] == [name]
+    environments = [services[name]["environment"] for name in ("migrate", "distribute", "worker")]
+    own = {
+        "PALIMPSEST_DATABASE_URL": "postgresql://palimpsest@coordinator:5432/palimpsest",
+        "PALIMPSEST_DATABASE_PASSWORD_FILE": "/run/secrets/postgres_password",
+    }
+    assert environments == [own] * 3
+    assert services["api"]["environment"] == {**own, "PALIMPSEST_API_KEY_FILE": "/run/secrets/api_key"}
+    assert cli_commands() >= {services[name]["command"][0] for name in ("migrate", "distribute", "api", "worker")}
+
+
+def cli_commands() -> set[str]:
+    group: Any = get_command(cli.app)
+    return set(group.commands)
+
+
+def test_nodes_take_one_another_and_nobody_else_without_a_password(citus: dict[str, Any]) -> None:
+    services = citus["services"]
+    nodes = {name for name, service in services.items() if "nodes" in service.get("networks", ())}
+    assert nodes == {"coordinator", "node-1", "node-2", "join"}
+    for name in nodes - {"coordinator"}:
+        assert services[name]["networks"] == ["nodes"], name
+    assert citus["networks"]["nodes"]["internal"] is True
+    [subnet] = [each["subnet"] for each in citus["networks"]["nodes"]["ipam"]["config"]]
+    assert {services[name]["environment"]["NODES_SUBNET"] for name in nodes - {"join"}} == {subnet}
+    coordinator, *workers = services["join"]["command"]
+    assert services["coordinator"]["networks"]["nodes"]["aliases"] == [coordinator]
+    assert set(workers) == nodes - {"coordinator", "join"} == services["join"]["depends_on"].keys() - {"coordinator"}
+    for name in nodes:
+        for mount in services[name]["volumes"]:
+            source = mount.split(":")[0]
+            assert (ROOT / source).is_file() if source.startswith("./") else source in citus["volumes"], mount
+
+
 def test_the_server_starts_only_on_a_migrated_database(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
@@ -71,11 +132,12 @@ def test_the_server_starts_only_on_a_migrated_database(compose: dict[str, Any]) 
 
 
 def test_a_worker_is_known_by_its_connection_as_it_has_no_port(compose: dict[str, Any]) -> None:
-    assert f"application_name = '{APPLICATION_NAME}'" in compose["services"]["worker"]["healthcheck"]["test"][-1]
+    assert compose["services"]["worker"]["healthcheck"]["test"] == ["CMD", "palimpsest", "worker", "--healthy"]
 
 
-def test_every_port_is_published_on_loopback_only(compose: dict[str, Any]) -> None:
-    published = [port for service in compose["services"].values() for port in service.get("ports", ())]
+@pytest.mark.parametrize("path", ["docker-compose.yml", "docker-compose.citus.yml"])
+def test_every_port_is_published_on_loopback_only(path: str) -> None:
+    published = [port for service in read(path)["services"].values() for port in service.get("ports", ())]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
 
@@ -100,7 +162,9 @@ def test_every_setting_can_be_given(compose: dict[str, Any]) -> None:
         assert set(service["environment"]) == given[name] <= known, name
 
 
-def test_no_secret_stands_in_an_environment(compose: dict[str, Any]) -> None:
+@pytest.mark.parametrize("path", ["docker-compose.yml", "docker-compose.citus.yml"])
+def test_no_secret_stands_in_an_environment(path: str) -> None:
+    compose = read(path)
     assert all(set(one) == {"file"} for one in compose["secrets"].values())
     for name, service in compose["services"].items():
         for key, value in service.get("environment", {}).items():
@@ -114,8 +178,9 @@ def test_all_can_be_scaled_that_the_proxy_stands_before(compose: dict[str, Any])
     assert [name for name, service in compose["services"].items() if "ports" in service] == ["proxy"]
 
 
-def test_every_container_is_bounded(compose: dict[str, Any]) -> None:
-    for name, service in compose["services"].items():
+@pytest.mark.parametrize("path", ["docker-compose.yml", "docker-compose.citus.yml"])
+def test_every_container_is_bounded(path: str) -> None:
+    for name, service in read(path)["services"].items():
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
 
 
