@@ -23,6 +23,7 @@ from app.services.compaction import Compaction
 from app.services.compaction_queries import CompactionQueries
 from app.services.counting import Counting
 from app.services.coverage import Coverage
+from app.services.erasures import Erasures
 from app.services.explaining import Explaining
 from app.services.feedback import Feedback
 from app.services.forks import Forks
@@ -38,6 +39,7 @@ from app.services.recall import Recall
 from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
+from app.services.retention import Retaining
 from app.services.sessions import Sessions
 from app.services.snapshots import SessionSnapshots
 from app.services.spending import Spending
@@ -91,6 +93,8 @@ class Services:
     reconcile: Reconcile
     event_rates: EventRates
     answers: Answers
+    retention: Retaining
+    erasures: Erasures
     gateway: "Gateway | None" = None
 
     @cached_property
@@ -159,6 +163,8 @@ def build(settings: Settings, database: Database, tokenizers: Mapping[str, Token
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
         answers=Answers(database),
+        retention=Retaining(database),
+        erasures=Erasures(database),
         gateway=_gateway(settings, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 

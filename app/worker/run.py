@@ -22,8 +22,8 @@ from app.services.webhooks import Sending
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls
-from app.worker import webhooks
+from app.store.retention import purge_appends, purge_calls, purge_jobs
+from app.worker import retention, webhooks
 from app.worker.named import named
 
 PURGE_CRON: Final = "*/10 * * * *"
@@ -125,6 +125,11 @@ async def _session(
         async def sweep(_: Schedule) -> None:
             await layers.sweep(database)
 
+        @queue.schedule("purge_ended_jobs", SWEEP_CRON)
+        async def clear(_: Schedule) -> None:
+            await purge_jobs(database)
+
+        retention.register(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction)
         if sending is not None:
