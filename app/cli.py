@@ -285,6 +285,28 @@ def drop_content_key(
     _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), drop)
 
 
+@app.command()
+def retention(
+    tenant: Annotated[str, typer.Option(help="Whose data it is about.")] = "default",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: for ever. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
+    names: Annotated[int, typer.Option(min=1, help="How many sessions a dry run prints by name, oldest first.")] = 20,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show or change for how many days a tenant's data is kept."""
+    from app import retention_report
+
+    async def use(database: "Database") -> None:
+        async for line in retention_report.lines(database, tenant, rule or (), names if dry_run else None):
+            typer.echo(line)
+
+    _on_database(_require_database(_settings(data_dir=data_dir, database_url=database_url)), use)
+
+
 @vocabulary_app.command("install")
 def install_vocabulary() -> None:
     """Put the tokenizer vocabularies in their place, by pip; does nothing when they are there."""

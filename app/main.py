@@ -20,6 +20,7 @@ from app.api.problem_schemas import with_problem_schemas
 from app.api.routes import (
     audit,
     context,
+    erasures,
     events,
     feedback,
     forks,
@@ -31,6 +32,7 @@ from app.api.routes import (
     pages,
     policies,
     recall,
+    retention,
     sessions,
     stream,
     summaries,
@@ -71,6 +73,8 @@ _BUSIEST_FIRST: Final = (
     ledger,
     webhooks,
     keys,
+    retention,
+    erasures,
     operations,
     pages,
 )

@@ -23,6 +23,7 @@ from app.services.compaction import Compaction
 from app.services.compaction_queries import CompactionQueries
 from app.services.counting import Counting
 from app.services.coverage import Coverage
+from app.services.erasures import Erasures
 from app.services.explaining import Explaining
 from app.services.feedback import Feedback
 from app.services.forks import Forks
@@ -40,6 +41,7 @@ from app.services.recall import Recall
 from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
+from app.services.retention import Retaining
 from app.services.sessions import Sessions
 from app.services.snapshots import SessionSnapshots
 from app.services.spending import Spending
@@ -96,6 +98,8 @@ class Services:
     event_rates: EventRates
     answers: Answers
     keyring: Keyring
+    retention: Retaining
+    erasures: Erasures
     gateway: "Gateway | None" = None
 
     @cached_property
@@ -174,6 +178,8 @@ def build(
         event_rates=rates,
         answers=Answers(database),
         keyring=keyring(settings, database),
+        retention=Retaining(database),
+        erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
 

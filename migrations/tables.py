@@ -155,6 +155,8 @@ sessions = Table(
     Column("chained_seq", BigInteger, nullable=False, server_default="0"),
     Column("chained", Integer, nullable=False, server_default="0"),
     Column("chain_tip", LargeBinary),
+    # When a call last used it whose record was deleted.
+    Column("called_at", DateTime(timezone=True)),
     UniqueConstraint("tenant_id", "external_id"),
     Index("sessions_lines_idx", "root", "number", postgresql_where=text("root IS NOT NULL")),
     # Those of a prefix, whatever the database's own collation is.
@@ -369,6 +371,12 @@ compactions = Table(
     Column("policy_version", Integer),
     CheckConstraint("state IN ('scheduled', 'running', 'succeeded', 'skipped', 'failed')", name="state"),
     Index("compactions_open_idx", "created_at", postgresql_where=text("state IN ('scheduled', 'running')")),
+    Index(
+        "compactions_ended_idx",
+        "tenant_id",
+        "finished_at",
+        postgresql_where=text("state IN ('succeeded', 'skipped', 'failed')"),
+    ),
 )
 
 redactions = Table(
@@ -524,6 +532,7 @@ changes = Table(
     Column("body", JSON, nullable=False),
     _created(),
     CheckConstraint("kind IN ('epoch', 'compaction')", name="kind"),
+    Index("changes_created_idx", "tenant_id", "created_at"),
 )
 
 webhooks = Table(
@@ -621,4 +630,49 @@ work_counts = Table(
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
     Column("newest_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# For how many days a tenant's data is kept. NULL: for ever.
+retention = Table(
+    "retention",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("session_days", Integer),
+    Column("idle_days", Integer),
+    Column("call_days", Integer),
+    Column("compaction_days", Integer),
+    Column("change_days", Integer),
+    Column("delivery_days", Integer),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# Erasures of the sessions that a filter finds. The filter goes when it is done.
+erasures = Table(
+    "erasures",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.tenant_id"), primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    Column("key_id", Uuid),
+    Column("idempotency_sha256", LargeBinary),
+    Column("filter", JSON),
+    Column("filter_sha256", LargeBinary, nullable=False),
+    Column("forks", Boolean, nullable=False),
+    Column("sessions", BigInteger),
+    Column("kept", BigInteger),
+    Column("counts", JSON),
+    _created(),
+    Column("finished_at", DateTime(timezone=True)),
+    UniqueConstraint("tenant_id", "idempotency_sha256"),
+)
+
+# What each has erased. No foreign key: the session is gone.
+erased = Table(
+    "erased",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    Column("erasure_id", Uuid, primary_key=True),
+    _tenant(),
+    Column("counts", JSON, nullable=False),
+    Column("erased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Index("erased_listed_idx", "tenant_id", "erasure_id", "session_id"),
 )

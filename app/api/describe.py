@@ -26,6 +26,7 @@ TAGS: Final = {
     "policies": "Rules by which a view is read: what may be left out, when and in which order.",
     "audit": "What the model was shown in each call, byte for byte, and why the rest was not.",
     "webhooks": "URLs that are notified of compactions.",
+    "retention": "How long data is kept, and the erasure of all sessions that a filter finds.",
     "keys": "API keys of the tenant, with their scopes and the sessions that they reach.",
     "operations": "Liveness, readiness and metrics of the server. They need no key.",
 }

@@ -44,7 +44,14 @@ class WorkersCollector(Collector):
         """One family after the other."""
         summaries = [one for one in self._state.work if one.kind == "summary"]
         deliveries = [one for one in self._state.work if one.kind == "delivery"]
-        return (*_jobs(self._state.queues), *_spent(self._state.today), *_summaries(summaries), *_sent(deliveries))
+        erased = [one for one in self._state.work if one.kind == "retention"]
+        return (
+            *_jobs(self._state.queues),
+            *_spent(self._state.today),
+            *_summaries(summaries),
+            *_sent(deliveries),
+            *_erased(erased),
+        )
 
 
 def _jobs(queues: Sequence[Queue]) -> Iterable[Metric]:
@@ -124,6 +131,18 @@ def _sent(work: Sequence[WorkCount]) -> Iterable[Metric]:
     delivered = [one for one in work if one.outcome == "delivered"]
     lag.add_metric([], _buckets(delivered), sum(one.seconds for one in delivered))
     return attempts, lag
+
+
+def _erased(work: Sequence[WorkCount]) -> Iterable[Metric]:
+    erased = CounterMetricFamily(
+        "palimpsest_retention_erased",
+        "What a tenant's rules or erasures had erased: sessions (age, idle, erasure), else records",
+        labels=["rule"],
+    )
+    known = dict.fromkeys(("age", "idle", "erasure", "calls", "compactions", "changes", "deliveries"), 0)
+    for rule, number in (known | _sums(work, lambda one: one.maker, lambda one: one.number)).items():
+        erased.add_metric([rule], number)
+    return (erased,)
 
 
 Key = TypeVar("Key")

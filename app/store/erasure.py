@@ -1,5 +1,6 @@
 """The erasure of sessions, and whom an erasure concerns: all that share events, locked in one order."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -10,6 +11,23 @@ from app.store.sessions import lock, session_key
 
 WITHOUT_KEYS: Final = ("model_calls", "changes", "change_counts", "deliveries")
 """Tables of a session's data without a foreign key to it. Their rows are deleted after it, when none can be added."""
+TABLES: Final = (
+    "appends",
+    "chain",
+    "compactions",
+    "epochs",
+    "events",
+    "layers",
+    "redactions",
+    "search",
+    "search_heads",
+    "sessions",
+    "summaries",
+    "views",
+    "visibility",
+    *WITHOUT_KEYS,
+)
+"""All tables of a session's data."""
 
 
 async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0, lines: bool = False) -> list[str]:
@@ -62,10 +80,27 @@ async def erase(
             others = f"{shared[0]!r}" + (f" and {len(shared) - 1} more" if len(shared) > 1 else "")
             detail = f"session {external_id!r} shares its events with {others}; erase them with it, or before it"
             raise Conflict(detail, session=external_id, forks=shared)
-        keys = [session_key(tenant_id, name) for name in reversed(names)]
-        for key in keys:
-            await _erase(tx, tenant_id, key)
+        return await delete(tx, tenant_id, names)
+
+
+async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
+    """Delete the rows of sessions and lines that `family` has locked, and all their data; return their ids."""
+    keys = [session_key(tenant_id, name) for name in reversed(names)]
+    for key in keys:
+        await _erase(tx, tenant_id, key)
     return keys
+
+
+_COUNT: Final = "SELECT " + ", ".join(
+    f"(SELECT count(*) FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id) AS {table}"
+    for table in TABLES
+)
+
+
+async def counts(tx: Connection, tenant_id: UUID, session_id: UUID) -> Mapping[str, int]:
+    """Count what there is of a session or of a line, by table; without tables that hold nothing of it."""
+    row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
+    return {} if row is None else {table: number for table, number in row.items() if number}
 
 
 async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
@@ -81,6 +116,15 @@ async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
             session=str(session_id),
             streamed_until=erased["streamed_until"],
         )
+    told = await tx.fetch(
+        "SELECT id FROM deliveries WHERE session_id = :session_id AND tenant_id = :tenant_id AND state <> 'delivered'",
+        session_id=session_id,
+        tenant_id=tenant_id,
+    )
+    await tx.execute(
+        "DELETE FROM pgqueuer WHERE dedupe_key = ANY(:jobs::text[]) AND status <> 'picked'",
+        jobs=[f"compact:{session_id}", *(f"deliver:{row['id']}" for row in told)],
+    )
     for table in WITHOUT_KEYS:
         await tx.execute(
             f"DELETE FROM {table} WHERE session_id = :session_id AND tenant_id = :tenant_id",

@@ -9,8 +9,8 @@ from uuid import UUID
 from app.store.engine import Connection, Database
 from app.store.rows import decode
 
-KINDS: Final = ("compact", "deliver")
-"""The kinds of jobs: the compaction of a session, the delivery of a webhook."""
+KINDS: Final = ("compact", "deliver", "erase")
+"""The kinds of jobs: the compaction of a session, the delivery of a webhook, an erasure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """One piece of work: a summary or a delivery (`kind`), who made it, what came of it, how long after it was due."""
+    """One piece of work: a summary, a delivery or an erasure (`kind`), who made it or by which rule, what came of it,
+    how long after it was due."""
 
     kind: str
     maker: str
@@ -41,18 +42,19 @@ class WorkCount:
     newest_at: datetime
 
 
-async def add(connection: Connection | Database, done: WorkDone) -> None:
-    """Count one piece of work."""
+async def add(connection: Connection | Database, done: WorkDone, number: int = 1) -> None:
+    """Count a piece of work, or a `number` of them."""
     await connection.execute(
         "INSERT INTO work_counts AS w (kind, maker, outcome, bound, number, seconds, input_tokens, output_tokens) "
-        "VALUES (:kind, :maker, :outcome, :bound, 1, :seconds, :input_tokens, :output_tokens) "
-        "ON CONFLICT (kind, maker, outcome, bound) DO UPDATE SET number = w.number + 1, "
+        "VALUES (:kind, :maker, :outcome, :bound, :number, :seconds, :input_tokens, :output_tokens) "
+        "ON CONFLICT (kind, maker, outcome, bound) DO UPDATE SET number = w.number + excluded.number, "
         "seconds = w.seconds + excluded.seconds, input_tokens = w.input_tokens + excluded.input_tokens, "
         "output_tokens = w.output_tokens + excluded.output_tokens, newest_at = now()",
         kind=done.kind,
         maker=done.maker,
         outcome=done.outcome,
         bound=BOUNDS[bisect_left(BOUNDS, done.seconds)],
+        number=number,
         seconds=done.seconds,
         input_tokens=done.input_tokens,
         output_tokens=done.output_tokens,

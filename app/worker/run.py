@@ -24,8 +24,8 @@ from app.services.webhooks import Sending
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls, purge_job_log
-from app.worker import webhooks
+from app.store.retention import purge_appends, purge_calls, purge_given_up, purge_job_log
+from app.worker import retention, webhooks
 from app.worker.health import APPLICATION_NAME
 from app.worker.named import named
 
@@ -132,6 +132,11 @@ async def _session(
         async def sweep(_: Schedule) -> None:
             await layers.sweep(database)
 
+        @queue.schedule("purge_given_up_jobs", SWEEP_CRON)
+        async def clear(_: Schedule) -> None:
+            await purge_given_up(database)
+
+        retention.register(queue, database)
         if compaction is not None:
             _compact(queue, database, compaction, None if work.keyring is None else work.keyring(database))
         if sending is not None:

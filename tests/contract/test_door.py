@@ -35,6 +35,9 @@ BODY_OPERATIONS = [
     ("PUT", "/v1/policies/p"),
     ("PUT", "/v1/webhooks/w"),
     ("POST", "/v1/keys"),
+    ("PUT", "/v1/retention"),
+    ("POST", "/v1/erasures"),
+    ("POST", "/v1/erasures:preview"),
     ("POST", "/mcp"),
 ]
 JSON = {"Content-Type": "application/json"}

@@ -104,6 +104,7 @@ async def test_no_label_has_a_value_of_the_users_own(lived: tuple[Scrape, Scrape
         "profile",
         "provider",
         "mode",
+        "rule",
     }
     assert labels == bounded | {"state", "kind", "summarizer", "answered_by", "le"}
 

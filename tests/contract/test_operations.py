@@ -25,7 +25,7 @@ async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     names = [("jobs", "waiting"), ("jobs", "running"), ("jobs", "dead"), ("jobs_overdue",), ("jobs_overdue_seconds",)]
-    nothing = {(name, kind, *state): 0.0 for name, *state in names for kind in ("compact", "deliver")}
+    nothing = {(name, kind, *state): 0.0 for name, *state in names for kind in ("compact", "deliver", "erase")}
     assert await queue(client) == nothing
     await client.put("/v1/sessions/s", json={})
     assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202

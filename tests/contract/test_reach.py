@@ -40,6 +40,9 @@ BODIES: dict[str, Json] = {
     "put_layer": {"content": "x"},
     "patch_visibility": {"hide": [1]},
     "put_policy": {},
+    "put_retention": {},
+    "create_erasure": {"metadata": {"user": "ann"}},
+    "preview_erasure": {"metadata": {"user": "ann"}},
     "put_webhook": {"url": "http://127.0.0.1:9/", "events": ["compaction.finished"]},
 }
 MAKING = {"append_events", "append_messages", "put_session"}
@@ -112,7 +115,8 @@ class Caller:
     async def operation(self, name: str, sid: str) -> httpx.Response:
         """Ask for an operation on a session, as it would be done."""
         method, path = operations()[name]
-        ids = dict.fromkeys(("call_id", "other_id", "summary_id", "compaction_id", "delivery_id", "key_id"), NOBODY)
+        named = ("call_id", "other_id", "summary_id", "compaction_id", "delivery_id", "key_id", "erasure_id")
+        ids = dict.fromkeys(named, NOBODY)
         place = path.format(sid=sid, seq=1, kind="sources", name="n", **ids)
         body = {"json": BODIES[name]} if name in BODIES else {}
         return await self(method, place, **body)

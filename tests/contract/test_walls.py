@@ -10,9 +10,9 @@ import importlib
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -26,12 +26,16 @@ from app import wiring
 from app.main import create_app
 from app.providers.poster import Poster
 from app.services import layers
+from app.services.erasures import ErasureAsked, Erasures
+from app.services.retention import Retaining
 from app.services.tenants import SCOPES, Tenants
 from app.services.webhooks import Sending
 from app.settings import Settings
 from app.store import (
     ancestors,
     compactions,
+    erasure,
+    erasures,
     event_log,
     jobs,
     keys,
@@ -49,6 +53,7 @@ from app.store.engine import PARAMETER, ROLE, SERVER_SETTINGS, Database, acting_
 from app.store.event_log import SessionLog
 from app.store.replica import Replica
 from app.store.sessions import session_key
+from app.worker import retention as worker_retention
 from app.worker import run
 from tests.conftest import migrated, serving
 from tests.support.pooler import pooled
@@ -59,7 +64,12 @@ from tests.support.walk import POLICY, SECONDS_MAX, SECRET_WORD, Request, Walker
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 SAME_FOR_ALL = {"/v1/tools/recall", "/v1/tools/compact"}
-OPERATORS = {"app.store.keys:create", "app.store.keys:page", "app.store.keys:revoke"}
+OPERATORS = {
+    "app.store.keys:create",
+    "app.store.keys:page",
+    "app.store.keys:revoke",
+    "app.store.retention:tenants",
+}
 """Run by commands, as the owner: they are about all tenants."""
 TRIED_MAX = 6
 """Executions of one statement that are tried again, with other values each."""
@@ -261,8 +271,10 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
         assert day is not None and await spending.reserve(application, tenant_id, 1_000, 1_000) is None
         await spending.settle(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
-    for purge in (retention.purge_appends, retention.purge_calls, retention.purge_deliveries, retention.purge_job_log):
+    records = (retention.purge_appends, retention.purge_calls, retention.purge_deliveries)
+    for purge in (*records, retention.purge_job_log, retention.purge_given_up):
         await purge(application)
+    await retain(application, database, tenant_id)
     await compactions.wake_forgotten(application, 60.0)
     await webhooks.wake_forgotten(application, 60.0)
     await summaries.degraded(application, 0.0, 10)
@@ -273,6 +285,42 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
     watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda _: looked.set()))
     await looked.wait()
     watching.cancel()
+
+
+class Undone(Exception):
+    pass
+
+
+async def retain(application: Database, database: Database, tenant_id: UUID) -> None:
+    """Apply a tenant's rules to what has become old: two sessions, and records of two others."""
+    old = [session_key(tenant_id, name) for name in ("aged", "aged-too")]
+    others = [session_key(tenant_id, name) for name in ("recorded", "w")]
+    async with database.transaction() as tx:
+        await tx.execute("SET LOCAL session_replication_role = replica")
+        for table, columns, keys in (
+            ("sessions", ("created_at", "updated_at"), old),
+            ("model_calls", ("created_at",), old + others),
+            ("changes", ("created_at",), others),
+            ("compactions", ("finished_at",), others),
+            ("deliveries", ("finished_at",), others),
+        ):
+            moved = ", ".join(f"{one} = {one} - interval '9 days'" for one in columns)
+            await tx.execute(f"UPDATE {table} SET {moved} WHERE session_id = ANY(:keys::uuid[])", keys=keys)
+    with acting_for(tenant_id):
+        assert len((await Retaining(application).preview(tenant_id, 10)).items) == 2
+    await worker_retention.apply_all(application)
+    await erasures.wake_forgotten(application)
+    with acting_for(tenant_id):  # of what is left
+        later = Retaining(application, lambda: datetime.now(UTC) + timedelta(days=30))
+        assert (await later.preview(tenant_id, 10)).items
+        assert (await Erasures(application).preview(tenant_id, ErasureAsked({"about": SECRET_WORD}), 10)).items
+        own = session_key(tenant_id, "s")
+        with suppress(Undone):  # so that what these find is still there
+            async with application.transaction() as tx:
+                assert (await erasure.counts(tx, tenant_id, own))["sessions"] == 1
+                await retention._note_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
+                await erasure.delete(tx, tenant_id, ["s", "w"])
+                raise Undone
 
 
 async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(

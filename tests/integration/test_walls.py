@@ -30,10 +30,13 @@ ACROSS = {
     "palimpsest_across_degraded",
     "palimpsest_across_deliveries",
     "palimpsest_across_delivery",
+    "palimpsest_across_erasures",
+    "palimpsest_across_expired",
     "palimpsest_across_key",
     "palimpsest_across_keys_made",
     "palimpsest_across_layers",
     "palimpsest_across_purge",
+    "palimpsest_across_retention",
     "palimpsest_across_spend",
     "palimpsest_hits",
 }

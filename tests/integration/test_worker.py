@@ -28,7 +28,15 @@ async def remembered(database: Database) -> list[str]:
     return [row["key"] for row in await database.fetch("SELECT key FROM appends ORDER BY key")]
 
 
-HOUSEKEEPING = ["purge_expired_calls", "purge_idempotency_records", "purge_job_log", "sweep_layers"]
+HOUSEKEEPING = [
+    "apply_retention",
+    "find_forgotten_erasures",
+    "purge_expired_calls",
+    "purge_given_up_jobs",
+    "purge_idempotency_records",
+    "purge_job_log",
+    "sweep_layers",
+]
 """What every worker does, whatever else it is for."""
 
 

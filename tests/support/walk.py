@@ -95,6 +95,7 @@ async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
     for operation in ("/healthz", "/readyz", "/metrics", "/v1/tools/recall", "/v1/tools/compact"):
         await on.ask("GET", operation)
     await _policies_and_webhooks(on, receiver)
+    await _retain(on)
     await on.ask(
         "PUT",
         "/v1/sessions/{sid}",
@@ -312,6 +313,27 @@ async def _deliveries(on: Walker) -> None:
     failed = next(item["id"] for item in made["items"] if item["state"] == "failed")
     await on.ask("POST", deliveries + "/{delivery_id}:retry", name="h", delivery_id=failed)
     await on.ask("DELETE", "/v1/webhooks/{name}", name="gone")
+
+
+async def _retain(on: Walker) -> None:
+    """What is old goes when a worker applies the rules (`beside` does); what somebody wants forgotten goes at once."""
+    rules = {"session_days": 3, "idle_days": 2, "call_days": 2, "compaction_days": 2, "change_days": 2}
+    await on.ask("PUT", "/v1/retention", {**rules, "delivery_days": 2})
+    await on.ask("GET", "/v1/retention")
+    await on.ask("GET", "/v1/retention:preview")
+    about = {"metadata": {"user": SECRET_WORD}, "since": SINCE, "forks": "erase"}
+    for name in ("told", "told-too"):
+        await on.ask("PUT", "/v1/sessions/{sid}", {"metadata": about["metadata"]}, sid=name)
+        await on.append(name, {"type": "user.message", "content": f"forget me {SECRET_WORD}"})
+    await on.ask("POST", "/v1/erasures:preview", about)
+    begun = await on.ask("POST", "/v1/erasures", about, key="forget")
+    await on.ask("POST", "/v1/erasures", about, key="forget")
+    await on.until("/v1/erasures/{erasure_id}", lambda found: found["state"] == "done", erasure_id=begun["id"])
+    await on.ask("GET", "/v1/erasures")
+    await on.ask("GET", "/v1/erasures/{erasure_id}/sessions", erasure_id=begun["id"])
+    for name in ("aged", "aged-too", "recorded"):
+        await on.append(name, {"type": "user.message", "content": "soon over"})
+        await on.ask("GET", "/v1/sessions/{sid}/context", sid=name)
 
 
 async def _erase(on: Walker, sid: str) -> None:

@@ -11,7 +11,7 @@ import httpx2
 from palimpsest._method import Asynchronous, Blocking, listing, operation
 from palimpsest._speaking import Speaker
 from palimpsest._transport import AsyncTransport, Connections, Options, Transport
-from palimpsest.operations import records, sessions, tenant
+from palimpsest.operations import records, retention, sessions, tenant
 from palimpsest.operations.names import Format
 from palimpsest.session import AsyncSession, Session
 from palimpsest.types import PolicyDocument
@@ -48,6 +48,15 @@ class ClientOperations:
     list_webhooks = listing(tenant.list_webhooks)
     list_deliveries = listing(tenant.list_deliveries)
     retry_delivery = operation(tenant.retry_delivery)
+
+    put_retention = operation(retention.put_retention)
+    get_retention = operation(retention.get_retention)
+    preview_retention = operation(retention.preview_retention)
+    create_erasure = operation(retention.create_erasure)
+    preview_erasure = operation(retention.preview_erasure)
+    get_erasure = operation(retention.get_erasure)
+    list_erasures = listing(retention.list_erasures)
+    list_erased_sessions = listing(retention.list_erased_sessions)
 
     healthz = operation(tenant.healthz)
     readyz = operation(tenant.readyz)

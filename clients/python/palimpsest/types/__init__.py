@@ -34,6 +34,14 @@ from palimpsest.types.context import (
     SummaryRef,
     TokensOut,
 )
+from palimpsest.types.erasures import (
+    ErasedSessionOut,
+    ErasedSessionPage,
+    ErasureOut,
+    ErasurePage,
+    ErasurePreview,
+    MatchingOut,
+)
 from palimpsest.types.events import (
     AppendedEvent,
     AppendedOut,
@@ -76,6 +84,7 @@ from palimpsest.types.live import AnnounceRef, LayerOut, LayersOut, TurnEndedOut
 from palimpsest.types.policies import PolicyDocument, PolicyOut, PolicyPage, PolicyRef
 from palimpsest.types.preview import PreviewDiff, PreviewOut, PreviewRef
 from palimpsest.types.recall import RecallItem, RecallOut, ToolsOut
+from palimpsest.types.retention import DueOut, RetentionOut, RetentionPreview, RuleDueOut
 from palimpsest.types.sessions import (
     EpochOut,
     EpochPage,
@@ -132,10 +141,16 @@ __all__ = [
     "DeliveryPage",
     "DiffOut",
     "DispositionRun",
+    "DueOut",
     "EpochChange",
     "EpochMoney",
     "EpochOut",
     "EpochPage",
+    "ErasedSessionOut",
+    "ErasedSessionPage",
+    "ErasureOut",
+    "ErasurePage",
+    "ErasurePreview",
     "ErrorIn",
     "EventIn",
     "EventOut",
@@ -167,6 +182,7 @@ __all__ = [
     "LoggedEvent",
     "Manifest",
     "MatchedOut",
+    "MatchingOut",
     "MessagePlanOut",
     "NextOut",
     "OutcomeOut",
@@ -187,7 +203,10 @@ __all__ = [
     "RefusedOut",
     "ReportedError",
     "ReportedOut",
+    "RetentionOut",
+    "RetentionPreview",
     "RewindOut",
+    "RuleDueOut",
     "SessionOut",
     "SessionPage",
     "SessionTokens",

@@ -1,0 +1,110 @@
+"""Erasures of all sessions that a filter finds: begin one, preview it, read its receipt."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
+from app.api.documents import problems
+from app.api.once import Key
+from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.erasures import ErasedSessionPage, ErasureIn, ErasureOut, ErasurePage, ErasurePreview
+from app.api.service import service
+from app.services.erasures import ErasureAsked, Erasures, ErasureState
+
+router = APIRouter(tags=["retention"], route_class=BodyRoute)
+
+Service = Annotated[Erasures, Depends(service(Erasures))]
+Admin = Annotated[Caller, Depends(caller("admin"))]
+ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
+
+
+@router.post(
+    "/v1/erasures",
+    operation_id="create_erasure",
+    status_code=202,
+    response_model=ErasureOut,
+    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict")},
+)
+async def create_erasure(
+    body: ErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
+) -> Mapping[str, Any]:
+    """Erase all sessions for which the conditions hold, with everything derived from them. This cannot be undone.
+
+    A worker does it, session by session; read the erasure for how far it is, and for its receipt. Sessions that are
+    created after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure
+    as it stands (200).
+    """
+    state, new = await erasures.create(who.tenant_id, _asked(body), who.key_id, key)
+    response.status_code = 202 if new else 200
+    return _out(state)
+
+
+@router.post(
+    "/v1/erasures:preview", operation_id="preview_erasure", response_model=ErasurePreview, responses=problems()
+)
+async def preview_erasure(
+    body: ErasureIn, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
+) -> Mapping[str, Any]:
+    """Get what an erasure with these conditions would erase now, without erasing it."""
+    found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.dated(cursor))
+    place = None if found.next is None else paging.encode(found.next)
+    counts = {"sessions": found.sessions, "kept": found.kept, "more": found.more}
+    return {**counts, "items": found.items, "next_cursor": place}
+
+
+@router.get(
+    "/v1/erasures/{erasure_id}",
+    operation_id="get_erasure",
+    response_model=ErasureOut,
+    responses=problems("not-found"),
+)
+async def get_erasure(erasure_id: ErasureId, who: Admin, erasures: Service) -> Mapping[str, Any]:
+    """Get an erasure: how far it is, or its receipt."""
+    return _out(await erasures.get(who.tenant_id, erasure_id))
+
+
+@router.get("/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=problems())
+async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
+    """List the tenant's erasures, newest first."""
+    found = await erasures.page(who.tenant_id, paging.identified(cursor), limit + 1)
+    return paging.page([_out(one) for one in found], limit, lambda one: one["id"])
+
+
+@router.get(
+    "/v1/erasures/{erasure_id}/sessions",
+    operation_id="list_erased_sessions",
+    response_model=ErasedSessionPage,
+    responses=problems("not-found"),
+)
+async def list_erased_sessions(
+    erasure_id: ErasureId, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
+) -> Mapping[str, Any]:
+    """List the sessions that an erasure has erased so far, by ids that are made of their names."""
+    found = await erasures.sessions(who.tenant_id, erasure_id, paging.identified(cursor), limit + 1)
+    return paging.page(found, limit, lambda one: one.session_id)
+
+
+def _asked(body: ErasureIn) -> ErasureAsked:
+    return ErasureAsked(body.metadata, body.model, body.since, body.until, body.forks == "erase")
+
+
+def _out(state: ErasureState) -> Mapping[str, Any]:
+    row = state.row
+    return {
+        "id": row.id,
+        "state": "running" if row.finished_at is None else "done",
+        "tenant_id": row.tenant_id,
+        "key_id": row.key_id,
+        "filter_sha256": row.filter_sha256.hex(),
+        "forks": "erase" if row.forks else "keep",
+        "sessions": state.sessions,
+        "kept": row.kept,
+        "counts": row.counts,
+        "created_at": row.created_at,
+        "finished_at": row.finished_at,
+    }

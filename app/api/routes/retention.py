@@ -1,0 +1,51 @@
+"""Retention: put and read the rules, and a dry run."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+
+from app.api import paging
+from app.api.auth import Caller, caller
+from app.api.body import BodyRoute
+from app.api.documents import problems
+from app.api.routes.sessions import Cursor, Limit
+from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
+from app.api.service import service
+from app.core.log.lifetime import Lifetimes
+from app.services.retention import Retaining
+from app.store.retention import RetentionRow
+
+router = APIRouter(tags=["retention"], route_class=BodyRoute)
+
+Service = Annotated[Retaining, Depends(service(Retaining))]
+Admin = Annotated[Caller, Depends(caller("admin"))]
+
+
+@router.put("/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=problems())
+async def put_retention(body: RetentionIn, who: Admin, retention: Service) -> Mapping[str, Any]:
+    """Set for how many days the tenant's data is kept. A worker erases what is older, once an hour."""
+    return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
+
+
+@router.get("/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=problems())
+async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
+    """Get for how many days the tenant's data is kept."""
+    return _out(await retention.get(who.tenant_id))
+
+
+@router.get(
+    "/v1/retention:preview", operation_id="preview_retention", response_model=RetentionPreview, responses=problems()
+)
+async def preview_retention(
+    who: Admin, retention: Service, limit: Limit = 100, cursor: Cursor = None
+) -> Mapping[str, Any]:
+    """Get what the rules would erase now, without erasing it."""
+    found = await retention.preview(who.tenant_id, limit, paging.dated(cursor))
+    place = None if found.next is None else paging.encode(found.next)
+    return {"rules": found.rules, "items": found.items, "next_cursor": place}
+
+
+def _out(row: RetentionRow) -> Mapping[str, Any]:
+    return {**asdict(row.rules), "updated_at": row.updated_at}

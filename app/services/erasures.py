@@ -1,0 +1,226 @@
+"""Erasures: all sessions that a filter finds, erased by a worker one after the other, with a receipt.
+
+An erasure is a row of its own, so that it survives a lost connection and a crash: what has been erased is noted in the
+transaction that erases it, and whoever goes on finds what is left.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from app.core.errors import IdempotencyConflict, InvalidRequest, NotFound
+from app.core.log.events import Json
+from app.core.log.lines import session_of
+from app.services.ids import new_id
+from app.services.sessions import check_metadata
+from app.store import erasure, erasures, sessions, work_counts
+from app.store.engine import Database
+from app.store.erasures import ErasedSession, ErasureRow
+from app.store.families import families as families_of
+from app.store.session_filter import Place, SessionFilter
+from app.store.sessions import session_key
+from app.store.work_counts import WorkDone
+
+PAGE: Final = 200
+PREVIEWED_MAX: Final = 10_000
+"""The most matching sessions that one dry run looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureAsked:
+    """Which sessions are to go: all of these conditions hold. `forks`: with forks for which they do not."""
+
+    metadata: Mapping[str, Json]
+    model: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    forks: bool = False
+
+    @property
+    def text(self) -> str:
+        """The conditions that are given as JSON text, whose hash is in the receipt: keys sorted, no whitespace."""
+        given = {"metadata": self.metadata, "model": self.model, "since": self.since, "until": self.until}
+        return json.dumps(
+            {name: value for name, value in given.items() if value is not None},
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            default=lambda moment: moment.isoformat(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """A session that a filter finds; `kept`: it stays, since forks of it have events of it and are not found."""
+
+    id: str
+    created_at: datetime
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A dry run: how many sessions would go, their forks included, and how many stay, at least (`more`) or exactly."""
+
+    sessions: int
+    kept: int
+    more: bool
+    items: Sequence[Matching]
+    next: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureState:
+    """An erasure, and how many sessions it has erased so far."""
+
+    row: ErasureRow
+    sessions: int
+
+
+class Erasures:
+    """The use cases of erasures."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def preview(self, tenant_id: UUID, asked: ErasureAsked, limit: int, after: Place | None = None) -> Forecast:
+        """Return what would go now, behind `after`, newest first. Changes nothing. Raises InvalidRequest."""
+        _check(asked)
+        found: list[tuple[Matching, Place]] = []
+        gone: set[str] = set()
+        place = after
+        while len(found) < PREVIEWED_MAX:
+            rows, ended = await sessions.page(self._database, tenant_id, PAGE, place, _filter(asked))
+            places = {
+                session_of(row.external_id): (row.created_at, session_key(tenant_id, session_of(row.external_id)))
+                for row in rows
+            }
+            shared = await families_of(self._database, tenant_id, list(places))
+            everybody = frozenset().union(*shared.values())
+            matches = await erasures.matching(self._database, tenant_id, everybody, _filter(asked))
+            for name, here in places.items():
+                kept = not asked.forks and not shared[name] <= matches
+                found.append((Matching(name, here[0], kept), here))
+                gone |= set() if kept else shared[name]
+            place = ended or (found[-1][1] if len(rows) == PAGE else None)
+            if place is None:
+                break
+        shown = found[:limit]
+        return Forecast(
+            len(gone),
+            sum(one.kept for one, _ in found),
+            place is not None,
+            [one for one, _ in shown],
+            shown[-1][1] if len(found) > limit else place,
+        )
+
+    async def create(
+        self, tenant_id: UUID, asked: ErasureAsked, key_id: UUID | None, key: str | None
+    ) -> tuple[ErasureState, bool]:
+        """Begin an erasure; return it and True, or the one begun under this idempotency `key` and False.
+
+        Raises InvalidRequest, or IdempotencyConflict for another request under that key.
+        """
+        _check(asked)
+        async with self._database.transaction() as tx:
+            row, new = await erasures.add(
+                tx, tenant_id, new_id(), key_id=key_id, key=key, text=asked.text, forks=asked.forks
+            )
+            if new:
+                await erasures.queue(tx, tenant_id, row.id)
+        if (row.filter_sha256, row.forks) != (erasures.filter_sha256(asked.text), asked.forks):
+            raise IdempotencyConflict("this Idempotency-Key was used with another request", key=key)
+        return await self._state(row), new
+
+    async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
+        """Return an erasure. Raises NotFound."""
+        return await self._state(await self._find(tenant_id, id))
+
+    async def page(self, tenant_id: UUID, after: UUID | None, limit: int) -> list[ErasureState]:
+        """Return erasures, newest first."""
+        return [await self._state(row) for row in await erasures.page(self._database, tenant_id, after, limit)]
+
+    async def sessions(self, tenant_id: UUID, id: UUID, after: UUID | None, limit: int) -> list[ErasedSession]:
+        """Return what an erasure has erased so far, by id. Raises NotFound."""
+        await self._find(tenant_id, id)
+        return await erasures.sessions_of(self._database, tenant_id, id, after, limit)
+
+    async def _find(self, tenant_id: UUID, id: UUID) -> ErasureRow:
+        row = await erasures.find(self._database, tenant_id, id)
+        if row is None:
+            raise NotFound(f"there is no erasure {id}", erasure=str(id))
+        return row
+
+    async def _state(self, row: ErasureRow) -> ErasureState:
+        if row.sessions is not None:
+            return ErasureState(row, row.sessions)
+        return ErasureState(row, await erasures.count(self._database, row.tenant_id, row.id))
+
+    async def work(self, tenant_id: UUID, id: UUID) -> None:
+        """Do an erasure, or what is left of it, and write its receipt. Repeating it changes nothing."""
+        row = await erasures.find(self._database, tenant_id, id)
+        if row is None or row.filter is None:
+            return
+        asked = _read(row.filter, forks=row.forks)
+        within = _filter(asked, made_before=row.created_at)
+        kept, erased, place = 0, 0, None
+        while True:
+            rows, ended = await sessions.page(self._database, tenant_id, PAGE, place, within)
+            for one in rows:
+                number = await self._erase(row, within, session_of(one.external_id))
+                kept += number is None
+                erased += number or 0
+            last = rows[-1] if rows else None
+            if last is not None and len(rows) == PAGE:
+                ended = (last.created_at, session_key(tenant_id, session_of(last.external_id)))
+            if ended is None:
+                break
+            place = ended
+        if erased:
+            await work_counts.add(self._database, WorkDone("retention", "erasure", "erased"), erased)
+        if await erasures.finish(self._database, tenant_id, id, kept) is not None:
+            structlog.get_logger().info(
+                "erasure done", erasure=str(id), tenant=str(tenant_id), erased=erased, kept=kept
+            )
+
+    async def _erase(self, row: ErasureRow, asked: SessionFilter, name: str) -> int | None:
+        """Erase a session with its forks; return how many sessions that were, None if it stays."""
+        async with self._database.transaction() as tx:
+            rows = await erasure.family(tx, row.tenant_id, name, lines=True)
+            names = list(dict.fromkeys(map(session_of, rows)))
+            matches = await erasures.matching(tx, row.tenant_id, names, asked)
+            if name not in matches:  # it is gone, another one of this name, or its metadata was changed
+                return 0
+            if not row.forks and not matches.issuperset(names):
+                return None
+            counts: dict[str, dict[str, int]] = {one: {} for one in names}
+            for one in rows:
+                own = counts[session_of(one)]
+                found = await erasure.counts(tx, row.tenant_id, session_key(row.tenant_id, one))
+                own |= {table: own.get(table, 0) + number for table, number in found.items()}
+            await erasure.delete(tx, row.tenant_id, rows)
+            for one, own in counts.items():
+                await erasures.note(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
+        return len(names)
+
+
+def _check(asked: ErasureAsked) -> None:
+    if not asked.metadata:
+        raise InvalidRequest("metadata must name at least one field", field="metadata")
+    check_metadata(asked.metadata)
+
+
+def _filter(asked: ErasureAsked, made_before: datetime | None = None) -> SessionFilter:
+    until = min((one for one in (asked.until, made_before) if one is not None), default=None)
+    return SessionFilter(since=asked.since, until=until, model=asked.model, metadata=asked.metadata)
+
+
+def _read(text: str, *, forks: bool) -> ErasureAsked:
+    given = json.loads(text)
+    moments = {name: datetime.fromisoformat(given[name]) for name in ("since", "until") if name in given}
+    return ErasureAsked(given["metadata"], given.get("model"), forks=forks, **moments)

@@ -1,0 +1,159 @@
+"""Retention: how long a tenant's data is kept, what would go now, and its erasure by a worker."""
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from app.core.log.lifetime import DueSession, Life, Lifetimes, RecordRule, SessionRule, checked, due
+from app.core.log.lines import session_of
+from app.store import erasure, families, retention, work_counts
+from app.store.engine import Connection, Database
+from app.store.families import families as families_of
+from app.store.retention import COUNTED_MAX, RetentionRow
+from app.store.session_filter import Place
+from app.store.work_counts import WorkDone
+
+PAGE: Final = 200
+LOOKED_AT_MAX: Final = 20_000
+"""The most sessions that one dry run looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleDue:
+    """What would go by a rule: how many, at least (`more`) or exactly, and from which times."""
+
+    rule: SessionRule | RecordRule
+    count: int
+    more: bool
+    oldest: datetime | None
+    newest: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueNow:
+    """A dry run: what would go now by each rule, the first of the sessions, and where the list goes on."""
+
+    rules: Sequence[RuleDue]
+    items: Sequence[DueSession]
+    next: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Sessions that were looked at: those that go, each with its place, and the place of the last one."""
+
+    due: Sequence[tuple[DueSession, Place]]
+    last: Place
+    number: int
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Retaining:
+    """The retention use cases."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime] = _now) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def get(self, tenant_id: UUID) -> RetentionRow:
+        """Return a tenant's rules."""
+        return await retention.get(self._database, tenant_id)
+
+    async def put(self, tenant_id: UUID, rules: Lifetimes) -> RetentionRow:
+        """Store a tenant's rules in place of those before. Raises InvalidRequest."""
+        await retention.put(self._database, tenant_id, checked(rules))
+        return await retention.get(self._database, tenant_id)
+
+    async def preview(self, tenant_id: UUID, limit: int, after: Place | None = None) -> DueNow:
+        """Return what would go now; of the sessions, those behind `after`, oldest first. Changes nothing."""
+        rules, now = (await self.get(tenant_id)).rules, self._clock()
+        found: list[tuple[DueSession, Place]] = []
+        looked, ended = 0, None
+        async for page in self._look(tenant_id, rules, now, after):
+            found += page.due
+            looked += page.number
+            if looked >= LOOKED_AT_MAX:
+                ended = page.last
+                break
+        shown = found[:limit]
+        of_sessions = [
+            _rule(rule, [one.created_at for one, _ in found if one.rule == rule], ended is not None)
+            for rule in rules.of_sessions()
+        ]
+        of_records = [
+            await self._records(tenant_id, rule, now - timedelta(days=days))
+            for rule, days in rules.of_records().items()
+        ]
+        place = shown[-1][1] if len(found) > limit else ended
+        return DueNow([*of_sessions, *of_records], [one for one, _ in shown], place)
+
+    async def _records(self, tenant_id: UUID, rule: RecordRule, before: datetime) -> RuleDue:
+        counted = await retention.count(self._database, tenant_id, rule, before)
+        return RuleDue(rule, counted.number, counted.number == COUNTED_MAX, counted.oldest, counted.newest)
+
+    async def apply(self, tenant_id: UUID) -> Mapping[str, int]:
+        """Erase what a tenant keeps no longer; return how much by rule. Each session goes in a transaction of its own,
+        with its forks, if under their locks the time of all of them is still over."""
+        rules, now = (await self.get(tenant_id)).rules, self._clock()
+        gone: dict[str, int] = {}
+        async for page in self._look(tenant_id, rules, now, None):
+            for one, _ in page.due:
+                for over in await self._erase(tenant_id, rules, now, one.id):
+                    gone[over] = gone.get(over, 0) + 1
+        for rule, days in rules.of_records().items():
+            if number := await retention.purge(self._database, tenant_id, rule, now - timedelta(days=days)):
+                gone[rule] = number
+        for name, number in gone.items():
+            await work_counts.add(self._database, WorkDone("retention", name, "erased"), number)
+            structlog.get_logger().info("retention", tenant=str(tenant_id), rule=name, erased=number)
+        return gone
+
+    async def _look(
+        self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: Place | None
+    ) -> AsyncIterator[_Looked]:
+        """Look at the sessions whose time may be over, page by page, oldest first."""
+        before = rules.created_before(now)
+        while before is not None:
+            page = await families.oldest(self._database, tenant_id, before, after, PAGE)
+            if not page:
+                return
+            places = dict(page)
+            shared = await families_of(self._database, tenant_id, list(places))
+            lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
+            after = page[-1][1]
+            yield _Looked([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
+            if len(page) < PAGE:
+                return
+
+    async def _erase(self, tenant_id: UUID, rules: Lifetimes, now: datetime, name: str) -> list[SessionRule]:
+        """Erase a session with its forks; return the rule for each, none if one of them was used since it was read."""
+        async with self._database.transaction() as tx:
+            rows = await erasure.family(tx, tenant_id, name, lines=True)
+            names = dict.fromkeys(map(session_of, rows))
+            lives = await _lives(tx, tenant_id, names, rules, now)
+            over = [rules.over(lives[one], now) for one in names]
+            found = [rule for rule in over if rule is not None]
+            if len(found) < len(over):
+                return []
+            await erasure.delete(tx, tenant_id, rows)
+        return found
+
+
+async def _lives(
+    reader: Connection | Database, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
+) -> Mapping[str, Life]:
+    """When sessions were used. Records of calls, of which there may be many, are read only where they may decide."""
+    known = await families.lives(reader, tenant_id, names)
+    over = {name: life for name, life in known.items() if rules.over(life, now)}
+    return {**known, **await families.with_calls(reader, tenant_id, over)} if over else known
+
+
+def _rule(rule: SessionRule, times: Sequence[datetime], more: bool) -> RuleDue:
+    return RuleDue(rule, len(times), more, min(times, default=None), max(times, default=None))

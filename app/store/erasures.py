@@ -1,0 +1,208 @@
+"""Erasures of the sessions that a filter finds: what is asked, what has been erased so far, and the receipt."""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from app.core.log.events import Json, canonical_json
+from app.store.engine import Connection, Database
+from app.store.rows import columns, decode
+from app.store.session_filter import SessionFilter, conditions, scanned
+from app.store.sessions import session_key
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRow:
+    """An erasure as it stands. `filter`, as JSON, is kept until it is done; `sessions`, `kept` and `counts`, of rows by
+    table, are there from then on."""
+
+    tenant_id: UUID
+    id: UUID
+    key_id: UUID | None
+    filter: str | None
+    filter_sha256: bytes
+    forks: bool
+    sessions: int | None
+    kept: int | None
+    counts: Mapping[str, int] | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+_COLUMNS: Final = columns(ErasureRow)
+
+
+def _row(row: asyncpg.Record) -> ErasureRow:
+    return decode(ErasureRow, row, counts=None if row["counts"] is None else json.loads(row["counts"]))
+
+
+def filter_sha256(text: str) -> bytes:
+    """Return the hash of a filter's text that a receipt has."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+async def add(
+    tx: Connection,
+    tenant_id: UUID,
+    id: UUID,
+    *,
+    key_id: UUID | None,
+    key: str | None,
+    text: str,
+    forks: bool,
+) -> tuple[ErasureRow, bool]:
+    """Store an erasure by the `text` of its filter; return it and True, or the one that was stored under this
+    idempotency `key` before and False."""
+    hashed = None if key is None else hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    row = await tx.fetchrow(
+        "INSERT INTO erasures (tenant_id, id, key_id, idempotency_sha256, filter, filter_sha256, forks) "
+        "VALUES (:tenant_id, :id, :key_id, :hashed, :filter, :filter_sha256, :forks) "
+        f"ON CONFLICT (tenant_id, idempotency_sha256) DO NOTHING RETURNING {_COLUMNS}",
+        tenant_id=tenant_id,
+        id=id,
+        key_id=key_id,
+        hashed=hashed,
+        filter=text,
+        filter_sha256=filter_sha256(text),
+        forks=forks,
+    )
+    if row is not None:
+        return _row(row), True
+    row = await tx.fetchrow(
+        f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
+        tenant_id=tenant_id,
+        hashed=hashed,
+    )
+    if row is None:
+        raise RuntimeError("an erasure was neither stored nor there already")
+    return _row(row), False
+
+
+async def find(database: Database, tenant_id: UUID, id: UUID) -> ErasureRow | None:
+    """Return an erasure; None if there is none."""
+    row = await database.fetchrow(
+        f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND id = :id", tenant_id=tenant_id, id=id
+    )
+    return None if row is None else _row(row)
+
+
+async def page(database: Database, tenant_id: UUID, after: UUID | None, limit: int) -> list[ErasureRow]:
+    """Return a tenant's erasures, newest first."""
+    rows = await database.fetch(
+        f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND (:after::uuid IS NULL OR id < :after) "
+        "ORDER BY id DESC LIMIT :limit",
+        tenant_id=tenant_id,
+        after=after,
+        limit=limit,
+    )
+    return [_row(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedSession:
+    """A session that was erased, by its key."""
+
+    session_id: UUID
+    erased_at: datetime
+
+
+async def sessions_of(
+    database: Database, tenant_id: UUID, erasure_id: UUID, after: UUID | None, limit: int
+) -> list[ErasedSession]:
+    """Return what an erasure has erased so far, by id."""
+    rows = await database.fetch(
+        "SELECT session_id, erased_at FROM erased WHERE tenant_id = :tenant_id AND erasure_id = :erasure_id "
+        "AND (:after::uuid IS NULL OR session_id > :after) ORDER BY session_id LIMIT :limit",
+        tenant_id=tenant_id,
+        erasure_id=erasure_id,
+        after=after,
+        limit=limit,
+    )
+    return [decode(ErasedSession, row) for row in rows]
+
+
+async def count(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
+    """Count the sessions that an erasure has erased so far."""
+    row = await database.fetchrow(
+        "SELECT count(*) AS n FROM erased WHERE tenant_id = :tenant_id AND erasure_id = :erasure_id",
+        tenant_id=tenant_id,
+        erasure_id=erasure_id,
+    )
+    return 0 if row is None else int(row["n"])
+
+
+async def note(tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]) -> None:
+    """Keep that a session is erased, in the transaction that does it."""
+    await tx.execute(
+        "INSERT INTO erased (session_id, erasure_id, tenant_id, counts) "
+        "VALUES (:session_id, :erasure_id, :tenant_id, :counts)",
+        session_id=session_id,
+        erasure_id=erasure_id,
+        tenant_id=tenant_id,
+        counts=canonical_json(counts),
+    )
+
+
+async def matching(
+    reader: Connection | Database, tenant_id: UUID, names: Collection[str], asked: SessionFilter
+) -> set[str]:
+    """Return those of some sessions for which the conditions hold."""
+    sql, values = conditions(asked, None)
+    more, others = scanned(asked, None)
+    rows = await reader.fetch(
+        "SELECT s.external_id FROM sessions s WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id "
+        f"AND {sql}{more}",
+        keys=[session_key(tenant_id, name) for name in names],
+        tenant_id=tenant_id,
+        **values,
+        **others,
+    )
+    return {row["external_id"] for row in rows}
+
+
+async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> ErasureRow | None:
+    """Sum up what was erased, forget the filter, and return the receipt; None if that was done already."""
+    sums = await database.fetch(
+        "SELECT c.key AS name, sum(c.value::bigint)::bigint AS number FROM erased e, json_each_text(e.counts) c "
+        "WHERE e.tenant_id = :tenant_id AND e.erasure_id = :erasure_id GROUP BY c.key ORDER BY c.key",
+        tenant_id=tenant_id,
+        erasure_id=id,
+    )
+    counts: dict[str, Json] = {row["name"]: row["number"] for row in sums}
+    sessions = await count(database, tenant_id, id)
+    row = await database.fetchrow(
+        "UPDATE erasures SET filter = NULL, finished_at = now(), sessions = :sessions, kept = :kept, counts = :counts "
+        f"WHERE tenant_id = :tenant_id AND id = :id AND finished_at IS NULL RETURNING {_COLUMNS}",
+        tenant_id=tenant_id,
+        id=id,
+        sessions=sessions,
+        kept=kept,
+        counts=canonical_json(counts),
+    )
+    return None if row is None else _row(row)
+
+
+async def queue(connection: Connection | Database, tenant_id: UUID, id: UUID) -> None:
+    """Have a worker do an erasure, unless a job for it waits or runs."""
+    await connection.execute(
+        "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
+        "VALUES (0, 'erase', convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
+        "WHERE ((status = ANY (ARRAY['queued'::pgqueuer_status, 'picked'::pgqueuer_status])) "
+        "AND (dedupe_key IS NOT NULL)) DO NOTHING",
+        payload=f"{tenant_id} {id}",
+        dedupe_key=f"erase:{id}",
+    )
+
+
+async def wake_forgotten(database: Database) -> int:
+    """Queue the erasures whose jobs are lost; return how many."""
+    rows = await database.fetch("SELECT tenant_id, id FROM palimpsest_across_erasures()")
+    for row in rows:
+        await queue(database, row["tenant_id"], row["id"])
+    return len(rows)

@@ -1,0 +1,26 @@
+"""How long a tenant's data is kept, and erasures of sessions by their metadata with a receipt."""
+
+from pathlib import Path
+
+from alembic import op
+
+from migrations.script import run_script
+
+revision = "0021"
+down_revision = "0020"
+branch_labels = None
+depends_on = None
+
+_SQL = Path(__file__).parent.parent / "sql"
+
+
+def upgrade() -> None:
+    """Add the tables, empty: nothing is erased until somebody says what is to go."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0021_retention.sql")
+
+
+def downgrade() -> None:
+    """Drop them: rules and receipts are gone, erasures that wait are not done."""
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    run_script(op.get_bind(), _SQL / "0021_retention_down.sql")

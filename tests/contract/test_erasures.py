@@ -1,0 +1,330 @@
+"""Over HTTP: all sessions that a filter finds are erased by a worker, nothing of them stays, and there is a receipt."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+import httpx
+import pytest
+
+from app import wiring
+from app.services.erasures import Erasures
+from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
+from app.settings import Settings
+from app.store import erasure, erasures
+from app.store.engine import Database, acting_for
+from app.store.sessions import session_key
+from app.worker import run
+from tests.conftest import serving
+from tests.contract.test_context import append, rounds
+from tests.support.receiver import receiving
+from tests.support.walk import POLICY, SECRET_WORD, Walker
+
+ANN = {"metadata": {"user": "ann"}}
+SECONDS_MAX = 60
+RECEIPTS = {"erased", "erasures"}
+
+
+async def session(client: httpx.AsyncClient, name: str, user: str, **more: Any) -> None:
+    assert (await client.put(f"/v1/sessions/{name}", json={"metadata": {"user": user}, **more})).is_success
+    await append(client, rounds(1), sid=name)
+
+
+async def named(client: httpx.AsyncClient) -> set[str]:
+    return {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]}
+
+
+async def begin(client: httpx.AsyncClient, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+    answer = await client.post("/v1/erasures", json=body, headers={} if key is None else {"Idempotency-Key": key})
+    assert answer.status_code == 202, answer.text
+    begun: dict[str, Any] = answer.json()
+    assert begun["state"] == "running"
+    return begun
+
+
+async def work(application: Database, begun: dict[str, Any]) -> None:
+    """What a worker's job does."""
+    with acting_for(DEFAULT_TENANT):
+        await Erasures(application).work(DEFAULT_TENANT, UUID(begun["id"]))
+
+
+async def receipt(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.get(f"/v1/erasures/{begun['id']}")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@asynccontextmanager
+async def working(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+    stop = asyncio.Event()
+    running = asyncio.create_task(run.run(database_url, stop, wiring.work(Settings())))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+async def done(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str, Any]:
+    async with asyncio.timeout(SECONDS_MAX):
+        while (found := await receipt(client, begun))["state"] != "done":
+            pass
+    return found
+
+
+async def where(database: Database, *words: str) -> dict[str, set[str]]:
+    """In which tables each word is, in whatever column."""
+    tables = await database.fetch(
+        "SELECT relname AS name FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace"
+    )
+    found: dict[str, set[str]] = {word: set() for word in words}
+    for table in (row["name"] for row in tables):
+        # bytes as text too: the queue's payloads
+        rows = await database.fetch(f"SELECT t::text AS text, row_to_json(t)::text AS json FROM {table} t")
+        text = "\n".join(row["text"] + row["json"] for row in rows)
+        for word in words:
+            if word in text or word.encode().hex() in text:
+                found[word].add(table)
+    return found
+
+
+async def test_nothing_of_the_erased_sessions_is_in_any_table(
+    database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a life that has filled every table of a session's data, with a worker beside it."""
+    async with (
+        receiving() as receiver,
+        serving(Settings(webhook_private_targets=True), database_url) as url,
+        httpx.AsyncClient(base_url=url, timeout=90) as http,
+        working(database_url, monkeypatch),
+    ):
+        await live(Walker(http), receiver.url)
+        ids = [session_key(DEFAULT_TENANT, name) for name in ("ann-1", "ann-2", "ann-2@line.2", "ann-fork")]
+        keys = list(map(str, ids))
+        before = await where(database, SECRET_WORD, "ann", *keys)
+        assert {table for key in keys for table in before[key]} >= set(erasure.TABLES)
+        with_session = await database.fetch(
+            "SELECT attrelid::regclass::text AS name FROM pg_attribute JOIN pg_class c ON c.oid = attrelid "
+            "WHERE attname = 'session_id' AND c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace"
+        )
+        assert {row["name"] for row in with_session} - RECEIPTS == set(erasure.TABLES)
+
+        forecast = (await http.post("/v1/erasures:preview", json=ANN)).json()
+        assert (forecast["sessions"], forecast["kept"], forecast["more"]) == (3, 0, False)
+        found = await done(http, await begin(http, ANN, key="forget ann"))
+        after = await where(database, SECRET_WORD, "ann", *keys)
+        assert {word: after.pop(word) for word in (SECRET_WORD, "ann")} == {SECRET_WORD: set(), "ann": set()}
+        assert after == {key: set() if key == keys[2] else {"erased"} for key in keys}
+        assert await named(http) == {"bob-1"}
+        assert (await http.get("/v1/sessions/bob-1/context")).status_code == 200
+
+        assert (found["sessions"], found["kept"], set(found["counts"])) == (3, 0, set(erasure.TABLES))
+        assert found["counts"]["sessions"] == 4  # with a further line
+        text = json.dumps(ANN, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        assert found["filter_sha256"] == hashlib.sha256(text.encode()).hexdigest()
+        listed = (await http.get(f"/v1/erasures/{found['id']}/sessions")).json()["items"]
+        tenant = UUID(found["tenant_id"])
+        assert {one["session_id"] for one in listed} == {
+            str(uuid5(tenant, name)) for name in ("ann-1", "ann-2", "ann-fork")
+        }
+
+
+async def live(on: Walker, hook: str) -> None:
+    """Two users' sessions, one with a fork and one with a further line."""
+    await on.ask("PUT", "/v1/webhooks/{name}", {"url": hook, "events": ["compaction.finished"]}, name="h")
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": POLICY, **ANN}, sid="ann-1")
+    await on.append("ann-1", {"type": "agent.note", "content": SECRET_WORD, "id": "n", "path": "/ann"}, key="ann's")
+    await on.talk("ann-1", 14)
+    await on.ask("POST", "/v1/sessions/{sid}/compactions", {"wait_ms": 60_000}, sid="ann-1")
+    made = await on.ask("GET", "/v1/sessions/{sid}/context", sid="ann-1")
+    usage = {"usage": {"input_tokens": 4000}}
+    path = "/v1/sessions/{sid}/calls/{call_id}/outcome"
+    await on.ask("POST", path, usage, sid="ann-1", call_id=made["call_id"])
+    hidden = [{"seq": made["head"], "replacement": f"no {SECRET_WORD}"}]
+    await on.ask("PATCH", "/v1/sessions/{sid}/visibility", {"hide": hidden, "force": True}, sid="ann-1")
+    await on.ask("POST", "/v1/sessions/{sid}/recall", {"query": f"{SECRET_WORD} question"}, sid="ann-1")
+    await on.ask("PUT", "/v1/sessions/{sid}/layers/{kind}", {"content": SECRET_WORD}, sid="ann-1", kind="sources")
+    await on.ask("DELETE", "/v1/sessions/{sid}/events/{seq}", sid="ann-1", seq=2)
+    await on.ask("POST", "/v1/sessions/{sid}/fork", {"id": "ann-fork", **ANN}, sid="ann-1")
+    await on.append("ann-fork", {"type": "user.message", "content": SECRET_WORD})
+    await on.ask("GET", "/v1/sessions/{sid}/context", sid="ann-fork")
+    await on.ask("PUT", "/v1/sessions/{sid}", ANN, sid="ann-2")
+    talk = [{"role": role, "content": f"{SECRET_WORD} {n}"} for n in range(3) for role in ("user", "assistant")]
+    for messages in (talk, [*talk[:3], {"role": "user", "content": f"{SECRET_WORD} instead"}]):
+        await on.ask("POST", "/v1/sessions/{sid}/context", {"messages": messages}, sid="ann-2")
+    await on.ask("PUT", "/v1/sessions/{sid}", {"metadata": {"user": "bob"}}, sid="bob-1")
+    await on.append("bob-1", {"type": "user.message", "content": "mine"})
+    await on.until(
+        "/v1/webhooks/{name}/deliveries",
+        lambda found: any(one["state"] == "delivered" for one in found["items"]),
+        name="h",
+    )
+
+
+async def test_what_a_dry_run_tells_is_what_goes(client: httpx.AsyncClient, application: Database) -> None:
+    for number in range(5):
+        await session(client, f"ann-{number}", "ann", model="gpt-5" if number < 3 else "gpt-4o")
+        await session(client, f"bob-{number}", "bob")
+    body = {**ANN, "model": "gpt-5"}
+    found, cursor = [], None
+    while True:
+        params = {"limit": 2, **({} if cursor is None else {"cursor": cursor})}
+        page = (await client.post("/v1/erasures:preview", json=body, params=params)).json()
+        found += [one["id"] for one in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == ["ann-2", "ann-1", "ann-0"]
+    before = await named(client)
+    begun = await begin(client, body)
+    assert await named(client) == before
+    await work(application, begun)
+    assert before - await named(client) == set(found)
+    assert (await receipt(client, begun))["sessions"] == 3
+    await append(client, rounds(1), sid="ann-0")  # by a process that has not heard of it
+    assert (await client.get("/v1/sessions/ann-0")).json()["head"] == len(rounds(1))
+    assert (await client.get("/v1/sessions/ann-0/context")).status_code == 200
+
+
+async def test_a_session_whose_forks_are_not_found_is_kept_unless_they_go_too(
+    client: httpx.AsyncClient, application: Database
+) -> None:
+    await session(client, "a", "ann")
+    await client.post("/v1/sessions/a/fork", json={"id": "of-bob", "metadata": {"user": "bob"}})
+    await session(client, "b", "ann")
+    await client.post("/v1/sessions/b/fork", json={"id": "own", "metadata": {"user": "ann"}})
+    told = (await client.post("/v1/erasures:preview", json=ANN)).json()
+    assert (told["sessions"], told["kept"]) == (2, 1)
+    assert {one["id"] for one in told["items"] if one["kept"]} == {"a"}
+    begun = await begin(client, ANN)
+    await work(application, begun)
+    found = await receipt(client, begun)
+    assert (found["sessions"], found["kept"], await named(client)) == (2, 1, {"a", "of-bob"})
+    told = (await client.post("/v1/erasures:preview", json={**ANN, "forks": "erase"})).json()
+    assert (told["sessions"], told["kept"]) == (2, 0)
+    begun = await begin(client, {**ANN, "forks": "erase"})
+    await work(application, begun)
+    found = await receipt(client, begun)
+    assert (found["sessions"], found["kept"], await named(client)) == (2, 0, set())
+
+
+async def test_a_repeated_request_is_the_same_erasure(client: httpx.AsyncClient, application: Database) -> None:
+    await session(client, "a", "ann")
+    begun = await begin(client, ANN, key="k")
+    again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()) == (200, begun)
+    await work(application, begun)
+    await session(client, "b", "ann")
+    again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "k"})
+    assert (again.status_code, again.json()["state"], again.json()["sessions"]) == (200, "done", 1)
+    for other in ({"metadata": {"user": "bob"}}, {**ANN, "forks": "erase"}):
+        refused = await client.post("/v1/erasures", json=other, headers={"Idempotency-Key": "k"})
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/idempotency-conflict")
+    assert await named(client) == {"b"}
+
+
+async def test_what_comes_after_the_request_or_is_changed_since_stays(
+    client: httpx.AsyncClient, application: Database, database: Database
+) -> None:
+    for name in ("a", "b", "c"):
+        await session(client, name, "ann")
+    begun = await begin(client, {**ANN, "until": "2999-01-01T00:00:00Z"})
+    await session(client, "later", "ann")
+    await session(client, "b", "bob")
+    await work(application, begun)
+    assert await named(client) == {"b", "later"}
+    await work(application, begun)  # a job that comes twice
+    assert ((await receipt(client, begun))["sessions"], await named(client)) == (2, {"b", "later"})
+    assert await database.fetch("SELECT FROM erasures WHERE filter IS NOT NULL") == []
+
+
+class Dies(Exception):
+    pass
+
+
+async def test_a_worker_that_dies_has_lost_nothing_and_another_goes_on(
+    client: httpx.AsyncClient,
+    application: Database,
+    database: Database,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was noted is erased, and what is erased was noted; a job that is lost is found again."""
+    for number in range(6):
+        await session(client, f"s{number}", "ann")
+    begun = await begin(client, ANN)
+    note, noted = erasures.note, 0
+
+    async def dying(*given: Any) -> None:
+        nonlocal noted
+        if noted == 3:
+            raise Dies
+        noted += 1
+        await note(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasures, "note", dying)
+        with pytest.raises(Dies):
+            await work(application, begun)
+    now = await receipt(client, begun)
+    assert (now["state"], now["sessions"], now["counts"], len(await named(client))) == ("running", 3, None, 3)
+    assert len((await client.get(f"/v1/erasures/{begun['id']}/sessions")).json()["items"]) == 3
+    await database.execute("DELETE FROM pgqueuer")
+    assert (await erasures.wake_forgotten(application), await erasures.wake_forgotten(application)) == (1, 0)
+    async with working(database_url, monkeypatch):
+        found = await done(client, begun)
+    assert (found["sessions"], found["counts"]["sessions"], await named(client)) == (6, 6, set())
+
+
+async def test_workers_at_once_erase_each_session_once(client: httpx.AsyncClient, application: Database) -> None:
+    for number in range(10):
+        await session(client, f"s{number}", "ann")
+    begun = await begin(client, ANN)
+    await asyncio.gather(*(work(application, begun) for _ in range(3)))
+    found = await receipt(client, begun)
+    assert (found["sessions"], found["counts"]["sessions"], await named(client)) == (10, 10, set())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"metadata": {}},
+        {"metadata": []},
+        {"metadata": {"a": "\x00"}},
+        {"metadata": {"a": 1}, "forks": "some"},
+        {"metadata": {"a": 1}, "since": "yesterday"},
+        {"metadata": {"a": 1}, "prefix": "a"},
+    ],
+)
+async def test_a_bad_filter_is_refused_and_begins_nothing(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    await append(client, rounds(1))
+    for path in ("/v1/erasures", "/v1/erasures:preview"):
+        answer = await client.post(path, json=body)
+        assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), answer.text
+    assert (await client.get("/v1/erasures")).json()["items"] == []
+
+
+async def test_erasures_are_listed_and_each_is_its_tenants(
+    client: httpx.AsyncClient, server: str, database: Database, application: Database
+) -> None:
+    await session(client, "a", "ann")
+    begun = [await begin(client, {"metadata": {"user": user}}) for user in ("ann", "bob", "cy")]
+    for one in begun:
+        await work(application, one)
+    page = (await client.get("/v1/erasures", params={"limit": 2})).json()
+    rest = (await client.get("/v1/erasures", params={"cursor": page["next_cursor"]})).json()
+    assert [one["id"] for one in (*page["items"], *rest["items"])] == [one["id"] for one in reversed(begun)]
+    assert [one["sessions"] for one in (*page["items"], *rest["items"])] == [0, 0, 1]
+    secret = (await Tenants(database, None).create_key("other", "k", SCOPES)).secret
+    async with httpx.AsyncClient(base_url=server, headers={"Authorization": f"Bearer {secret}"}) as theirs:
+        assert (await theirs.get("/v1/erasures")).json()["items"] == []
+        for path in ("", "/sessions"):
+            assert (await theirs.get(f"/v1/erasures/{begun[0]['id']}{path}")).status_code == 404
