@@ -75,6 +75,9 @@ async def schedule(
 
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Queue a job for a session, unless one is queued."""
+    if await connection.distributed():
+        await connection.together(lambda tx: _wake(tx, session_id, tenant_id))
+        return
     row = await connection.fetchrow(
         "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
         "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued FROM s",
@@ -83,6 +86,12 @@ async def wake(connection: Connection | Database, session_id: UUID, tenant_id: U
     )
     if row is not None and row["queued"]:
         await jobs.leave_cause(connection, session_id, tracing.cause())
+
+
+async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
+    """The same in statements of their own: the session is on a shard, the queue on the coordinator."""
+    if await _lock(tx, session_id):
+        await jobs.compact(tx, session_id, tenant_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +118,12 @@ def demand(row: asyncpg.Record) -> Demand:
     return Demand(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
-async def _lock(tx: Connection, session_id: UUID) -> None:
-    """Lock a session's row, as all that make work for workers do."""
-    await tx.execute("SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id)
+async def _lock(tx: Connection, session_id: UUID) -> bool:
+    """Lock a session's row, as all that make work for workers do; return False if it is gone."""
+    row = await tx.fetchrow(
+        "SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
+    )
+    return row is not None
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
@@ -128,7 +140,7 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
     )
     if row is not None and (seen not in (None, demand(row)) or row["waits"]):
         return False
-    await tx.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
+    await jobs.let_go(tx, job_id)
     return True
 
 

@@ -15,8 +15,10 @@ from uuid import uuid4
 import asyncpg
 
 from app.store import calls, event_log, log, sessions, views
+from app.store.driver import is_distributed
 from app.store.dsn import for_asyncpg
-from app.store.engine import ROLE, numbered
+from app.store.engine import PLANS_OF_SHARDS, ROLE
+from app.store.statements import numbered
 
 ROOT: Final = "sessions"
 """The table that the others of a session lie with."""
@@ -117,17 +119,6 @@ async def tables(connection: asyncpg.Connection) -> Tables:
     )
 
 
-async def is_distributed(connection: asyncpg.Connection) -> bool:
-    """Return whether sessions are sharded already. All is done in one transaction: so then everything is."""
-    if await connection.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
-        return False
-    return bool(
-        await connection.fetchval(
-            "SELECT EXISTS (SELECT FROM pg_dist_partition WHERE logicalrelid = $1::regclass)", ROOT
-        )
-    )
-
-
 async def check_ready(connection: asyncpg.Connection) -> None:
     """Raise CannotDistribute unless Citus is there with workers, and this login may do what is to be done."""
     if await connection.fetchval("SELECT extname FROM pg_extension WHERE extname = 'citus'") is None:
@@ -217,7 +208,7 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
     """
     statement = f"routed_{uuid4().hex}"
     try:
-        await connection.execute("SET plan_cache_mode = force_custom_plan")
+        await connection.execute(f"SET plan_cache_mode = {PLANS_OF_SHARDS}")
         await connection.execute(f"PREPARE {statement} AS {numbered(sql)[0]}")
         types = await connection.fetchval(
             "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1", statement

@@ -1,4 +1,4 @@
-"""The connection pool. Statements are SQL text with named parameters (`:seq`), which the driver is given by number.
+"""The connection pool.
 
 One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy
 describes the tables for migrations (`migrations/tables.py`); its pool and its statement layer would add a third of a
@@ -9,13 +9,11 @@ that connections act as, and a connection is set to the tenant that its borrower
 """
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import asyncpg
@@ -24,6 +22,8 @@ from asyncpg.pool import PoolConnectionProxy
 from app import tracing
 from app.core.errors import StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
+from app.store.driver import Driver, Remembering, is_distributed, json_as_text, keep, setting
+from app.store.statements import given
 
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
@@ -41,6 +41,12 @@ SERVER_SETTINGS: Final = {
     "lock_timeout": str(LOCK_MS),
     "application_name": "palimpsest",
 }
+
+# Where sessions are in shards, which one a statement goes to is known by its values only.
+PLANS_OF_SHARDS: Final = "force_custom_plan"
+
+QUEUE_CONNECTIONS: Final = 2
+"""So many more connections a process has to a distributed database, for the queue alone."""
 
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
@@ -78,68 +84,29 @@ def acting_for(tenant_id: UUID) -> Iterator[None]:
         _tenant.reset(before)
 
 
-class Remembering(asyncpg.Connection):
-    """A connection that knows which tenant it is set to."""
-
-    _known = True
-    _set_to: UUID | None = None
-
-    async def set_to(self, tenant_id: UUID | None) -> None:
-        """Have what follows done for a tenant, or for none. Costs nothing where that is so already."""
-        if self._known and self._set_to == tenant_id:
-            return
-        self._known = False  # until the server has said so
-        await self.execute(_set(tenant_id))
-        self._known, self._set_to = True, tenant_id
-
-
-def _set(tenant_id: UUID | None) -> str:
-    return f"SET palimpsest.tenant = '{tenant_id or ''}'"
-
-
 STATEMENTS_PREPARED_MAX: Final = 100
 """Of one connection; behind a pooler none stays prepared."""
 
-Driver = asyncpg.Connection | PoolConnectionProxy
 
-
-async def _json_as_text(driver: Driver) -> None:
-    """JSON columns come and go as text: what is stored is kept byte for byte, and parsed only where it is needed."""
-    async with driver.transaction():  # behind a pooler nothing else stays on one connection
-        for name in ("json", "jsonb"):
-            await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
-
-
-async def _keep(_: Driver) -> None:
-    """The one session state that is set outside a transaction is the tenant, and the connection remembers that: nothing
-    needs a round trip to reset it."""
-
-
-STATEMENTS_KNOWN_MAX: Final = 1_000
-PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z][a-z0-9_]*)")
-"""A name behind one colon: neither a cast (`::bigint`), nor part of a word or a number (`HH24:MI`)."""
-
-
-@lru_cache(maxsize=STATEMENTS_KNOWN_MAX)
-def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """A statement with its parameters by number, as the protocol wants them, and their names in that order."""
-    names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
-    return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
-
-
-def _statement(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
-    """What the driver takes for a statement. Raises TypeError unless the statement has exactly these parameters."""
-    text, names = numbered(sql)
-    if len(values) != len(names) or not all(map(values.__contains__, names)):
-        raise TypeError(f"the statement has the parameters {sorted(names)}, given were {sorted(values)}")
-    return text, *map(values.__getitem__, names)
+Result = TypeVar("Result")
 
 
 class Connection:
-    """A borrowed driver connection inside one transaction."""
+    """A borrowed driver connection inside one transaction.
 
-    def __init__(self, driver: Driver) -> None:
+    `queue` is where statements about the workers' queue are run: here. With a distributed database they are run on the
+    coordinator, each in a transaction of its own that is committed before this one: a transaction that spans nodes is
+    committed on the shard first, and a crash before the coordinator's part of it would lose a job. So whoever makes a
+    job, or lets one go, holds the session's row: it is released when the queue already says so.
+    """
+
+    def __init__(self, driver: Driver, queue: "Database | None" = None) -> None:
         self._driver = driver
+        self.queue: Connection | Database = queue or self
+
+    async def distributed(self) -> bool:
+        """Whether sessions are in shards (docs/scaling.md)."""
+        return self.queue is not self
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
         """All rows."""
@@ -153,9 +120,13 @@ class Connection:
         """The command's tag."""
         return str(await self._run("execute", sql, values))
 
+    async def together(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
+        """Do work in this transaction."""
+        return await work(self)
+
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         with tracing.statement(sql):
-            return await getattr(self._driver, method)(*_statement(sql, values))
+            return await getattr(self._driver, method)(*given(sql, values))
 
 
 class PoolState(NamedTuple):
@@ -171,14 +142,27 @@ class _GaveWay(StoreUnavailable):
     """A deadlock was broken at the cost of this transaction, or a replica had to replay what took its rows away."""
 
 
+async def _retried(once: Callable[[], Awaitable[Result]]) -> Result:
+    """Do what is a transaction of its own, at most TRIES times."""
+    tries = 1
+    while True:
+        try:
+            return await once()
+        except _GaveWay:
+            if tries == TRIES:
+                raise
+        tries += 1
+
+
 class Database:
     """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise.
 
     Connections are made when they are first needed, so a database that is down does not keep a server from starting.
     They act as `role`; None: as the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is
     where a transaction pooler (PgBouncer) takes statements for the same database: behind it a connection is another
-    one with each transaction, so each sets for itself whatever it needs. `waited` is told for how many seconds each
-    connection was waited for that did not lie ready.
+    one with each transaction, so each sets for itself whatever it needs. So it does on a distributed database, which
+    passes only that on to the shards; whether it is one is found out by the first connection. `waited` is told for how
+    many seconds each connection was waited for that did not lie ready.
     """
 
     def __init__(
@@ -191,9 +175,11 @@ class Database:
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._waited = waited
-        self._url = url
+        self._url, self._role, self._pooler_url = url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
+        self._distributed: bool | None = None
+        self._queue: Database | None = None
         self._full_until = 0.0
         self._kept: list[PoolConnectionProxy] = []
         self._waiting = 0
@@ -205,8 +191,8 @@ class Database:
             connect=cast(Any, connect),  # it takes whatever the driver's own takes
             min_size=0,
             max_size=pool_size,
-            init=_json_as_text,
-            reset=_keep,
+            init=self._made,
+            reset=keep,
             command_timeout=COMMAND_SECONDS,
             connection_class=Remembering,
             statement_cache_size=0 if self._pooled else STATEMENTS_PREPARED_MAX,
@@ -231,13 +217,24 @@ class Database:
         driver = await self._borrow()
         try:
             async with driver.transaction():
-                if self._pooled:
+                if self._pooled or self._distributed:
                     await driver.execute(self._locally(_tenant.get()))
-                yield Connection(driver)
+                yield Connection(driver, self._queue)
         except BaseException as error:
             await self._failed(driver, error)
             raise
         await self._give_back(driver)
+
+    async def distributed(self) -> bool:
+        """Whether sessions are in shards (docs/scaling.md)."""
+        if self._distributed is None:
+            await self._give_back(await self._borrow())
+        return bool(self._distributed)
+
+    @property
+    def queue(self) -> "Database":
+        """Where statements about the workers' queue are run (`Connection.queue`)."""
+        return self._queue or self
 
     def pool(self) -> PoolState:
         """Count this process's connections, and who waits for one."""
@@ -266,22 +263,32 @@ class Database:
             self._sweep.cancel()
             self._give_back_kept()
         await self._pool.close()
+        if self._queue is not None:
+            await self._queue.close()
+
+    async def together(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Do work in a transaction of its own, again if it had to give way: then it has changed nothing."""
+
+        async def once() -> Result:
+            async with self.transaction() as tx:
+                return await work(tx)
+
+        return await _retried(once)
 
     async def _alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
-        statement = _statement(sql, values)
-        tries = 1
-        while True:
-            try:
-                with tracing.statement(sql):
-                    return await self._once(method, statement)
-            except _GaveWay:
-                if tries == TRIES:
-                    raise
-            tries += 1
+        statement = given(sql, values)
+
+        async def once() -> object:
+            with tracing.statement(sql):
+                return await self._once(method, statement)
+
+        return await _retried(once)
 
     async def _once(self, method: str, statement: tuple[Any, ...]) -> object:
-        if self._pooled:
+        if self._distributed is None:
+            await self.distributed()
+        if self._pooled or self._distributed:
             async with self.transaction() as tx:
                 return await getattr(tx._driver, method)(*statement)
         driver = await self._borrow()
@@ -295,8 +302,20 @@ class Database:
 
     def _locally(self, tenant_id: UUID | None) -> str:
         """What a transaction sets for itself where nothing before it holds, in one round trip."""
-        settings = (f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
-        return "; ".join((*settings, _set(tenant_id).replace("SET", "SET LOCAL", 1)))
+        needed = self._settings if self._pooled else {"lock_timeout": str(LOCK_MS)}  # on the shards, too
+        settings = (f"SET LOCAL {name} = '{value}'" for name, value in needed.items())
+        return "; ".join((*settings, setting(tenant_id).replace("SET", "SET LOCAL", 1)))
+
+    async def _made(self, driver: Driver) -> None:
+        """Prepare a new connection."""
+        await json_as_text(driver)
+        if self._distributed is None and await is_distributed(driver):
+            self._settings = {**self._settings, "plan_cache_mode": PLANS_OF_SHARDS}
+            self._queue = Database(self._url, pool_size=QUEUE_CONNECTIONS, role=self._role, pooler_url=self._pooler_url)
+            self._queue._distributed = False  # what it is asked is the coordinator's
+        self._distributed = self._queue is not None
+        if self._distributed and not self._pooled:
+            await driver.execute(f"SET plan_cache_mode = {PLANS_OF_SHARDS}")
 
     async def _borrow(self) -> PoolConnectionProxy:
         """A connection that is set to the tenant that is acted for."""
@@ -305,7 +324,7 @@ class Database:
         except Exception as error:
             self._tell(error)
             raise
-        if not self._pooled:
+        if not self._pooled and not self._distributed:
             try:
                 await cast(Remembering, driver).set_to(_tenant.get())
             except BaseException as error:

@@ -1,4 +1,4 @@
-"""The workers' queue, as operators look at it, and which request made a job due."""
+"""The workers' queue: jobs that are made and let go, what made them due, and how operators look at it."""
 
 import json
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from app import tracing
 from app.store.engine import Connection, Database
 from app.store.rows import decode
 
@@ -44,13 +45,41 @@ FROM pgqueuer GROUP BY entrypoint
 
 async def queues(database: Database) -> list[Queue]:
     """Return one queue for each kind, including kinds without jobs."""
-    found = [decode(Queue, row) for row in await database.fetch(_QUEUES)]
+    found = [decode(Queue, row) for row in await database.queue.fetch(_QUEUES)]
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
+
+
+async def compact(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> bool:
+    """Queue a session's compaction, unless its job waits or runs; return whether it was queued.
+
+    The session's row must be held, and what there is to do must have been written: a job that runs by then looks at
+    it again under that lock before it lets go.
+    """
+    row = await connection.queue.fetchrow(
+        "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued", session_id=session_id, tenant_id=tenant_id
+    )
+    queued = row is not None and bool(row["queued"])
+    if queued:
+        await leave_cause(connection, session_id, tracing.cause())
+    return queued
+
+
+async def let_go(connection: Connection | Database, job_id: int) -> None:
+    """Have the next job of a session be queued beside this one, which is about to end."""
+    await connection.queue.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
+
+
+async def compacts(connection: Connection | Database, session_id: UUID) -> bool:
+    """Return whether a session's compaction is queued or under way."""
+    row = await connection.queue.fetchrow(
+        "SELECT FROM pgqueuer WHERE dedupe_key = :key AND status IN ('queued', 'picked')", key=f"compact:{session_id}"
+    )
+    return row is not None
 
 
 async def due_seconds(database: Database, session_id: UUID) -> float:
     """Return how long ago the compaction of a session was queued; 0 if none is queued or under way."""
-    row = await database.fetchrow(
+    row = await database.queue.fetchrow(
         "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
         "WHERE dedupe_key = :key AND status IN ('queued', 'picked')",
         key=f"compact:{session_id}",
@@ -64,7 +93,7 @@ async def leave_cause(connection: Connection | Database, session_id: UUID, field
     A worker may have begun by then: it looks when it is done.
     """
     if fields:
-        await connection.execute(
+        await connection.queue.execute(
             "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "
             "WHERE dedupe_key = :dedupe_key AND status IN ('queued', 'picked') AND headers IS NULL",
             fields=json.dumps(dict(fields)),
@@ -74,5 +103,5 @@ async def leave_cause(connection: Connection | Database, session_id: UUID, field
 
 async def cause_of(database: Database, job: int) -> Mapping[str, str]:
     """Return the trace context of the request that made a job due; empty where none was traced."""
-    row = await database.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
+    row = await database.queue.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
     return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))
