@@ -20,9 +20,10 @@ from xdist.remote import Producer
 from app.main import create_app
 from app.serve import GC_THRESHOLDS, wire_limits
 from app.settings import Settings
-from app.store import embedded, migrate
+from app.store import distribute, embedded, migrate
 from app.store.engine import Database
 from app.worker import run
+from tests.citus import nodes
 from tests.support import examples, pooler
 from tests.support.folders import data_folder
 from tests.support.loopback import listening
@@ -46,6 +47,7 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the ser
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
     parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
+    parser.addoption("--citus", action="store_true", help="have every database distributed over three nodes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -79,7 +81,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreadi
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of a running embedded Postgres, which need not outlive the machine."""
+    """The URL of a running embedded Postgres, which need not outlive the machine; with --citus of a coordinator."""
+    if pytestconfig.getoption("--citus"):
+        if reason := nodes.missing():
+            raise pytest.UsageError(reason)
+        with nodes.running(workers=2) as cluster:
+            yield cluster.url("postgres")
+        return
     with data_folder() as folder:
         server = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
         with pooler.before_all(server.url) if pytestconfig.getoption("--pooler") else nullcontext():
@@ -90,10 +98,18 @@ def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
 @pytest.fixture(scope="session")
 async def template(postgres: str) -> AsyncIterator[str]:
     """The name of a migrated database that tests copy."""
-    await _admin(postgres, "CREATE DATABASE template_palimpsest")
-    await migrate.upgrade(_url(postgres, "template_palimpsest"))
+    url = _url(postgres, "template_palimpsest")
+    if cluster := nodes.started(postgres):
+        await cluster.make("template_palimpsest")
+        await migrate.upgrade(url)
+        await distribute.distribute(url, shards=4)
+        await cluster.seal("template_palimpsest")
+    else:
+        await _admin(postgres, "CREATE DATABASE template_palimpsest")
+        await migrate.upgrade(url)
     yield "template_palimpsest"
-    await _administrators.pop(postgres).close()
+    for server in list(_administrators):
+        await _administrators.pop(server).close()
 
 
 @pytest.fixture
@@ -196,10 +212,13 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
 
 
 async def _admin(url: str, statement: str) -> None:
-    if url not in _administrators:
-        dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        _administrators[url] = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
-    await _administrators[url].execute(statement)
+    """Execute a statement on a server, of a cluster on each of its nodes."""
+    cluster = nodes.started(url)
+    for server in cluster.urls("postgres") if cluster else [url]:
+        if server not in _administrators:
+            dsn = make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
+            _administrators[server] = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
+        await _administrators[server].execute(statement)
 
 
 def _url(url: str, database: str) -> str:

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import asyncpg
-
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.log.segments import AsOf, Segments, SharedEvent, as_of, clip, shared_to
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, beyond, end_at, events, log_of, owners, prompts
 from app.store.events import event
+from app.store.rows import Row
 
 # The few events, of those stored under one session, from which the values of a session's row follow. One walk along
 # them; calls answered there are passed over.
@@ -76,7 +75,7 @@ class AncestorPart:
 
 async def part(
     database: Database,
-    row: asyncpg.Record,
+    row: Row,
     *,
     bound_tokens: int,
     kept: Sequence[int],

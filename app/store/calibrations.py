@@ -14,6 +14,8 @@ from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
+FLOATS: Final = (1, 2, 7)
+"""The places of its columns that are floats."""
 
 
 def calibration(record: Iterable[Any]) -> Calibration:

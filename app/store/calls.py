@@ -1,5 +1,6 @@
 """The record of calls and of the epochs they open: one statement a call."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,10 +13,10 @@ from app.core.plan.context.frontier import to_json
 from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
-from app.store import texts
-from app.store.engine import Database
+from app.store import compactions, texts
+from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
-from app.store.views import COMPACTION_NOW
+from app.store.statements import numbered
 
 _CALL: Final = (
     *(
@@ -43,10 +44,11 @@ _BESIDE: Final = _VALUES.replace(":session_id", "s.session_id", 1)
 # A call has no foreign key to its session. Whoever erases that deletes its row before its calls: so none is added to a
 # session that is gone, or that was begun anew under the name.
 _RECORD_CALL: Final = f"""
-INSERT INTO model_calls ({_COLUMNS}) SELECT {_BESIDE}
+INSERT INTO model_calls AS added ({_COLUMNS}) SELECT {_BESIDE}
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
-FOR KEY SHARE RETURNING call_id
+FOR KEY SHARE RETURNING added.call_id
 """
+# (By an alias, since Citus gives the table itself another name, and what is returned of it the old one.)
 
 # Of a context made of what an earlier read left behind: whether that is still how things stand. The session says so by
 # its head and its version, the view by its epoch and the version of what its own calls have taught, the model by the
@@ -65,52 +67,68 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE c.session_id = :session_id AND c.cover_id = :cover_id AND c.status = 'live'), 0))
 FOR KEY SHARE OF s
 """
-_COMPACTING: Final = f"""
-CASE WHEN :compacting::boolean THEN ({COMPACTION_NOW}) ELSE 'none' END AS compaction
-"""
+_COMPACTING: Final = f"CASE WHEN :compacting::boolean THEN ({compactions.NOW}) ELSE 'none' END AS compaction"
 _RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_BESIDE} {_STILL_SO} RETURNING {_COMPACTING}"
 
 # An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
-_OPEN_EPOCH: Final = f"""
-WITH there AS (SELECT $there), moved AS (
-    INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
-                       target, carry_tokens)
-    SELECT :session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
-           CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens FROM there
-    ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
-        policy_name = CASE WHEN :current THEN excluded.policy_name ELSE views.policy_name END,
-        policy_version = CASE WHEN :current THEN excluded.policy_version ELSE views.policy_version END,
-        model = CASE WHEN :current THEN excluded.model ELSE views.model END,
-        window_tokens = CASE WHEN :current THEN excluded.window_tokens ELSE views.window_tokens END,
-        target = CASE WHEN :current THEN excluded.target ELSE views.target END,
-        carry_tokens = CASE WHEN :current THEN excluded.carry_tokens ELSE views.carry_tokens END,
-        epoch = CASE WHEN :current THEN excluded.epoch ELSE views.epoch END,
-        afresh = CASE WHEN :current THEN NULL ELSE views.afresh END
-    WHERE views.epochs = :epoch - 1
-    RETURNING view
+_MOVE: Final = """
+INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
+                   target, carry_tokens)
+SELECT $session_id, :tenant_id, :view, :view_policy_name, :view_policy_version, :view_model, :view_window_tokens,
+       CASE WHEN :current THEN :epoch ELSE 0 END, :epoch, :view_target, :carry_tokens $there
+ON CONFLICT (session_id, view) DO UPDATE SET epochs = excluded.epochs,
+    policy_name = CASE WHEN :current THEN excluded.policy_name ELSE views.policy_name END,
+    policy_version = CASE WHEN :current THEN excluded.policy_version ELSE views.policy_version END,
+    model = CASE WHEN :current THEN excluded.model ELSE views.model END,
+    window_tokens = CASE WHEN :current THEN excluded.window_tokens ELSE views.window_tokens END,
+    target = CASE WHEN :current THEN excluded.target ELSE views.target END,
+    carry_tokens = CASE WHEN :current THEN excluded.carry_tokens ELSE views.carry_tokens END,
+    epoch = CASE WHEN :current THEN excluded.epoch ELSE views.epoch END,
+    afresh = CASE WHEN :current THEN NULL ELSE views.afresh END
+WHERE views.epochs = :epoch - 1
+RETURNING view
+"""
+_EPOCH: Final = (
+    *(
+        "session_id",
+        "tenant_id",
+        "view",
+        "epoch",
+        "head",
+        "cause",
+        "frontier",
+        "tokens_before",
+        "tokens_after",
+        "floor",
+    ),
+    *("kept", "stubbed", "folded", "evictions", "evicted", "changed_seq", "stable_tokens"),
+)
+_EPOCH_COLUMNS: Final = ", ".join(_EPOCH)
+_EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":folded", ":folded::uuid[]")
+_THERE: Final = """
+FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
+FOR KEY SHARE"""
+_OPEN: Final = f"""
+WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session_id").replace("$there", "FROM there")}
 ), opened AS (
-    INSERT INTO epochs (session_id, tenant_id, view, epoch, head, cause, frontier, tokens_before, tokens_after, floor,
-                        kept, stubbed, folded, evictions, evicted, changed_seq, stable_tokens)
-    SELECT :session_id, :tenant_id, :view, :epoch, :head, :cause, :frontier, :tokens_before, :tokens_after, :floor,
-           :kept, :stubbed, :folded::uuid[], :evictions, :evicted, :changed_seq, :stable_tokens FROM moved
+    INSERT INTO epochs ({_EPOCH_COLUMNS}) SELECT {_EPOCH_VALUES} FROM moved
 ), called AS (
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
-)
-"""
-_RECORD_EPOCH: Final = (
-    _OPEN_EPOCH.replace(
-        "$there",
-        """FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id AND created_at = :created_at
-           FOR KEY SHARE""",
-    )
-    + "SELECT view FROM moved"
-)
-_RECORD_EPOCH_IF_SO: Final = _OPEN_EPOCH.replace("$there", _STILL_SO) + f"SELECT {_COMPACTING} FROM moved"
+)"""
+_RECORD_EPOCH: Final = f"{_OPEN.replace('$there', _THERE)} SELECT view FROM moved"
+_RECORD_EPOCH_IF_SO: Final = f"{_OPEN.replace('$there', _STILL_SO)} SELECT {_COMPACTING} FROM moved"
+
+# Where sessions are in shards a statement goes to one of them only if it writes one table, takes the session of what
+# it makes of a row from that row, and asks nothing of the queue, which the coordinator has. So each of the above is
+# several in one transaction there.
+_STANDS: Final = f"SELECT {_COMPACTING.replace(compactions.NOW, compactions.RUNS)} {_STILL_SO}"
+_MOVE_ON_SHARD: Final = _MOVE.replace("$session_id", "s.session_id").replace("$there", _THERE)
+_OPEN_ON_SHARD: Final = f"INSERT INTO epochs ({_EPOCH_COLUMNS}) VALUES ({_EPOCH_VALUES})"
 HOT: Final = {
     "a call": _RECORD_CALL,
-    "a call, if things stand so": _RECORD_CALL_IF_SO,
-    "a call with an epoch": _RECORD_EPOCH,
-    "a call with an epoch, if things stand so": _RECORD_EPOCH_IF_SO,
+    "whether things stand so": _STANDS,
+    "an epoch: the view": _MOVE_ON_SHARD,
+    "an epoch": _OPEN_ON_SHARD,
 }
 
 
@@ -121,10 +139,27 @@ async def record(
 
     False, and nothing stored, when another was opened meanwhile or the session is no longer there.
     """
-    values = _values(call, loaded, tenant_id)
+    values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
     if epoch is None:
         return await database.fetchrow(_RECORD_CALL, **values) is not None
-    return await database.fetchrow(_RECORD_EPOCH, **values | _epoch_values(epoch)) is not None
+    if await database.distributed():
+        return await database.together(lambda tx: _record_on_shard(tx, values, of_epoch))
+    return await database.fetchrow(_RECORD_EPOCH, **values | of_epoch) is not None
+
+
+async def _record_on_shard(tx: Connection, values: Mapping[str, object], of_epoch: Mapping[str, object]) -> bool:
+    """The same in statements that each go to the session's shard; `of_epoch` is empty where none is opened."""
+    if of_epoch:
+        if await tx.fetchrow(_MOVE_ON_SHARD, **_asked(_MOVE_ON_SHARD, values, of_epoch)) is None:
+            return False
+        await tx.execute(_OPEN_ON_SHARD, **_asked(_OPEN_ON_SHARD, values, of_epoch))
+    return await tx.fetchrow(_RECORD_CALL, **values) is not None
+
+
+def _asked(sql: str, *values: Mapping[str, object]) -> dict[str, object]:
+    """Those of the values that a statement has as parameters."""
+    there = {name: value for some in values for name, value in some.items()}
+    return {name: there[name] for name in numbered(sql)[1]}
 
 
 async def record_if_so(
@@ -143,20 +178,33 @@ async def record_if_so(
     was last looked at, or have been asked for since by an append here.
     None, and nothing stored, when the view does not stand so.
     """
-    row = await database.fetchrow(
-        _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO,
-        **_values(call, held, tenant_id) | ({} if epoch is None else _epoch_values(epoch)),
-        held_epoch=held.epoch,
-        version=held.version,
-        learned_version=held.learned_version,
-        calibration_version=next((known.version for known in held.calibrations if known.estimator == estimator), 0),
-        estimator=estimator,
-        last_breakpoints=list(held.last_breakpoints) if FORMATS[call.format].marked else None,
-        compacting=held.compaction != "none",
-        cover_id=covered[0] if covered else None,
-        covered_to=covered[1] if covered else None,
-    )
+    values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
+    so = {
+        "held_epoch": held.epoch,
+        "version": held.version,
+        "learned_version": held.learned_version,
+        "calibration_version": next((c.version for c in held.calibrations if c.estimator == estimator), 0),
+        "estimator": estimator,
+        "last_breakpoints": list(held.last_breakpoints) if FORMATS[call.format].marked else None,
+        "compacting": held.compaction != "none",
+        "cover_id": covered[0] if covered else None,
+        "covered_to": covered[1] if covered else None,
+    }
+    if await database.distributed():
+        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, so))
+    sql = _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO
+    row = await database.fetchrow(sql, **values | of_epoch | so)
     return None if row is None else str(row["compaction"])
+
+
+async def _record_on_shard_if_so(
+    tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, object], so: Mapping[str, object]
+) -> str | None:
+    """The same in statements that each go to the session's shard."""
+    row = await tx.fetchrow(_STANDS, **_asked(_STANDS, values, of_epoch, so))
+    if row is None or not await _record_on_shard(tx, values, of_epoch):
+        return None
+    return await compactions.now(tx, values["session_id"], row["compaction"]) if so["compacting"] else "none"
 
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import asyncpg
 
-from app.store import calls, event_log, log, sessions, views
+from app.store import calls, event_log, log, sessions, view_reads
 from app.store.driver import is_distributed
 from app.store.dsn import for_asyncpg
-from app.store.engine import PLANS_OF_SHARDS, ROLE
+from app.store.engine import ROLE, SHARD_SETTINGS
 from app.store.statements import numbered
 
 ROOT: Final = "sessions"
@@ -177,7 +177,7 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
     ]
 
 
-HOT: Final[Mapping[str, str]] = {**sessions.HOT, **log.HOT, **views.HOT, **calls.HOT, **event_log.HOT}
+HOT: Final[Mapping[str, str]] = {**sessions.HOT, **log.HOT, **view_reads.HOT, **calls.HOT, **event_log.HOT}
 """What appends and contexts execute, once for each request or more."""
 
 _SAMPLES: Final = {
@@ -208,7 +208,7 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
     """
     statement = f"routed_{uuid4().hex}"
     try:
-        await connection.execute(f"SET plan_cache_mode = {PLANS_OF_SHARDS}")
+        await connection.execute(f"SET plan_cache_mode = {SHARD_SETTINGS['plan_cache_mode']}")
         await connection.execute(f"PREPARE {statement} AS {numbered(sql)[0]}")
         types = await connection.fetchval(
             "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = $1", statement
@@ -217,5 +217,7 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
         lines = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE {statement}{values and f'({values})'}")
     except asyncpg.PostgresError as error:
         return Routed(name, False, str(error).splitlines()[0])
-    counts = _COUNT.findall("\n".join(line[0] for line in lines))
-    return Routed(name, counts == ["1"], f"{' + '.join(counts) or 'no'} tasks")
+    plan = "\n".join(line[0] for line in lines)
+    counts, failed = _COUNT.findall(plan), "Error:" in plan  # what one shard would say of it
+    said = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
+    return Routed(name, counts == ["1"] and not failed, said)

@@ -42,8 +42,9 @@ SERVER_SETTINGS: Final = {
     "application_name": "palimpsest",
 }
 
-# Where sessions are in shards, which one a statement goes to is known by its values only.
-PLANS_OF_SHARDS: Final = "force_custom_plan"
+# Where sessions are in shards, which one a statement goes to is known by its values only; and there the tenant that is
+# set for a transaction must be set as well.
+SHARD_SETTINGS: Final = {"plan_cache_mode": "force_custom_plan", "citus.propagate_set_commands": "local"}
 
 QUEUE_CONNECTIONS: Final = 2
 """So many more connections a process has to a distributed database, for the queue alone."""
@@ -310,12 +311,12 @@ class Database:
         """Prepare a new connection."""
         await json_as_text(driver)
         if self._distributed is None and await is_distributed(driver):
-            self._settings = {**self._settings, "plan_cache_mode": PLANS_OF_SHARDS}
+            self._settings = {**self._settings, **SHARD_SETTINGS}
             self._queue = Database(self._url, pool_size=QUEUE_CONNECTIONS, role=self._role, pooler_url=self._pooler_url)
             self._queue._distributed = False  # what it is asked is the coordinator's
         self._distributed = self._queue is not None
         if self._distributed and not self._pooled:
-            await driver.execute(f"SET plan_cache_mode = {PLANS_OF_SHARDS}")
+            await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in SHARD_SETTINGS.items()))
 
     async def _borrow(self) -> PoolConnectionProxy:
         """A connection that is set to the tenant that is acted for."""

@@ -17,6 +17,8 @@ EVENT_COLUMNS: Final = (
     "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
     " extract(epoch FROM created_at)::float8, body"
 )
+EVENT_FLOATS: Final = (12,)
+"""The place of its column that is a float."""
 WITHOUT_BODIES: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
 WITH_SOME_BODIES: Final = (
     EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"

@@ -10,6 +10,7 @@ from app.core.log.events import LAYERS, Json
 from app.core.render.layers import Content, Layer
 from app.store import texts
 from app.store.engine import Connection, Database
+from app.store.lists import Lists
 from app.store.rows import columns, decode
 
 _CURRENT: Final = f"""
@@ -19,10 +20,13 @@ _CURRENT: Final = f"""
 
 _LAYER: Final = "kind, version, content, turn"
 
-CURRENT: Final = f"""
-    CASE WHEN $row.layers_version > 0 THEN ARRAY(SELECT ROW({_LAYER}) FROM ({_CURRENT}) c)
-    END AS layers, $row.layers_version"""
-"""For a statement with the session's row as `$row`: without a layer ever put, nothing is looked up."""
+
+def current_of(form: Lists, session: str) -> str:
+    """Return the SQL of a session's layers and their version, for a statement with its row: without a layer ever put,
+    nothing is looked up."""
+    columns = _LAYER.replace("content", form.text("content"))
+    listed = form.of(columns, f"FROM ({_CURRENT}) c")
+    return f"CASE WHEN {session}.layers_version > 0 THEN {listed} END AS layers, {session}.layers_version"
 
 
 def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
@@ -31,7 +35,7 @@ def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
 
 
 def listed(records: Iterable[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """Decode the layers of CURRENT. Of those in `held`, the held values with their counts are returned."""
+    """Decode the layers of `current_of`. Of those in `held`, the held values with their counts are returned."""
     known = {(one.kind, one.version): one for one in held}
     return tuple(known.get((kind, version)) or _layer(kind, version, *rest) for kind, version, *rest in records or ())
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+import asyncpg
+
 from app import tracing
 from app.core.compaction.next_span import Readiness
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
-from app.store import jobs, texts
+from app.store import jobs, stream, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
@@ -43,64 +45,75 @@ class AppendBasis:
     log: SessionLog
 
 
-# One round trip: check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more),
-# `old` is empty and nothing happens; the caller then finds out why under the lock. The conditions are on the row as it
-# is updated, so concurrent writers cannot slip between. What the batch needs of the row before it is put together again
+# Check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more), no row is
+# updated and nothing happens; the caller then finds out why under the lock. The conditions are on the row as it is
+# updated, so concurrent writers cannot slip between. What the batch needs of the row before it is put together again
 # from the row behind it: reading it first under a lock of its own would be a second way to the row, and by two ways
 # appends that began before the row's last change can come to wait for each other.
-# Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the one before it).
-_KEYLESS: Final = """
-WITH old AS (
-    UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
-        turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
-        awaits_user = CASE WHEN :moves_turn THEN :awaits_user_after ELSE s.awaits_user END,
-        answered = CASE WHEN cardinality(:needs_open::text[]) = 0 THEN '{}'
-                        ELSE (SELECT jsonb_object_agg(id, s.open_calls -> id) FROM unnest(:needs_open::text[]) id) END,
-        open_calls = CASE WHEN :moves_calls THEN (s.open_calls - :needs_open::text[]) || (
-            SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', s.head + o.n, 'tool', o.tool)), '{}')
-            FROM unnest(:opened_ids::text[], :opened_ns::int[], :opened_tools::text[])
-                AS o(call_id, n, tool)) ELSE s.open_calls END,
-        system_seq = coalesce(s.head + :system_n::int, s.system_seq),
-        tools_seq = coalesce(s.head + :tools_n::int, s.tools_seq),
-        user_seqs = CASE WHEN :new_turn THEN ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n)
-                         WHEN cardinality(:user_ns) = 0 THEN s.user_seqs
-                         ELSE s.user_seqs || ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n) END,
-        pinned_seqs = CASE WHEN cardinality(:pinned_ns::int[]) = 0 THEN s.pinned_seqs
-                           ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest(:pinned_ns::int[]) n) END,
-        updated_at = now()
-    WHERE session_id = :session_id AND tenant_id = :tenant_id
-      AND (:expected_head::bigint IS NULL OR head = :expected_head)
-      AND (:awaits_user::boolean IS NULL OR (awaits_user = :awaits_user AND turn_id IS NOT DISTINCT FROM :turn_id))
-      AND (:estimator::text IS NULL OR (estimator = :estimator AND lineage_ids = :lineage_ids::uuid[]
-           AND model IS NOT DISTINCT FROM :model AND policy_name = :policy_name AND policy_version = :policy_version))
-      AND NOT (:by_name AND line IS NOT NULL)
-      AND open_calls ?& :needs_open::text[] AND NOT open_calls ?| :starts::text[]
-    RETURNING s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens,
-              answered, covered_tokens, streamed_until
-), batch AS (
-    SELECT * FROM ROWS FROM (
-        json_to_recordset(:rows::json) AS (n int, turn_n int, type text, event_id text, call_id text, tool text,
-            call_n int, author text, pinned bool, is_error bool, tokens int, cum bigint, gist text),
-        unnest(:bodies::text[])
-    ) AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
-), inserted AS (
-    INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
-                        is_error, tokens, cum_tokens, gist, body)
-    SELECT :session_id, :tenant_id, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
-           CASE WHEN b.type = 'tool.result'
-                THEN coalesce(b.tool, old.answered -> b.call_id ->> 'tool') ELSE b.tool END,
-           CASE WHEN b.type = 'tool.result'
-                THEN coalesce(old.head + b.call_n, (old.answered -> b.call_id ->> 'seq')::bigint) END,
-           b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
-    FROM old, batch b
+_MOVE: Final = """
+UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
+    turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
+    awaits_user = CASE WHEN :moves_turn THEN :awaits_user_after ELSE s.awaits_user END,
+    answered = CASE WHEN cardinality(:needs_open::text[]) = 0 THEN '{}'
+                    ELSE (SELECT jsonb_object_agg(id, s.open_calls -> id) FROM unnest(:needs_open::text[]) id) END,
+    open_calls = CASE WHEN :moves_calls THEN (s.open_calls - :needs_open::text[]) || (
+        SELECT coalesce(jsonb_object_agg(o.call_id, jsonb_build_object('seq', s.head + o.n, 'tool', o.tool)), '{}')
+        FROM unnest(:opened_ids::text[], :opened_ns::int[], :opened_tools::text[])
+            AS o(call_id, n, tool)) ELSE s.open_calls END,
+    system_seq = coalesce(s.head + :system_n::int, s.system_seq),
+    tools_seq = coalesce(s.head + :tools_n::int, s.tools_seq),
+    user_seqs = CASE WHEN :new_turn THEN ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n)
+                     WHEN cardinality(:user_ns) = 0 THEN s.user_seqs
+                     ELSE s.user_seqs || ARRAY(SELECT s.head + n FROM unnest(:user_ns::int[]) n) END,
+    pinned_seqs = CASE WHEN cardinality(:pinned_ns::int[]) = 0 THEN s.pinned_seqs
+                       ELSE s.pinned_seqs || ARRAY(SELECT s.head + n FROM unnest(:pinned_ns::int[]) n) END,
+    updated_at = now()
+$from
+WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
+  AND (:expected_head::bigint IS NULL OR s.head = :expected_head)
+  AND (:awaits_user::boolean IS NULL OR (s.awaits_user = :awaits_user AND s.turn_id IS NOT DISTINCT FROM :turn_id))
+  AND (:estimator::text IS NULL OR (s.estimator = :estimator AND s.lineage_ids = :lineage_ids::uuid[]
+       AND s.model IS NOT DISTINCT FROM :model AND s.policy_name = :policy_name AND s.policy_version = :policy_version))
+  AND NOT (:by_name AND s.line IS NOT NULL)
+  AND s.open_calls ?& :needs_open::text[] AND NOT s.open_calls ?| :starts::text[]
+RETURNING """
+_BEFORE: Final = (
+    "s.head - :count AS head, s.turns - :turns_begun AS turns, s.tokens - :batch_tokens AS tokens, s.answered"
 )
-SELECT old.*, coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens,
-       extract(epoch FROM now())::float8 AS stored_at,
-       CASE WHEN old.tokens + :batch_tokens + coalesce(v.carry_tokens, 0)
-                 >= :ratio::float8 * coalesce(v.target, :first_target)
-             AND old.tokens + :batch_tokens - old.covered_tokens
+_BATCH: Final = """
+SELECT * FROM ROWS FROM (
+    json_to_recordset(:rows::json) AS (n int, turn_n int, type text, event_id text, call_id text, tool text,
+        call_n int, author text, pinned bool, is_error bool, tokens int, cum bigint, gist text),
+    unnest(:bodies::text[])
+) AS b(n, turn_n, type, event_id, call_id, tool, call_n, author, pinned, is_error, tokens, cum, gist, body)
+"""
+_INSERT: Final = """
+INSERT INTO events (session_id, tenant_id, seq, turn, type, event_id, call_id, tool, call_seq, author, pinned,
+                    is_error, tokens, cum_tokens, gist, body)
+SELECT $session_id, :tenant_id, old.head + b.n, old.turns + b.turn_n, b.type, b.event_id, b.call_id,
+       CASE WHEN b.type = 'tool.result'
+            THEN coalesce(b.tool, old.answered -> b.call_id ->> 'tool') ELSE b.tool END,
+       CASE WHEN b.type = 'tool.result'
+            THEN coalesce(old.head + b.call_n, (old.answered -> b.call_id ->> 'seq')::bigint) END,
+       b.author, b.pinned, b.is_error, b.tokens, old.tokens + b.cum, b.gist, b.body::json
+FROM $old old, $batch b
+"""
+_VIEW: Final = "coalesce(v.epoch, 0) AS epoch, v.target, coalesce(v.carry_tokens, 0) AS carry_tokens"
+_DUE: Final = """
+$tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coalesce(v.target, :first_target)
+             AND $tokens - $covered
                  >= least(:keep_tokens::float8, :keep::float8 * coalesce(v.target, :first_target))
-                  + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))
+                  + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))"""
+
+# One round trip. Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the
+# one before it).
+_KEYLESS: Final = f"""
+WITH old AS ({_MOVE.replace("$from", "")} {_BEFORE}, s.covered_tokens, s.streamed_until
+), batch AS ({_BATCH}), inserted AS (
+    {_INSERT.replace("$session_id", ":session_id").replace("$old old", "old").replace("$batch b", "batch b")}
+)
+SELECT old.*, {_VIEW}, extract(epoch FROM now())::float8 AS stored_at,
+       CASE WHEN {_DUE.replace("$tokens", "old.tokens + :batch_tokens").replace("$covered", "old.covered_tokens")}
             THEN palimpsest_compact(:session_id, :tenant_id) END AS enqueued,
        CASE WHEN old.streamed_until > now() THEN pg_notify('palimpsest_stream', :session_id::text) END AS told
 FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
@@ -116,10 +129,31 @@ _KEYED: Final = _KEYLESS.replace(
 ), inserted AS (""",
 )
 """The same, keeping what a request with a key was answered from."""
+
+# Where sessions are in shards a statement goes to one of them only if it writes one table, whose session it takes from
+# a row: the same in two, and a third for a key.
+_MOVE_ON_SHARD: Final = (
+    _MOVE.replace("$from", "FROM (SELECT) one LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'")
+    + f"{_BEFORE}, {_VIEW}, s.updated_at AS now, s.streamed_until, coalesce("
+    + _DUE.replace("$tokens", "s.tokens").replace("$covered", "s.covered_tokens")
+    + ", false) AS due"
+)
+_INSERT_ON_SHARD: Final = (
+    _INSERT.replace("$session_id", "old.session_id")
+    .replace("gist, body)", "gist, body, created_at)")
+    .replace("b.body::json", "b.body::json, old.updated_at")  # one time for all, by whichever clock
+    .replace("$old", f"(SELECT s.session_id, {_BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id)")
+    .replace("$batch", f"({_BATCH})")
+)
+_REMEMBER: Final = """
+INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
+VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)
+"""
 _REMEMBERED: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
 HOT: Final = {
-    "append": _KEYLESS,
-    "append under a key": _KEYED,
+    "append: the session": _MOVE_ON_SHARD,
+    "append: the events": _INSERT_ON_SHARD,
+    "append: the key": _REMEMBER,
     "what was answered under a key": _REMEMBERED,
 }
 
@@ -155,29 +189,60 @@ async def append(
     `by_name`: the row is to be the line that the session's name means.
     Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
     """
-    row = await connection.fetchrow(
-        _KEYLESS if key is None else _KEYED,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        expected_head=expected_head,
-        awaits_user=None if expected_turn is None else expected_turn.awaits_user,
-        turn_id=None if expected_turn is None else expected_turn.turn_id,
+    moved = {
+        "session_id": session_id,
+        "tenant_id": tenant_id,
+        "expected_head": expected_head,
+        "awaits_user": None if expected_turn is None else expected_turn.awaits_user,
+        "turn_id": None if expected_turn is None else expected_turn.turn_id,
         **_basis(expected),
-        rows=_rows(batch),
-        bodies=[texts.stored(body, clear=LEGIBLE) for body in bodies],
-        moves_turn=expected_turn is not None or moves_state([p.draft for p in batch.placed]),
+        "moves_turn": expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         **_trigger(trigger),
-        by_name=by_name,
-        **({} if key is None else {"key": key, "request_sha256": request_sha256}),
-    )
+        "by_name": by_name,
+    }
+    events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}
+    if await connection.distributed():
+        return await connection.together(lambda tx: _append_on_shard(tx, moved, events, key, request_sha256))
+    kept = {} if key is None else {"key": key, "request_sha256": request_sha256}
+    row = await connection.fetchrow(_KEYLESS if key is None else _KEYED, **moved, **events, **kept)
     if row is None:
         return None
-    woke = row["enqueued"] is not None
     if row["enqueued"]:
         await jobs.leave_cause(connection, session_id, tracing.cause())
+    return _result(row, row["stored_at"], row["enqueued"] is not None)
+
+
+async def _append_on_shard(
+    tx: Connection,
+    moved: Mapping[str, Any],
+    events: Mapping[str, object],
+    key: str | None,
+    request_sha256: bytes | None,
+) -> AppendResult | None:
+    """The same in statements that each go to the session's shard."""
+    row = await tx.fetchrow(_MOVE_ON_SHARD, **moved)
+    if row is None:
+        return None
+    session_id, tenant_id, count, tokens = (
+        moved[name] for name in ("session_id", "tenant_id", "count", "batch_tokens")
+    )
+    before = {"turns_begun": moved["turns_begun"], "count": count, "batch_tokens": tokens}
+    await tx.execute(_INSERT_ON_SHARD, session_id=session_id, tenant_id=tenant_id, **before, **events)
+    if key is not None and request_sha256 is not None:
+        answer = {"head": row["head"] + count, "first": row["head"] + 1, "turns": row["turns"], "epoch": row["epoch"]}
+        answer |= {"tokens": row["tokens"] + tokens + row["carry_tokens"], "target": row["target"]}
+        await remember(tx, session_id, tenant_id, key, request_sha256, answer)
+    if row["due"]:
+        await jobs.compact(tx, session_id, tenant_id)
+    if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
+        await stream.tell(tx, session_id)
+    return _result(row, row["now"].timestamp(), row["due"])
+
+
+def _result(row: asyncpg.Record, stored_at: float, woke: bool) -> AppendResult:
     before = LogEnd(row["head"], row["turns"], row["tokens"], open_calls(row["answered"]))
-    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], row["stored_at"], woke)
+    return AppendResult(before, row["epoch"], row["target"], row["carry_tokens"], stored_at, woke)
 
 
 def _changes(batch: Batch) -> dict[str, object]:
@@ -279,8 +344,7 @@ async def remember(
 ) -> None:
     """Keep what a request that appended nothing was answered from, as an append keeps it."""
     await tx.execute(
-        "INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer) "
-        "VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)",
+        _REMEMBER,
         session_id=session_id,
         tenant_id=tenant_id,
         key=key,

@@ -1,9 +1,13 @@
 """Rows as dataclasses and dataclasses as parameters; a dataclass's fields have the names of the columns."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
+
+Row = asyncpg.Record | Mapping[str, Any]
+"""A row as the driver gives it, or put together from several."""
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -17,7 +17,7 @@ import structlog
 
 from app.core.errors import StoreUnavailable
 from app.store import event_log
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent, stored_event
 
@@ -146,6 +146,11 @@ async def news(
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
         events = tuple(await event_log.stored(database, SessionLog(session_id), seq, SHARED_MAX))  # an ancestor's
     return News(row["head"], events, tuple(_change(*record) for record in row["changes"]))
+
+
+async def tell(tx: Connection, session_id: UUID) -> None:
+    """Notify the readers of a session's stream when the transaction ends."""
+    await tx.execute("SELECT pg_notify(:channel, :session)", channel=CHANNEL, session=str(session_id))
 
 
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:

@@ -30,7 +30,7 @@ def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
     id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin = record
     text = texts.read(text)
     summary = Summary(id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live)
-    return summary, origin
+    return summary, UUID(origin) if isinstance(origin, str) else origin
 
 
 async def with_texts(

@@ -1,11 +1,10 @@
-"""Views and their epochs: one statement to read all that a context needs."""
+"""Views as a context needs them, whole or brought up to date."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
-
-import asyncpg
 
 from app.core.log.event import Event
 from app.core.plan.context.context import NOTHING_UNREAD, Unread
@@ -13,169 +12,32 @@ from app.core.plan.context.frontier import START, Frontier, from_json
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.tokens.calibration import Reported
 from app.core.view.loaded import LoadedView, ViewRow
-from app.store import ancestors, calibrations, event_log, layers, summaries, texts, visibility
+from app.store import (
+    ancestors,
+    calibrations,
+    compactions,
+    event_log,
+    layers,
+    summaries,
+    texts,
+    view_reads,
+    visibility,
+)
 from app.store.engine import Database
 from app.store.event_log import SessionLog
-from app.store.events import decoded, event
+from app.store.events import EVENT_FLOATS, decoded, event
+from app.store.lists import read as listed
+from app.store.rows import Row
 from app.store.sessions import session_key
 
-COMPACTION_NOW: Final = """
-    CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
-         WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled')
-              OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
-                         AND q.status IN ('queued', 'picked')) THEN 'scheduled'
-         ELSE 'none' END"""
-_COMPACTION: Final = f"{COMPACTION_NOW} AS compaction"
-
-_SUMMARIES: Final = f"""
-    ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries
-          WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq) AS cover"""
-
-_CALIBRATIONS: Final = f"""
-    ARRAY(SELECT ROW({calibrations.COLUMNS}) FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model)
-    AS calibrations, v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted,
-    v.reported_outside, v.learned, coalesce(v.learned_version, 0) AS learned_version"""
-
-
-def _model(session: str) -> str:
-    """Return the SQL of the model to plan for: the requested one, else the view's, else the session's."""
-    views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
-    return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
-
-
-EVENTS_AT_ONCE: Final = 2_000
-
-# Seqs of the events that every context needs, however old. `h` is the session's row.
-_ANCHORS: Final = f"""
-    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
-    || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
-    || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
-    || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
-
-# Two index ranges, and no search. The tail begins after the epoch's floor, unless so much was appended since that a
-# bounded read does not reach back to the epoch's head: then it begins with the last `bound_tokens`, found by one step
-# into the index on cum_tokens. Older events that must stay are read by their seqs. A condition that enters an index has
-# no COALESCE and no arithmetic on columns: below row-level security the index would not be used (docs/decisions/0020).
-#
-# Rows in one array are decoded in one go, which delays every other request. So of a long tail only the newest events
-# are in it, and the rest is read page by page. It changes only by redaction, which the recording of a call detects.
-_LOAD: Final = f"""
-WITH h AS (
-    SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
-    FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
-), e AS (
-    SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session_id AND view = :view
-        AND epoch = CASE WHEN :epoch::int IS NULL
-                    THEN (SELECT epoch FROM views WHERE session_id = :session_id AND view = :view) ELSE :epoch END
-), r AS (
-    SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
-           coalesce((SELECT t.seq FROM events t
-                     WHERE t.session_id = :session_id AND t.cum_tokens > last.cum_tokens - :bound_tokens
-                     ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
-    FROM h LEFT JOIN events last ON last.session_id = :session_id AND last.seq = h.at_head LEFT JOIN e ON true
-), p AS (
-    SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
-    FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
-), tail AS (
-    SELECT ev.* FROM p, events ev WHERE ev.session_id = :session_id AND ev.seq > p.apart_to AND ev.seq <= p.at_head
-    UNION ALL
-    SELECT ev.* FROM events ev WHERE ev.session_id = :session_id AND ev.seq = ANY(ARRAY(
-        SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
-        UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
-            WHERE i < p.first AND p.first > p.floor + 1))
-), decided AS (
-    SELECT newest.* FROM ({visibility.CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
-    WHERE newest.seq > coalesce(h.lineage_to[cardinality(h.lineage_to)], 0)
-      AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
-           OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
-)
-SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.policy_version, h.estimator,
-       h.tokens AS all_tokens, h.outside_tokens, h.head AS real_head,
-       h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
-       CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce(:anchors::bigint[], {_ANCHORS}) END AS anchors,
-       h.decisions, coalesce(:pinned::bigint[], h.pinned_seqs) AS pinned,
-       ARRAY(SELECT ROW({visibility.COLUMNS}) FROM decided ORDER BY seq) AS decided,
-       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.apart_to, p.floor, p.epoch_head, h.created_at,
-       v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
-       v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs, v.afresh,
-       coalesce(e.epoch, 0) AS epoch, e.frontier,
-       last_call.breakpoints, last_call.used_at,
-       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, {_SUMMARIES}, {_COMPACTION},
-       {layers.CURRENT.replace("$row", "h")},
-       {_CALIBRATIONS.replace("$model", _model("h"))},
-       ARRAY(SELECT ROW({summaries.COLUMNS}) FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded)
-             ORDER BY from_seq) AS folded,
-       ARRAY(SELECT ROW(t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
-                        t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
-                        extract(epoch FROM t.created_at)::float8,
-                        CASE WHEN t.seq = ANY(e.stubbed) AND t.seq <> ALL(coalesce(:pinned::bigint[], h.pinned_seqs))
-                             AND t.seq <> ALL(ARRAY(SELECT seq FROM decided WHERE action = 'show'))
-                             THEN NULL ELSE t.body END)
-             FROM tail t ORDER BY t.seq) AS events
-FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session_id AND v.view = :view LEFT JOIN e ON true
-LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
-    ORDER BY m.call_id DESC LIMIT 1
-) last_call ON true
-LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.before AND p.first > p.floor + 1
-"""
-
-# The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
-# read is stale, or when more was appended than one read should bring (`most`).
-_NEWS: Final = f"""
-SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
-       v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
-       v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
-       last_call.used_at, {_SUMMARIES}, {_COMPACTION},
-       {layers.CURRENT.replace("$row", "s")},
-       {_CALIBRATIONS.replace("$model", _model("s"))},
-       ARRAY(SELECT ROW(seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,
-                        extract(epoch FROM created_at)::float8, body)
-             FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq) AS events
-FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
-LEFT JOIN LATERAL (
-    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
-    ORDER BY m.call_id DESC LIMIT 1
-) last_call ON true
-WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at AND v.epoch = :epoch
-  AND s.head <= :head + :most
-  AND s.decisions = :decisions
-"""
-NEWS_EVENTS_MAX: Final = 2_000
-HOT: Final = {"a view, whole": _LOAD, "a view, what is new": _NEWS}
-
-_LAST_CALL: Final = """
-SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
-FROM model_calls WHERE session_id = :session_id AND view = :view AND epoch = :epoch AND head <= :head
-ORDER BY call_id DESC LIMIT 1
-"""
-
-_NEWEST_PROMPT: Final = (
-    "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session_id AND n.seq <= :at AND n.type = 'system.prompt')"
-)
-
-# For a context as of an earlier seq: the values of the session's row, looked up as of that seq.
-_AS_OF: Final = f"""
-SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = :view AND head <= :at) AS epoch,
-       ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
-             UNION SELECT max(seq) FROM events WHERE session_id = :session_id AND seq <= :at AND type = 'tools'
-             UNION SELECT u.seq FROM events u WHERE u.session_id = :session_id AND u.seq <= :at
-                 AND u.type = 'user.message'
-                 AND u.turn = (SELECT turn FROM events WHERE session_id = :session_id AND seq = :at)
-             UNION SELECT c.seq FROM events c WHERE c.session_id = :session_id AND c.seq <= :at AND c.type = 'tool.call'
-                 AND NOT EXISTS (SELECT FROM events x
-                                 WHERE x.session_id = :session_id AND x.call_seq = c.seq AND x.seq <= :at)
-       ) AS anchors,
-       ARRAY((SELECT seq FROM events WHERE session_id = :session_id AND seq <= :at AND pinned
-              UNION SELECT unnest(:pinned::bigint[])
-              UNION SELECT seq FROM visibility WHERE session_id = :session_id AND head <= :at AND action = 'pin')
-             EXCEPT SELECT seq FROM (
-                 SELECT DISTINCT ON (seq) seq, action FROM visibility
-                 WHERE session_id = :session_id AND head <= :at AND action IN ('pin', 'unpin')
-                 ORDER BY seq, decision DESC, action) AS newest WHERE action = 'unpin') AS pinned
-"""
+LISTS: Final[Mapping[str, Sequence[int]]] = {
+    **dict.fromkeys(("decided", "cover", "folded", "layers"), ()),
+    "calibrations": calibrations.FLOATS,
+    "events": EVENT_FLOATS,
+}
+"""The lists of a view's row, with the places of their columns that are floats."""
+LARGE: Final = 100_000
+"""To parse so many characters would hold up other requests for more than a millisecond."""
 
 
 async def load(
@@ -194,8 +56,10 @@ async def load(
     `fresh` disregards the view's epoch. `bound_tokens`, by the session's estimator, bounds what is read after it.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
-    row = await database.fetchrow(
-        _LOAD,
+    row = await _read(
+        database,
+        view_reads.LOAD,
+        view_reads.LOAD_ON_SHARD,
         session_id=session_id,
         tenant_id=tenant_id,
         view=view,
@@ -240,36 +104,51 @@ async def load(
     return await _with_shared(database, view, row, loaded, at, bound_tokens) if row["lineage_ids"] else loaded
 
 
+async def _read(database: Database, sql: str, on_shard: str, *, session_id: UUID, **values: object) -> Row | None:
+    """Return a view's row by the form of a statement that is for this database."""
+    if not await database.distributed():
+        return await database.fetchrow(sql, session_id=session_id, **values)
+    row = await database.fetchrow(on_shard, session_id=session_id, **values)
+    if row is None:
+        return None
+    lists = {name: (row[name], floats) for name, floats in LISTS.items() if row.get(name) is not None}
+
+    def read() -> dict[str, object]:
+        return {name: listed(text, floats) for name, (text, floats) in lists.items()}
+
+    large = sum(len(text) for text, _ in lists.values()) > LARGE
+    now = await compactions.now(database, session_id, row["compaction"])
+    return {**row, **(await asyncio.to_thread(read) if large else read()), "compaction": now}
+
+
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return the epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
     known = await event_log.known(database, SessionLog(session_id))
     log = await ancestors.as_of_head(database, known, at) if known.shared else None
     row = await database.fetchrow(
-        _AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
+        view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
     )
     epoch, pinned = (row["epoch"] or 0, row["pinned"]) if row else (0, [])
     found = log.anchors if log else row["anchors"] if row else ()
     return epoch, [*(seq for seq in found if seq), *pinned], pinned
 
 
-async def _apart(
-    database: Database, row: asyncpg.Record, state: Frontier, decided: Sequence[NewestDecision]
-) -> tuple[Event, ...]:
+async def _apart(database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]) -> tuple[Event, ...]:
     """Return the older part of a long tail of a session's own events."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
     shown = pinned.union(one.seq for one in decided if not one.hidden)
     bodiless = [stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown]
     found: list[Event] = []
-    for first in range(row["first"], row["apart_to"] + 1, EVENTS_AT_ONCE):
-        last = min(first + EVENTS_AT_ONCE - 1, row["apart_to"])
+    for first in range(row["first"], row["apart_to"] + 1, view_reads.EVENTS_AT_ONCE):
+        last = min(first + view_reads.EVENTS_AT_ONCE - 1, row["apart_to"])
         events = await event_log.events(database, own, first, last, bodiless=bodiless)
         found += [replace(one, pinned=one.seq in pinned) for one in events]
     return tuple(found)
 
 
 async def _with_shared(
-    database: Database, view: str, row: asyncpg.Record, loaded: LoadedView, at: int | None, bound_tokens: int
+    database: Database, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
     """Return what was loaded of a fork with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
@@ -305,11 +184,11 @@ async def _with_shared(
     return loaded
 
 
-async def _as_parent_left_it(database: Database, view: str, row: asyncpg.Record, loaded: LoadedView) -> LoadedView:
+async def _as_parent_left_it(database: Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
     """Return the view with its parent's last call in the epoch that both have: the provider's cache has its prefix."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await database.fetchrow(
-        _LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
+        view_reads.LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
     )
     if last is None:
         return loaded
@@ -320,15 +199,17 @@ async def news(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
     """Return a held view brought up to date; None when it must be loaded anew."""
-    row = await database.fetchrow(
-        _NEWS,
+    row = await _read(
+        database,
+        view_reads.NEWS,
+        view_reads.NEWS_ON_SHARD,
         session_id=held.session_id,
         tenant_id=tenant_id,
         view=view,
         head=held.head,
         epoch=held.epoch,
         created_at=held.created_at,
-        most=NEWS_EVENTS_MAX,
+        most=view_reads.NEWS_EVENTS_MAX,
         model=model,
         decisions=held.decisions,
     )
@@ -349,7 +230,7 @@ async def news(
     )
 
 
-def _now(row: asyncpg.Record) -> dict[str, Any]:
+def _now(row: Row) -> dict[str, Any]:
     """Return the fields of a LoadedView that both statements read: those of the session, its view and the model."""
     return {
         "version": row["version"],
@@ -369,7 +250,7 @@ def _now(row: asyncpg.Record) -> dict[str, Any]:
     }
 
 
-def reported(row: asyncpg.Record) -> Reported | None:
+def reported(row: Row) -> Reported | None:
     """Return the usage reported of a view's last call, from its row; None if none was."""
     if row["reported_call"] is None:
         return None
@@ -377,7 +258,7 @@ def reported(row: asyncpg.Record) -> Reported | None:
     return Reported(row["reported_call"], *figures, row["reported_outside"])
 
 
-def settings(row: asyncpg.Record) -> ViewRow | None:
+def settings(row: Row) -> ViewRow | None:
     """Return a view's settings and epoch from its row; None if there is no such view."""
     if row["window_tokens"] is None:
         return None

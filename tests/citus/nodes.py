@@ -54,6 +54,19 @@ class Cluster:
         """Return the URL of a database on a node."""
         return f"postgresql://{OWNER}@127.0.0.1:{self.ports[node]}/{database}?sslmode=disable"
 
+    def urls(self, database: str) -> list[str]:
+        """Return the URLs of a database on every node."""
+        return [self.url(database, node) for node in range(len(self.ports))]
+
+    async def seal(self, database: str) -> None:
+        """Let nobody connect to a database any more, so that it can be copied on every node."""
+        for node in range(len(self.ports)):
+            await _run(self.url("postgres", node), f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
+            await _run(
+                self.url("postgres", node),
+                f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{database}'",
+            )
+
     async def make(self, database: str) -> str:
         """Create a database on every node, with Citus, that its coordinator knows the workers of; return its URL."""
         for node in range(len(self.ports)):
@@ -70,6 +83,14 @@ class Cluster:
             await _run(self.url("postgres", node), f"DROP DATABASE {database} WITH (FORCE)")
 
 
+_clusters: list[Cluster] = []
+
+
+def started(url: str) -> Cluster | None:
+    """Return the running cluster that a URL's server is the coordinator of; None if it is of none."""
+    return next((one for one in _clusters if f"127.0.0.1:{one.ports[0]}/" in url), None)
+
+
 @contextmanager
 def running(workers: int) -> Iterator[Cluster]:
     """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
@@ -79,7 +100,12 @@ def running(workers: int) -> Iterator[Cluster]:
         if user:
             shutil.chown(folder, user)
         with ExitStack() as started:
-            yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
+            cluster = Cluster(
+                tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1))
+            )
+            _clusters.append(cluster)
+            yield cluster
+            _clusters.remove(cluster)
     finally:
         shutil.rmtree(folder)
 

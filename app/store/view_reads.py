@@ -1,0 +1,183 @@
+"""The statements by which a view is read: one for all that a context needs, one for what is new since an earlier read.
+
+Each has a second form for a distributed database. It goes to the session's shard, so its lists are JSON and the queue,
+which is the coordinator's, is asked by a statement of its own.
+"""
+
+from typing import Final
+
+from app.store import calibrations, compactions, event_log, layers, summaries, visibility
+from app.store.events import EVENT_COLUMNS
+from app.store.lists import ARRAYS, JSON, Lists
+
+_LEARNED: Final = """
+    v.reported_call, v.reported_epoch, v.reported_head, v.reported_tokens, v.reported_counted, v.reported_outside,
+    v.learned, coalesce(v.learned_version, 0) AS learned_version"""
+
+
+def _model(session: str) -> str:
+    """Return the SQL of the model to plan for: the requested one, else the view's, else the session's."""
+    views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
+    return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
+
+
+EVENTS_AT_ONCE: Final = 2_000
+
+# Seqs of the events that every context needs, however old. `h` is the session's row.
+_ANCHORS: Final = f"""
+    h.user_seqs || h.pinned_seqs || h.tools_seq || ARRAY({event_log.PROMPTS.replace("$newest", "h.system_seq")})
+    || ARRAY(SELECT (c.value ->> 'seq')::bigint FROM jsonb_each(h.open_calls) c)
+    || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
+    || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
+
+# Two index ranges, and no search. The tail begins after the epoch's floor, unless so much was appended since that a
+# bounded read does not reach back to the epoch's head: then it begins with the last `bound_tokens`, found by one step
+# into the index on cum_tokens. Older events that must stay are read by their seqs. A condition that enters an index has
+# no COALESCE and no arithmetic on columns: below row-level security the index would not be used (docs/decisions/0020).
+#
+# Rows in one array are decoded in one go, which delays every other request. So of a long tail only the newest events
+# are in it, and the rest is read page by page. It changes only by redaction, which the recording of a call detects.
+_LOAD: Final = f"""
+WITH h AS (
+    SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
+    FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
+), e AS (
+    SELECT * FROM epochs WHERE NOT :fresh AND session_id = :session_id AND view = :view
+        AND epoch = CASE WHEN :epoch::int IS NULL
+                    THEN (SELECT epoch FROM views WHERE session_id = :session_id AND view = :view) ELSE :epoch END
+), r AS (
+    SELECT h.at_head, last.turn, coalesce(e.head, 0) AS epoch_head, coalesce(e.floor, 0) AS floor,
+           coalesce((SELECT t.seq FROM events t
+                     WHERE t.session_id = :session_id AND t.cum_tokens > last.cum_tokens - :bound_tokens
+                     ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
+    FROM h LEFT JOIN events last ON last.session_id = :session_id AND last.seq = h.at_head LEFT JOIN e ON true
+), p AS (
+    SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
+    FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
+), tail AS (
+    SELECT ev.* FROM p, events ev WHERE ev.session_id = :session_id AND ev.seq > p.apart_to AND ev.seq <= p.at_head
+    UNION ALL
+    SELECT ev.* FROM events ev WHERE ev.session_id = :session_id AND ev.seq = ANY(ARRAY(
+        SELECT i FROM p, e, unnest(e.kept) i WHERE i < p.first
+        UNION SELECT i FROM p, h, unnest(coalesce(:anchors::bigint[], {_ANCHORS})) i
+            WHERE i < p.first AND p.first > p.floor + 1))
+), decided AS (
+    SELECT newest.* FROM ({visibility.CURRENT_UNTIL}) AS newest CROSS JOIN h CROSS JOIN p LEFT JOIN e ON true
+    WHERE newest.seq > coalesce(h.lineage_to[cardinality(h.lineage_to)], 0)
+      AND (newest.seq >= p.first OR newest.seq = ANY(e.kept)
+           OR newest.seq = ANY(coalesce(:anchors::bigint[], {_ANCHORS})))
+)
+SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.policy_version, h.estimator,
+       h.tokens AS all_tokens, h.outside_tokens, h.head AS real_head,
+       h.redactions, h.parent, h.lineage_ids, h.lineage_to, h.system_seq,
+       CASE WHEN h.lineage_ids <> '{{}}' THEN coalesce(:anchors::bigint[], {_ANCHORS}) END AS anchors,
+       h.decisions, coalesce(:pinned::bigint[], h.pinned_seqs) AS pinned,
+       $decided AS decided,
+       h.at_head AS head, coalesce(p.turn, 0) AS turn, p.first, p.apart_to, p.floor, p.epoch_head, h.created_at,
+       v.policy_name AS view_policy_name, v.policy_version AS view_policy_version, v.model AS view_model,
+       v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs, v.afresh,
+       coalesce(e.epoch, 0) AS epoch, e.frontier,
+       last_call.breakpoints, last_call.used_at,
+       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, $compaction AS compaction, $cover AS cover,
+       $layers, $calibrations AS calibrations, {_LEARNED}, $folded AS folded, $tail AS events
+FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session_id AND v.view = :view LEFT JOIN e ON true
+LEFT JOIN LATERAL (
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
+    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = e.epoch AND m.head <= h.at_head
+    ORDER BY m.call_id DESC LIMIT 1
+) last_call ON true
+LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.before AND p.first > p.floor + 1
+"""
+
+# The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
+# read is stale, or when more was appended than one read should bring (`most`).
+_NEWS: Final = f"""
+SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
+       v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
+       v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
+       last_call.used_at, $cover AS cover, $compaction AS compaction,
+       $layers, $calibrations AS calibrations, {_LEARNED}, $new AS events
+FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
+LEFT JOIN LATERAL (
+    SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
+    FROM model_calls m WHERE m.session_id = :session_id AND m.view = :view AND m.epoch = :epoch
+    ORDER BY m.call_id DESC LIMIT 1
+) last_call ON true
+WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at AND v.epoch = :epoch
+  AND s.head <= :head + :most
+  AND s.decisions = :decisions
+"""
+NEWS_EVENTS_MAX: Final = 2_000
+
+LAST_CALL: Final = """
+SELECT breakpoints, extract(epoch FROM coalesce(clock, created_at))::float8 AS used_at
+FROM model_calls WHERE session_id = :session_id AND view = :view AND epoch = :epoch AND head <= :head
+ORDER BY call_id DESC LIMIT 1
+"""
+
+_NEWEST_PROMPT: Final = (
+    "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session_id AND n.seq <= :at AND n.type = 'system.prompt')"
+)
+
+# For a context as of an earlier seq: the values of the session's row, looked up as of that seq.
+AS_OF: Final = f"""
+SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = :view AND head <= :at) AS epoch,
+       ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
+             UNION SELECT max(seq) FROM events WHERE session_id = :session_id AND seq <= :at AND type = 'tools'
+             UNION SELECT u.seq FROM events u WHERE u.session_id = :session_id AND u.seq <= :at
+                 AND u.type = 'user.message'
+                 AND u.turn = (SELECT turn FROM events WHERE session_id = :session_id AND seq = :at)
+             UNION SELECT c.seq FROM events c WHERE c.session_id = :session_id AND c.seq <= :at AND c.type = 'tool.call'
+                 AND NOT EXISTS (SELECT FROM events x
+                                 WHERE x.session_id = :session_id AND x.call_seq = c.seq AND x.seq <= :at)
+       ) AS anchors,
+       ARRAY((SELECT seq FROM events WHERE session_id = :session_id AND seq <= :at AND pinned
+              UNION SELECT unnest(:pinned::bigint[])
+              UNION SELECT seq FROM visibility WHERE session_id = :session_id AND head <= :at AND action = 'pin')
+             EXCEPT SELECT seq FROM (
+                 SELECT DISTINCT ON (seq) seq, action FROM visibility
+                 WHERE session_id = :session_id AND head <= :at AND action IN ('pin', 'unpin')
+                 ORDER BY seq, decision DESC, action) AS newest WHERE action = 'unpin') AS pinned
+"""
+
+_LIVE: Final = "FROM summaries WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq"
+_FOLDED: Final = "FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded) ORDER BY from_seq"
+_KNOWN: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
+_NEW: Final = "FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq"
+_TAIL_COLUMNS: Final = """
+    t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
+    t.seq = ANY(coalesce(:pinned::bigint[], h.pinned_seqs)), t.is_error, t.gist,
+    extract(epoch FROM t.created_at)::float8, $body"""
+_TAIL_BODY: Final = """
+    CASE WHEN t.seq = ANY(e.stubbed) AND t.seq <> ALL(coalesce(:pinned::bigint[], h.pinned_seqs))
+              AND t.seq <> ALL(ARRAY(SELECT seq FROM decided WHERE action = 'show'))
+         THEN NULL ELSE t.body END"""
+
+
+def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
+    """Return a statement with its lists in one form; `session` is its name for the session's row."""
+    parts = {
+        "$decided": lists.of(visibility.COLUMNS, "FROM decided ORDER BY seq"),
+        "$compaction": compaction,
+        "$cover": lists.of(summaries.COLUMNS, _LIVE),
+        "$layers": layers.current_of(lists, session),
+        "$calibrations": lists.of(calibrations.COLUMNS, _KNOWN.replace("$model", _model(session))),
+        "$folded": lists.of(summaries.COLUMNS, _FOLDED),
+        "$tail": lists.of(_TAIL_COLUMNS.replace("$body", lists.text(_TAIL_BODY)), "FROM tail t ORDER BY t.seq"),
+        "$new": lists.of(EVENT_COLUMNS.replace("body", lists.text("body")), _NEW),
+    }
+    for name, part in parts.items():
+        sql = sql.replace(name, part)
+    return sql
+
+
+LOAD: Final = _form(_LOAD, ARRAYS, compactions.NOW, "h")
+LOAD_ON_SHARD: Final = _form(_LOAD, JSON, compactions.RUNS, "h")
+NEWS: Final = _form(_NEWS, ARRAYS, compactions.NOW, "s")
+NEWS_ON_SHARD: Final = _form(_NEWS, JSON, compactions.RUNS, "s")
+HOT: Final = {
+    "a view, whole": LOAD_ON_SHARD,
+    "a view, what is new": NEWS_ON_SHARD,
+    "a view's last call": LAST_CALL,
+    "a view as of an earlier seq": AS_OF,
+}
