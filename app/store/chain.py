@@ -37,27 +37,29 @@ def _links(bodies: Sequence[str], start: bytes) -> list[Link]:
     return links(map(texts.loads, bodies), start)
 
 
+_ADD: Final = (
+    "INSERT INTO chain (session_id, line, seq, tenant_id, number, hash) "
+    "SELECT s.session_id, :line_session_id, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
+    "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) "
+    "WHERE s.session_id = :session_id"
+)
+_EXTEND: Final = (
+    "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip WHERE session_id = :line_session_id"
+)
+
+
 async def add(
     tx: Connection, root: UUID, row: SessionRow, seqs: Sequence[int], hashes: Sequence[bytes], head: int
 ) -> SessionRow:
     """Add the newest links of a line, which is chained up to `head` by that; return the line with its tip."""
     tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
-    await tx.execute(
-        "WITH added AS (INSERT INTO chain (session_id, line, seq, tenant_id, number, hash) "
-        "SELECT :session_id, :line_session_id, l.seq, s.tenant_id, :number + l.n, l.hash FROM sessions s, "
-        "unnest(:seqs::bigint[], :hashes::bytea[]) WITH ORDINALITY AS l(seq, hash, n) "
-        "WHERE s.session_id = :session_id) "
-        "UPDATE sessions SET chained_seq = :head, chained = :chained, chain_tip = :tip "
-        "WHERE session_id = :line_session_id",
-        session_id=root,
-        line_session_id=row.session_id,
-        number=row.tip.number,
-        seqs=list(seqs),
-        hashes=list(hashes),
-        head=head,
-        chained=tip.number,
-        tip=tip.hash,
-    )
+    links = {"session_id": root, "number": row.tip.number, "seqs": list(seqs), "hashes": list(hashes)}
+    to = {"line_session_id": row.session_id, "head": head, "chained": tip.number, "tip": tip.hash}
+    if await tx.distributed():  # a further line may lie in another shard than the chain, which is the name's
+        await tx.execute(_ADD, line_session_id=row.session_id, **links)
+        await tx.execute(_EXTEND, **to)
+    else:
+        await tx.execute(f"WITH added AS ({_ADD}) {_EXTEND}", **links, **to)
     return replace(row, tip=tip)
 
 
@@ -70,15 +72,16 @@ class Found:
     number: int
 
 
+_LONGEST: Final = (
+    "WITH found AS (SELECT line, seq, number FROM chain "
+    "WHERE session_id = :session_id AND hash = ANY(:hashes::bytea[])) "
+    "SELECT line, seq, number FROM found WHERE number = (SELECT max(number) FROM found)"
+)
+
+
 async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
     """Return where the longest of the conversations with these hashes is found; empty if none is."""
-    rows = await tx.fetch(
-        "WITH found AS (SELECT line, seq, number FROM chain WHERE session_id = :session_id "
-        "AND hash = ANY(:hashes::bytea[])) "
-        "SELECT line, seq, number FROM found WHERE number = (SELECT max(number) FROM found)",
-        session_id=root,
-        hashes=list(hashes),
-    )
+    rows = await tx.fetch(_LONGEST, session_id=root, hashes=list(hashes))
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
 
 
@@ -109,6 +112,14 @@ _TIP: Final = (
     "SELECT number, hash FROM chain WHERE session_id = :session_id AND line = :line AND seq <= :seq "
     "ORDER BY seq DESC LIMIT 1"
 )
+
+
+HOT: Final = {
+    "a whole list: its links": _ADD,
+    "a whole list: how far its line is chained": _EXTEND,
+    "a whole list: where it is found": _LONGEST,
+    "a whole list: a line's tip": _TIP,
+}
 
 
 async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, seq: int) -> Tip:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from app.store import calls, event_log, log, sessions, view_reads
+from app.store import calls, chain, event_log, log, outcomes, sessions, view_reads
 from app.store.driver import is_distributed
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SHARD_SETTINGS
@@ -177,7 +177,15 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
     ]
 
 
-HOT: Final[Mapping[str, str]] = {**sessions.HOT, **log.HOT, **view_reads.HOT, **calls.HOT, **event_log.HOT}
+HOT: Final[Mapping[str, str]] = {
+    **sessions.HOT,
+    **log.HOT,
+    **view_reads.HOT,
+    **calls.HOT,
+    **event_log.HOT,
+    **chain.HOT,
+    **outcomes.HOT,
+}
 """What appends and contexts execute, once for each request or more."""
 
 _SAMPLES: Final = {

@@ -131,7 +131,7 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, seq, decision, action, head, replacement, path, created_at) "
         "SELECT :fork_id, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
-        "WHERE session_id = :session_id AND head <= :at",
+        "WHERE session_id = :session_id AND head <= :at RETURNING 1",
         fork_id=fork_id,
         session_id=from_id,
         at=at,
@@ -139,7 +139,7 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "SELECT :fork_id, tenant_id, seq, key_id, created_at FROM redactions "
-        "WHERE session_id = :session_id AND seq <= :at",
+        "WHERE session_id = :session_id AND seq <= :at RETURNING 1",
         fork_id=fork_id,
         session_id=from_id,
         at=at,
@@ -184,7 +184,7 @@ async def take_over_summaries(
         "SELECT :fork_id, m.new, '', '{}', '{}', CASE WHEN id = ANY(:live) THEN 'live' ELSE 'superseded' END, "
         f"coalesce(origin, session_id), {SUMMARY_COLUMNS} FROM summaries "
         "JOIN unnest(:covers::uuid[], :new_covers::uuid[]) AS m(old, new) ON m.old = cover_id "
-        "WHERE session_id = :session_id AND id = ANY(:wanted)",
+        "WHERE session_id = :session_id AND id = ANY(:wanted) RETURNING 1",
         fork_id=fork_id,
         session_id=origin.session.session_id,
         wanted=list(wanted),
@@ -215,6 +215,7 @@ INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, mod
     target, carry_tokens, afresh, learned, learned_version)
 SELECT :fork_id, tenant_id, view, policy_name, policy_version, model, window_tokens, :epoch, :epoch,
     target, :carry, :afresh, learned, learned_version FROM views WHERE session_id = :session_id AND view = :view
+RETURNING 1
 """
 
 
@@ -232,7 +233,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
         if epoch is not None:
             await tx.execute(
                 f"INSERT INTO epochs (session_id, {EPOCH_COLUMNS}) SELECT :fork_id, {EPOCH_COLUMNS} FROM epochs "
-                "WHERE session_id = :session_id AND view = :view AND epoch = :epoch",
+                "WHERE session_id = :session_id AND view = :view AND epoch = :epoch RETURNING 1",
                 fork_id=fork_id,
                 session_id=from_id,
                 view=view["view"],
