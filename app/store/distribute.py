@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from app.store import calls, chain, event_log, log, outcomes, sessions, view_reads
+from app.store import calls, chain, event_log, lines, log, outcomes, sessions, view_reads
 from app.store.driver import is_distributed
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SHARD_SETTINGS
@@ -184,6 +184,7 @@ HOT: Final[Mapping[str, str]] = {
     **calls.HOT,
     **event_log.HOT,
     **chain.HOT,
+    **lines.HOT,
     **outcomes.HOT,
 }
 """What appends and contexts execute, once for each request or more."""

@@ -54,23 +54,24 @@ async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, st
     return {row["session_id"]: row["external_id"] for row in rows}
 
 
-_CURRENT_FIRST: Final = (
-    "SELECT s.external_id FROM sessions s WHERE s.session_id IN (SELECT session_id FROM found) "
-    "ORDER BY s.external_id = coalesce((SELECT n.line FROM sessions n WHERE n.session_id = :session_id), '') DESC, "
-    "s.number DESC LIMIT 1"
-)
+_CALLED: Final = "SELECT call_id FROM model_calls WHERE session_id = :session_id AND call_id = :call_id"
+HOT: Final = {"an outcome: whether its call is the name's own": _CALLED}
 
 
 async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
-    row = await database.fetchrow(
-        f"WITH found AS (SELECT l.session_id FROM ({OF_NAME}) l JOIN model_calls m "
-        f"ON m.session_id = l.session_id AND m.call_id = :call_id) {_CURRENT_FIRST}",
+    if await database.distributed():  # its further lines may lie in any shard, and few sessions have one
+        session_id = session_key(tenant_id, name)
+        if await database.fetchrow(_CALLED, session_id=session_id, call_id=call_id) is not None:
+            return line_of(name)
+    rows = await database.fetch(
+        "SELECT s.external_id FROM model_calls m JOIN sessions s ON s.session_id = m.session_id "
+        f"WHERE m.session_id IN ({OF_NAME}) AND m.call_id = :call_id ORDER BY s.number DESC",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         call_id=call_id,
     )
-    return None if row is None else line_of(row["external_id"])
+    return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
 
 
 async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str) -> tuple[str, int] | None:
@@ -87,14 +88,23 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
 
 async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> str | None:
     """Return the id of the line of a session on which an idempotency key was used; None if it was not."""
-    row = await database.fetchrow(
-        f"WITH found AS (SELECT l.session_id FROM ({OF_NAME}) l JOIN appends a "
-        f"ON a.session_id = l.session_id AND a.key = :key) {_CURRENT_FIRST}",
+    rows = await database.fetch(
+        "SELECT s.external_id FROM appends a JOIN sessions s ON s.session_id = a.session_id "
+        f"WHERE a.session_id IN ({OF_NAME}) AND a.key = :key ORDER BY s.number DESC",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         key=key,
     )
-    return None if row is None else line_of(row["external_id"])
+    return await _first(database, tenant_id, name, [row["external_id"] for row in rows])
+
+
+async def _first(database: Database, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
+    """Return the id of the line that a session's name means if it is among those found, newest first, else the first's;
+    None if none is found."""
+    if not found:
+        return None
+    current = await pointer(database, tenant_id, name) if len(found) > 1 else None
+    return line_of(current if current is not None and current in found else found[0])
 
 
 async def page(database: Database, tenant_id: UUID, name: str, after: int, limit: int) -> Sequence[LineRow]:

@@ -124,9 +124,9 @@ async def test_what_is_refused_on_one_postgres_is_refused_here_and_changes_nothi
     changed = {"events": [{**turn("strict", 0)[0], "content": "else"}]}
     assert (await ask(http, "POST", "strict/events", changed, 409))["type"] == "/problems/idempotency-conflict"
     answered = {"events": [{"type": "tool.result", "call_id": "strict.0", "content": "twice"}]}
-    await ask(http, "POST", "strict/events", answered, 409)
+    assert (await ask(http, "POST", "strict/events", answered, 422))["type"] == "/problems/unknown-call"
     late = {"events": [{"type": "user.message", "content": "late"}], "expected_head": first["head"] - 1}
-    await ask(http, "POST", "strict/events", late, 409)
+    assert (await ask(http, "POST", "strict/events", late, 409))["type"] == "/problems/head-conflict"
     keyed = [
         await http.post("/v1/sessions/strict/events", json={"events": [event]}, headers={"Idempotency-Key": "k"})
         for event in ({"type": "user.message", "content": "a"}, {"type": "user.message", "content": "b"})
