@@ -85,7 +85,7 @@ async def test_every_table_has_its_place(spread: asyncpg.Connection) -> None:
     assert {row["name"] for row in rows if row["how"] == "h"} == set(where.sharded) >= {"sessions", "events", "chain"}
     assert {row["name"] for row in rows if row["how"] == "n"} == set(where.copied) >= {"tenants", "policies"}
     assert set(where.local) == {
-        "alembic_version",
+        *("alembic_version", "work_counts"),
         *("pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics"),
     }
 

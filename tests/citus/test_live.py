@@ -131,7 +131,7 @@ async def test_what_is_refused_on_one_postgres_is_refused_here_and_changes_nothi
         await http.post("/v1/sessions/strict/events", json={"events": [event]}, headers={"Idempotency-Key": "k"})
         for event in ({"type": "user.message", "content": "a"}, {"type": "user.message", "content": "b"})
     ]
-    assert [answer.status_code for answer in keyed] == [201, 422]
+    assert [answer.status_code for answer in keyed] == [201, 409]
     assert [event["seq"] for event in (await ask(http, "GET", "strict/events"))["items"]] == [1, 2, 3, 4, 5]
 
 

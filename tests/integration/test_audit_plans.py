@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import calls_search, engine
+from app.store import calls_search, statements
 from app.store.calls_search import Filters
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
@@ -60,7 +60,7 @@ async def filled(application: Database, monkeypatch: pytest.MonkeyPatch) -> Asyn
 async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
     """The plan as the server makes it for a prepared statement: for any arguments."""
     with acting_for(DEFAULT_TENANT):
-        return await _explain(database, *engine._statement(sql, values))
+        return await _explain(database, *statements.given(sql, values))
 
 
 async def _explain(database: Database, sql: str, *args: object) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from app.core.audit.manifest import CallManifest
 from app.services.ids import new_id
 from app.services.tenants import DEFAULT_TENANT
-from app.store import calls, views
+from app.store import calls, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.integration.test_query_plans import explain, nodes
@@ -42,7 +42,7 @@ async def test_calibrations_are_found_by_their_key(application: Database, models
     assert [(known.ratio, known.version) for known in loaded.calibrations] == [(1.5, 3)]
     about = {"session_id": session_id, "tenant_id": DEFAULT_TENANT, "view": "main", "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": 1_000, "epoch": None, "anchors": None, "pinned": None}
-    read = await explain(application, views._LOAD, **about, **rest)
+    read = await explain(application, view_reads.LOAD, **about, **rest)
     call = calls.NewCall(
         call_id=new_id(),
         view="main",

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import event_log, sessions, views
+from app.store import event_log, sessions, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.session_filter import SCAN_MAX, SessionFilter
 from app.store.sessions import session_key
@@ -81,8 +81,8 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     bound = 16_000
     about = {"session_id": session_id, "tenant_id": DEFAULT_TENANT, "model": None}
     rest = {"at": None, "fresh": False, "bound_tokens": bound, "epoch": None, "anchors": None, "pinned": None}
-    first = await explain(application, views._LOAD, view="new", **about, **rest)
-    later = await explain(application, views._LOAD, view="main", **about, **rest)
+    first = await explain(application, view_reads.LOAD, view="new", **about, **rest)
+    later = await explain(application, view_reads.LOAD, view="main", **about, **rest)
     check_bounded(first, rows_max=1_200)
     check_bounded(later, rows_max=1_200)
     on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
@@ -98,7 +98,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     assert len(loaded.events) < 1_200
     news = await explain(
         application,
-        views._NEWS,
+        view_reads.NEWS,
         view="main",
         head=EVENTS,
         epoch=loaded.epoch,
