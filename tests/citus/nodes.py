@@ -46,9 +46,20 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The ports of a running cluster's nodes, the coordinator's first."""
+    """The ports of a running cluster's nodes, the coordinator's first, and the folder that theirs are in."""
 
     ports: tuple[int, ...]
+    folder: Path
+
+    @contextmanager
+    def without(self, node: int) -> Iterator[None]:
+        """Have a node stopped, as long as the block lasts."""
+        folder, user = self.folder / f"node{node}", _user()
+        _call(user, "pg_ctl", "stop", "-w", "-m", "fast", "-D", folder)
+        try:
+            yield
+        finally:
+            _call(user, "pg_ctl", "start", "-w", "-D", folder, "-l", folder / "log")
 
     def url(self, database: str, node: int = 0) -> str:
         """Return the URL of a database on a node."""
@@ -94,20 +105,24 @@ def started(url: str) -> Cluster | None:
 @contextmanager
 def running(workers: int) -> Iterator[Cluster]:
     """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
-    user = ROOTS_USER if os.geteuid() == 0 else None
+    user = _user()
     folder = Path(tempfile.mkdtemp(prefix="palimpsest-citus-"))
     try:
         if user:
             shutil.chown(folder, user)
         with ExitStack() as started:
-            cluster = Cluster(
-                tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1))
-            )
+            nodes = (started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1))
+            cluster = Cluster(tuple(nodes), folder)
             _clusters.append(cluster)
             yield cluster
             _clusters.remove(cluster)
     finally:
         shutil.rmtree(folder)
+
+
+def _user() -> str | None:
+    """Who runs Postgres; None: whoever runs this."""
+    return ROOTS_USER if os.geteuid() == 0 else None
 
 
 @contextmanager

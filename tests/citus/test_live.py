@@ -166,6 +166,21 @@ async def test_no_tenant_sees_or_writes_anothers_rows(http: httpx.AsyncClient, l
     await database.close()
 
 
+async def test_while_a_node_is_gone_the_sessions_of_the_others_go_on(
+    http: httpx.AsyncClient, cluster: nodes.Cluster
+) -> None:
+    names = [f"spread-{number}" for number in range(12)]
+    for name in names:
+        await ask(http, "POST", f"{name}/events", {"events": turn(name, 0)}, 201)
+
+    async def answers() -> Counter[int]:
+        return Counter([(await http.get(f"/v1/sessions/{name}")).status_code for name in names])
+
+    with cluster.without(1):
+        assert set(await answers()) == {200, 503}
+    assert await answers() == {200: len(names)}
+
+
 @pytest.fixture
 async def database(live_url: str) -> AsyncIterator[Database]:
     """A pool of few connections, as a process has that makes jobs."""
