@@ -1,6 +1,7 @@
 """A server whose database is spread over nodes: agents live on it, tenants stay apart, no job is lost."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
