@@ -2,15 +2,12 @@
 
 import asyncio
 import gc
-import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
-import asyncpg
 import httpx
 import pytest
 import uvloop
@@ -20,22 +17,16 @@ from xdist.remote import Producer
 from app.main import create_app
 from app.serve import GC_THRESHOLDS, wire_limits
 from app.settings import Settings
-from app.store import embedded, migrate
 from app.store.engine import Database
 from app.worker import run
-from tests.support import examples, pooler
-from tests.support.folders import data_folder
+from tests.support import databases, examples, pooler
+from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import judge
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
-_numbers = itertools.count(1)
-_administrators: Final[dict[str, asyncpg.Pool]] = {}
-"""Connections that make and drop databases, by the server's URL: a new one for each costs as much as half a copy."""
 
 examples.register()
 os.environ.pop("SSL_CERT_FILE", None)
@@ -45,19 +36,12 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the ser
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
-    parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
+    databases.add_options(parser)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what cannot go through a pooler, for the reason that it has."""
-    if not config.getoption("--pooler"):
-        return
-    if pooler.PROGRAM is None:
-        raise pytest.UsageError(pooler.ABSENT)
-    for item in items:
-        for name, reason in pooler.NOT_THROUGH.items():
-            if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    """Where the tests' databases are elsewhere: what is run there."""
+    databases.choose(config, items)
 
 
 def pytest_collection_finish() -> None:
@@ -79,21 +63,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreadi
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of a running embedded Postgres, which need not outlive the machine."""
-    with data_folder() as folder:
-        server = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
-        with pooler.before_all(server.url) if pytestconfig.getoption("--pooler") else nullcontext():
-            yield server.url
-        server.stop()
+    """The URL of a running Postgres on which databases are made."""
+    with databases.server(pytestconfig) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 async def template(postgres: str) -> AsyncIterator[str]:
     """The name of a migrated database that tests copy."""
-    await _admin(postgres, "CREATE DATABASE template_palimpsest")
-    await migrate.upgrade(_url(postgres, "template_palimpsest"))
-    yield "template_palimpsest"
-    await _administrators.pop(postgres).close()
+    async with databases.template(postgres) as name:
+        yield name
 
 
 @pytest.fixture
@@ -101,15 +80,6 @@ async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
     """A migrated, empty database of the test's own."""
     async with migrated(postgres, template) as url:
         yield url
-
-
-@asynccontextmanager
-async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
-    """The URL of a migrated, empty database that goes when the block ends."""
-    name = f"test_{next(_numbers)}"
-    await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-    yield _url(postgres, name)
-    await _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @asynccontextmanager
@@ -122,11 +92,7 @@ async def filled(
         async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
             await fill(http, owner)
         await owner.close()
-        name = str(make_url(url).database)
-        if pooler.address(url):  # it keeps connections, and a database that has any cannot be copied
-            ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname"
-            await _admin(postgres, f"{ended} = '{name}'")
-        yield name
+        yield str(make_url(url).database)
 
 
 @pytest.fixture
@@ -193,14 +159,3 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
             yield url
         finally:
             app.state.stopping.set()
-
-
-async def _admin(url: str, statement: str) -> None:
-    if url not in _administrators:
-        dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        _administrators[url] = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
-    await _administrators[url].execute(statement)
-
-
-def _url(url: str, database: str) -> str:
-    return make_url(url).set(database=database).render_as_string(hide_password=False)

@@ -1,10 +1,12 @@
 """What Postgres itself says it was asked: every statement with its values, read from the server's log."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from app.store.dsn import for_asyncpg
 
@@ -36,9 +38,12 @@ class ServerLog:
             name = await connection.fetchval("SELECT current_database()")
             await connection.execute(f"ALTER DATABASE {name} SET log_statement = 'all'")
             await connection.execute(f"ALTER DATABASE {name} SET log_error_verbosity = 'default'")
-            return cls(Path(await connection.fetchval("SHOW data_directory")) / "log")
+            path = Path(await connection.fetchval("SHOW data_directory")) / "log"
         finally:
             await connection.close()
+        if not os.access(path, os.R_OK):
+            pytest.skip(f"it reads what Postgres logs, and {path} cannot be read here")
+        return cls(path)
 
     def statements(self) -> list[Statement]:
         """All so far, in order."""
