@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
+
+from tests.support.folders import data_folder
 
 BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
 LIBRARY: Final = Path("/usr/lib/postgresql/15/lib/citus.so")
@@ -54,15 +55,24 @@ class Cluster:
         """Return the URL of a database on a node."""
         return f"postgresql://{OWNER}@127.0.0.1:{self.ports[node]}/{database}?sslmode=disable"
 
+    def urls(self, database: str) -> list[str]:
+        """Return the URLs of a database on every node."""
+        return [self.url(database, node) for node in range(len(self.ports))]
+
     async def make(self, database: str) -> str:
         """Create a database on every node, with Citus, that its coordinator knows the workers of; return its URL."""
-        for node in range(len(self.ports)):
-            await _run(self.url("postgres", node), f"CREATE DATABASE {database}")
-            await _run(self.url(database, node), "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
+        for url in self.urls("postgres"):
+            await _run(url, f"CREATE DATABASE {database}")
+        await self.join(database)
+        return self.url(database)
+
+    async def join(self, database: str) -> None:
+        """Have a database that is on every node be one of Citus."""
+        for url in self.urls(database):
+            await _run(url, "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
         coordinator, *workers = self.ports
         added = "; ".join(f"SELECT citus_add_node('127.0.0.1', {port})" for port in workers)
         await _run(self.url(database), f"SELECT citus_set_coordinator_host('127.0.0.1', {coordinator}); {added}")
-        return self.url(database)
 
     async def drop(self, database: str) -> None:
         """Drop a database on every node."""
@@ -74,14 +84,10 @@ class Cluster:
 def running(workers: int) -> Iterator[Cluster]:
     """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
     user = ROOTS_USER if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="palimpsest-citus-"))
-    try:
+    with data_folder() as folder, ExitStack() as started:
         if user:
             shutil.chown(folder, user)
-        with ExitStack() as started:
-            yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
-    finally:
-        shutil.rmtree(folder)
+        yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
 
 
 @contextmanager

@@ -1,42 +1,38 @@
 """The tests' databases: on the embedded Postgres, on the server that `--database-url` names, or over Citus' nodes."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from typing import Final, Protocol
+from typing import Final
 from uuid import uuid4
 
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from app.store import embedded, migrate
+from app.store import distribute, embedded, migrate
 from app.store.dsn import checked, for_asyncpg
 from tests.citus import nodes
-from tests.support import distributed, pooler
+from tests.support import pooler
 from tests.support.folders import data_folder
 
 IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
 """Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 PREFIX: Final = f"palimpsest_test_{uuid4().hex[:8]}"
 """How the names of this process's databases begin: others may use the same server."""
+SHARDS: Final = 4
+NOT_DISTRIBUTED: Final[dict[str, str]] = {}
+"""The tests that cannot be run on a distributed database, or files of them, with the reason."""
 _numbers = itertools.count(1)
 
 
-class Databases(Protocol):
-    """Migrated, empty databases of one server."""
-
-    async def template(self) -> str:
-        """Make a migrated database to copy, and return its name."""
-
-    def migrated(self, template: str) -> AbstractAsyncContextManager[str]:
-        """Return a context with the URL of a copy that goes when the block ends."""
-
-    async def close(self) -> None:
-        """Leave nothing behind."""
-
-
-_servers: Final[dict[str, Databases]] = {}
+_SETTINGS: Final = """
+SELECT split_part(one, '=', 1) || ' = ' || quote_literal(substr(one, strpos(one, '=') + 1)) AS setting
+FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase, unnest(setconfig) one
+WHERE datname = $1 AND setrole = 0
+"""
+_servers: Final[dict[str, "Copies"]] = {}
 """Those in use, by the server's URL."""
 
 
@@ -60,7 +56,7 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = {"--pooler": None if pooler.PROGRAM else pooler.ABSENT, "--citus": nodes.missing()}.get(ways[0])
     if absent:
         raise pytest.UsageError(absent)
-    left_out = {"--pooler": pooler.NOT_THROUGH, "--citus": distributed.NOT_DISTRIBUTED}.get(ways[0], {})
+    left_out = {"--pooler": pooler.NOT_THROUGH, "--citus": NOT_DISTRIBUTED}.get(ways[0], {})
     for item in items:
         for name, reason in left_out.items():
             if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
@@ -83,16 +79,16 @@ def server(config: pytest.Config) -> Iterator[str]:
     if config.getoption("--citus"):
         with nodes.running(workers=2) as cluster:
             url = checked(cluster.url("postgres"))
-            _servers[url] = distributed.Distributed(cluster, PREFIX)
+            _servers[url] = DistributedCopies(cluster)
             yield url
     elif named := config.getoption("--database-url"):
         url = checked(named)
-        _servers[url] = Copies(url, "WAL_LOG")  # a checkpoint, which FILE_COPY makes, takes long where all is synced
+        _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY makes checkpoints, and this one may sync
         yield url
     else:
         with data_folder() as folder:
             running = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
-            _servers[running.url] = Copies(running.url, "FILE_COPY")
+            _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
             with pooler.before_all(running.url) if config.getoption("--pooler") else nullcontext():
                 yield running.url
             running.stop()
@@ -135,41 +131,65 @@ def _at(url: str, database: str) -> str:
 
 
 class Copies:
-    """Copies of a database that was migrated once."""
+    """Databases of a server, or of all nodes of a cluster at once: copies of one that was migrated once."""
 
-    def __init__(self, url: str, strategy: str) -> None:
-        self._url, self._strategy = url, strategy
-        self._template = _unused_name()
+    def __init__(self, *servers: str, strategy: str) -> None:
+        self._servers, self._strategy, self._template = servers, strategy, _unused_name()
         # Kept connections: a new one for each database costs as much as half a copy.
-        self._administrators: asyncpg.Pool | None = None
+        self._administrators: list[asyncpg.Pool] = []
+        self._settings: dict[str, list[str]] = {}
 
     async def template(self) -> str:
         """Make a migrated database to copy, and return its name."""
+        for url in map(for_asyncpg, self._servers):
+            pool = asyncpg.create_pool(url, min_size=0, max_inactive_connection_lifetime=0)
+            self._administrators.append(await pool)
         await self._run(f"CREATE DATABASE {self._template}")
-        await migrate.upgrade(_at(self._url, self._template))
+        await self._prepare(self._template, _at(self._servers[0], self._template))
         return self._template
+
+    async def _prepare(self, name: str, url: str) -> None:
+        await migrate.upgrade(url)
 
     @asynccontextmanager
     async def migrated(self, template: str) -> AsyncIterator[str]:
         """The URL of a copy that goes when the block ends."""
+        if template not in self._settings:
+            await self._seal(template)
         name = _unused_name()
-        if template != self._template:  # a pooler may keep connections, and a database that has any cannot be copied
-            ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname"
-            await self._run(f"{ended} = '{template}'")
         await self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY {self._strategy}")
+        for setting in self._settings[template]:
+            await self._run(f"ALTER DATABASE {name} SET {setting}")
         try:
-            yield _at(self._url, name)
+            yield _at(self._servers[0], name)
         finally:
             await self._run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def _seal(self, template: str) -> None:
+        """End what is connected to a database, as poolers stay: one that anybody is connected to cannot be copied."""
+        await self._run(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")
+        await self._run(f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{template}'")
+        found = await self._administrators[0].fetch(_SETTINGS, template)
+        self._settings[template] = [row["setting"] for row in found]  # they are not copied
 
     async def close(self) -> None:
         """Leave nothing behind."""
         await self._run(f"DROP DATABASE IF EXISTS {self._template} WITH (FORCE)")
-        if self._administrators is not None:
-            await self._administrators.close()
+        for administrators in self._administrators:
+            await administrators.close()
 
     async def _run(self, statement: str) -> None:
-        if self._administrators is None:
-            dsn = for_asyncpg(self._url)
-            self._administrators = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
-        await self._administrators.execute(statement)
+        await asyncio.gather(*(administrators.execute(statement) for administrators in self._administrators))
+
+
+class DistributedCopies(Copies):
+    """Databases over Citus' nodes. A shard has the same name in a copy: a copy on every node is a whole one."""
+
+    def __init__(self, cluster: nodes.Cluster) -> None:
+        super().__init__(*map(checked, cluster.urls("postgres")), strategy="FILE_COPY")
+        self._cluster = cluster
+
+    async def _prepare(self, name: str, url: str) -> None:
+        await self._cluster.join(name)
+        await migrate.upgrade(url)
+        await distribute.distribute(url, SHARDS)

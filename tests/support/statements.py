@@ -60,7 +60,7 @@ class ServerLog:
             if kind == "LOG" and (asked := _ASKED.fullmatch(said)):
                 last[pid] = len(found)
                 found.append(Statement(pid, asked[1]))
-            elif kind == "DETAIL" and said.startswith("Parameters: ") and pid in last:
+            elif kind == "DETAIL" and said.lower().startswith("parameters: ") and pid in last:
                 at = last.pop(pid)
                 found[at] = Statement(pid, found[at].sql, tuple(_VALUE.findall(said)))
         return found
