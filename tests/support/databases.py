@@ -48,7 +48,7 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
 
     Raises UsageError for options that do not go together, and where what they need is absent.
     """
-    ways = [way for way in ("--pooler", "--database-url", "--citus") if config.getoption(way)]
+    ways = [way for way in ("--pooler", "--database-url", "--citus") if config.getoption(way) not in (None, False)]
     if not ways:
         return
     if len(ways) > 1:
@@ -56,6 +56,11 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     absent = {"--pooler": None if pooler.PROGRAM else pooler.ABSENT, "--citus": nodes.missing()}.get(ways[0])
     if absent:
         raise pytest.UsageError(absent)
+    if ways[0] == "--database-url":
+        try:
+            checked(config.getoption("--database-url"))
+        except ValueError as error:
+            raise pytest.UsageError(f"--database-url {error}") from error
     left_out = {"--pooler": pooler.NOT_THROUGH, "--citus": NOT_DISTRIBUTED}.get(ways[0], {})
     for item in items:
         for name, reason in left_out.items():
