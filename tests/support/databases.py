@@ -168,6 +168,7 @@ class Copies:
         try:
             yield _at(self._servers[0], name)
         finally:
+            await self._run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")  # a daemon of Citus comes at any moment
             await self._run(f"DROP DATABASE {name} WITH (FORCE)")
 
     async def _seal(self, template: str) -> None:
