@@ -25,7 +25,7 @@ SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -55,7 +55,10 @@ test-upgrade: setup ## upgrade from the release before, out of the history, with
 	$(BIN)/pytest -rsP tests/migration/test_upgrade.py
 
 test-pooler: setup ## the tests of make test that use a database, with servers and workers behind a real PgBouncer (Debian's pgbouncer)
-	$(BIN)/pytest --pooler -m $(QUICK) $(SPREAD)
+	$(BIN)/pytest --pooler -m $(QUICK) -rs $(SPREAD)
+
+test-anywhere: setup ## the tests of make test that use a database, on the Postgres of DATABASE_URL (a superuser's login) instead of the embedded one
+	$(BIN)/pytest --database-url "$${DATABASE_URL:?DATABASE_URL must name a Postgres, as postgresql://user:password@host:port/database}" -m $(QUICK) -rs $(SPREAD)
 
 proxy-check: setup ## a server behind the example of a proxy, over TLS (Debian's caddy, and openssl)
 	$(BIN)/pytest -rs tests/acceptance/test_proxy.py
@@ -75,6 +78,9 @@ citus: ## build Citus from its source (CITUS_SOURCE=folder, tag v13.2.2) for Deb
 
 test-citus: setup ## a distributed database: a coordinator and two workers on loopback; needs `make citus`
 	$(BIN)/pytest -m citus -rs -n 0 tests/citus
+
+test-citus-suite: setup ## the contract and conformance tests, each on a database distributed over three nodes; needs `make citus`
+	$(BIN)/pytest --citus -m $(QUICK) -rs $(SPREAD) tests/contract tests/conformance
 
 .PRECIOUS: clients/python/.venv-%/.ready
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup

@@ -2,15 +2,12 @@
 
 import asyncio
 import gc
-import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
 
-import asyncpg
 import httpx
 import pytest
 import uvloop
@@ -20,23 +17,16 @@ from xdist.remote import Producer
 from app.main import create_app
 from app.serve import GC_THRESHOLDS, wire_limits
 from app.settings import Settings
-from app.store import distribute, embedded, migrate
 from app.store.engine import Database
 from app.worker import run
-from tests.citus import nodes
-from tests.support import examples, pooler
-from tests.support.folders import data_folder
+from tests.support import databases, examples, pooler
+from tests.support.databases import migrated
 from tests.support.loopback import listening
 from tests.support.problems import judge
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
 Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
-_numbers = itertools.count(1)
-_administrators: Final[dict[str, asyncpg.Pool]] = {}
-"""Connections that make and drop databases, by the server's URL: a new one for each costs as much as half a copy."""
 
 examples.register()
 os.environ.pop("SSL_CERT_FILE", None)
@@ -46,20 +36,12 @@ asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the ser
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--recordings", type=Path, help="a folder of recorded sessions (neutral JSONL) to replay")
-    parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
-    parser.addoption("--citus", action="store_true", help="have every database distributed over three nodes")
+    databases.add_options(parser)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what cannot go through a pooler, for the reason that it has."""
-    if not config.getoption("--pooler"):
-        return
-    if pooler.PROGRAM is None:
-        raise pytest.UsageError(pooler.ABSENT)
-    for item in items:
-        for name, reason in pooler.NOT_THROUGH.items():
-            if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
-                item.add_marker(pytest.mark.skip(reason=reason))
+    """Where the tests' databases are elsewhere: what is run there."""
+    databases.choose(config, items)
 
 
 def pytest_collection_finish() -> None:
@@ -81,35 +63,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreadi
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of a running embedded Postgres, which need not outlive the machine; with --citus of a coordinator."""
-    if pytestconfig.getoption("--citus"):
-        if reason := nodes.missing():
-            raise pytest.UsageError(reason)
-        with nodes.running(workers=2) as cluster:
-            yield cluster.url("postgres")
-        return
-    with data_folder() as folder:
-        server = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
-        with pooler.before_all(server.url) if pytestconfig.getoption("--pooler") else nullcontext():
-            yield server.url
-        server.stop()
+    """The URL of a running Postgres on which databases are made."""
+    with databases.server(pytestconfig) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 async def template(postgres: str) -> AsyncIterator[str]:
     """The name of a migrated database that tests copy."""
-    url = _url(postgres, "template_palimpsest")
-    if cluster := nodes.started(postgres):
-        await cluster.make("template_palimpsest")
-        await migrate.upgrade(url)
-        await distribute.distribute(url, shards=4)
-        await cluster.seal("template_palimpsest")
-    else:
-        await _admin(postgres, "CREATE DATABASE template_palimpsest")
-        await migrate.upgrade(url)
-    yield "template_palimpsest"
-    for server in list(_administrators):
-        await _administrators.pop(server).close()
+    async with databases.template(postgres) as name:
+        yield name
 
 
 @pytest.fixture
@@ -117,15 +80,6 @@ async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
     """A migrated, empty database of the test's own."""
     async with migrated(postgres, template) as url:
         yield url
-
-
-@asynccontextmanager
-async def migrated(postgres: str, template: str) -> AsyncIterator[str]:
-    """The URL of a migrated, empty database that goes when the block ends."""
-    name = f"test_{next(_numbers)}"
-    await _admin(postgres, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-    yield _url(postgres, name)
-    await _admin(postgres, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @asynccontextmanager
@@ -138,11 +92,7 @@ async def filled(
         async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
             await fill(http, owner)
         await owner.close()
-        name = str(make_url(url).database)
-        if pooler.address(url):  # it keeps connections, and a database that has any cannot be copied
-            ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname"
-            await _admin(postgres, f"{ended} = '{name}'")
-        yield name
+        yield str(make_url(url).database)
 
 
 @pytest.fixture
@@ -209,17 +159,3 @@ async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
             yield url
         finally:
             app.state.stopping.set()
-
-
-async def _admin(url: str, statement: str) -> None:
-    """Execute a statement on a server, of a cluster on each of its nodes."""
-    cluster = nodes.started(url)
-    for server in cluster.urls("postgres") if cluster else [url]:
-        if server not in _administrators:
-            dsn = make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
-            _administrators[server] = await asyncpg.create_pool(dsn, min_size=0, max_inactive_connection_lifetime=0)
-        await _administrators[server].execute(statement)
-
-
-def _url(url: str, database: str) -> str:
-    return make_url(url).set(database=database).render_as_string(hide_password=False)

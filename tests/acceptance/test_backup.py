@@ -16,7 +16,7 @@ from tests.support.clusters import Page, clusters_folder, free_port, make_cluste
 from tests.support.processes import outcome, palimpsest
 from tests.support.queue import quiet
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.embedded("a page's commands make clusters of its programs")]
 
 AGENTS = 3
 ROUNDS = 5

@@ -17,7 +17,7 @@ from tests.support.clusters import Page, clusters_folder, free_port, kill, make_
 from tests.support.queue import quiet
 from tests.support.sse import streaming, take
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.embedded("a page's commands make clusters of its programs")]
 
 AGENTS = 4
 ROUNDS = 8

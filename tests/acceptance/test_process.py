@@ -5,14 +5,12 @@ import signal
 import socket
 from collections.abc import Iterator
 
-import asyncpg
 import httpx
 import pytest
-from sqlalchemy.engine import make_url
 
-from app.store import dsn
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands
+from tests.support.databases import unmigrated
 
 EVENT = {"type": "user.message", "content": "hello"}
 LATER_REVISION = "ffff"
@@ -116,7 +114,8 @@ async def test_a_database_newer_than_the_code_is_refused(
 
 @pytest.mark.parametrize("command", ["api", "worker"])
 async def test_an_unmigrated_database_names_the_command(commands: Commands, postgres: str, command: str) -> None:
-    assert "palimpsest migrate" in await commands.refusal(command, DATABASE_URL=postgres)
+    async with unmigrated(postgres) as url:
+        assert "palimpsest migrate" in await commands.refusal(command, DATABASE_URL=url)
 
 
 async def test_all_interfaces_without_a_key_are_refused(commands: Commands, database_url: str) -> None:
@@ -242,13 +241,9 @@ async def test_keys_of_a_running_server(commands: Commands) -> None:
 
 
 async def test_migrate_makes_a_database_usable(commands: Commands, postgres: str) -> None:
-    connection = await asyncpg.connect(dsn.for_asyncpg(postgres))
-    await connection.execute("CREATE DATABASE to_migrate")
-    url = make_url(postgres).set(database="to_migrate").render_as_string(hide_password=False)
-    for start in (commands.start_fresh, commands.start):
-        assert await (await start("migrate", DATABASE_URL=url)).ended() == (0, [])
-    api = await commands.start("api", DATABASE_URL=url)
-    await api.url()
-    assert await api.stop() == (0, [])
-    await connection.execute("DROP DATABASE to_migrate")
-    await connection.close()
+    async with unmigrated(postgres) as url:
+        for start in (commands.start_fresh, commands.start):
+            assert await (await start("migrate", DATABASE_URL=url)).ended() == (0, [])
+        api = await commands.start("api", DATABASE_URL=url)
+        await api.url()
+        assert await api.stop() == (0, [])

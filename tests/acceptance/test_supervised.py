@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands, processes
 
+pytestmark = pytest.mark.embedded("`serve` is killed, and what it runs")
+
 EVENT = {"type": "user.message", "content": "hello"}
 POLICY = {"window_tokens": 12_000, "reserve_tokens": 0}
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
+
+from tests.support.folders import data_folder
 
 BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
 LIBRARY: Final = Path("/usr/lib/postgresql/15/lib/citus.so")
@@ -46,20 +47,9 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The ports of a running cluster's nodes, the coordinator's first, and the folder that theirs are in."""
+    """The ports of a running cluster's nodes, the coordinator's first."""
 
     ports: tuple[int, ...]
-    folder: Path
-
-    @contextmanager
-    def without(self, node: int) -> Iterator[None]:
-        """Have a node stopped, as long as the block lasts."""
-        folder, user = self.folder / f"node{node}", _user()
-        _call(user, "pg_ctl", "stop", "-w", "-m", "fast", "-D", folder)
-        try:
-            yield
-        finally:
-            _call(user, "pg_ctl", "start", "-w", "-D", folder, "-l", folder / "log")
 
     def url(self, database: str, node: int = 0) -> str:
         """Return the URL of a database on a node."""
@@ -69,24 +59,20 @@ class Cluster:
         """Return the URLs of a database on every node."""
         return [self.url(database, node) for node in range(len(self.ports))]
 
-    async def seal(self, database: str) -> None:
-        """Let nobody connect to a database any more, so that it can be copied on every node."""
-        for node in range(len(self.ports)):
-            await _run(self.url("postgres", node), f"ALTER DATABASE {database} ALLOW_CONNECTIONS false")
-            await _run(
-                self.url("postgres", node),
-                f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{database}'",
-            )
-
     async def make(self, database: str) -> str:
         """Create a database on every node, with Citus, that its coordinator knows the workers of; return its URL."""
-        for node in range(len(self.ports)):
-            await _run(self.url("postgres", node), f"CREATE DATABASE {database}")
-            await _run(self.url(database, node), "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
+        for url in self.urls("postgres"):
+            await _run(url, f"CREATE DATABASE {database}")
+        await self.join(database)
+        return self.url(database)
+
+    async def join(self, database: str) -> None:
+        """Have a database that is on every node be one of Citus."""
+        for url in self.urls(database):
+            await _run(url, "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
         coordinator, *workers = self.ports
         added = "; ".join(f"SELECT citus_add_node('127.0.0.1', {port})" for port in workers)
         await _run(self.url(database), f"SELECT citus_set_coordinator_host('127.0.0.1', {coordinator}); {added}")
-        return self.url(database)
 
     async def drop(self, database: str) -> None:
         """Drop a database on every node."""
@@ -94,35 +80,14 @@ class Cluster:
             await _run(self.url("postgres", node), f"DROP DATABASE {database} WITH (FORCE)")
 
 
-_clusters: list[Cluster] = []
-
-
-def started(url: str) -> Cluster | None:
-    """Return the running cluster that a URL's server is the coordinator of; None if it is of none."""
-    return next((one for one in _clusters if f"127.0.0.1:{one.ports[0]}/" in url), None)
-
-
 @contextmanager
 def running(workers: int) -> Iterator[Cluster]:
     """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
-    user = _user()
-    folder = Path(tempfile.mkdtemp(prefix="palimpsest-citus-"))
-    try:
+    user = ROOTS_USER if os.geteuid() == 0 else None
+    with data_folder() as folder, ExitStack() as started:
         if user:
             shutil.chown(folder, user)
-        with ExitStack() as started:
-            nodes = (started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1))
-            cluster = Cluster(tuple(nodes), folder)
-            _clusters.append(cluster)
-            yield cluster
-            _clusters.remove(cluster)
-    finally:
-        shutil.rmtree(folder)
-
-
-def _user() -> str | None:
-    """Who runs Postgres; None: whoever runs this."""
-    return ROOTS_USER if os.geteuid() == 0 else None
+        yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import httpx
 from app.settings import Settings
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, working
-from tests.conftest import migrated, serving
+from tests.conftest import serving
+from tests.support.databases import migrated
 from tests.support.queue import Quiet, quiet
 from tests.support.summarizers import Asked, Summarizers, summarizers
 

@@ -55,7 +55,8 @@ from app.store.replica import Replica
 from app.store.sessions import session_key
 from app.worker import retention as worker_retention
 from app.worker import run
-from tests.conftest import migrated, serving
+from tests.conftest import serving
+from tests.support.databases import migrated
 from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
 from tests.support.sse import streaming, take

@@ -18,7 +18,7 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from bench.audit.fill import CALLS_PER_SESSION, fill
-from tests.conftest import migrated
+from tests.support.databases import migrated
 
 CALLS = 40_000
 SCAN = 400

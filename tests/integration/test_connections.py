@@ -100,8 +100,8 @@ async def silent() -> AsyncIterator[int]:
 
 @pytest.fixture
 async def over_tcp(database_url: str) -> AsyncIterator[int]:
-    """A port that leads to the server's socket."""
-    folder = make_url(database_url).query["host"]
+    """A port that leads to the server."""
+    url = make_url(database_url)
 
     async def passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while piece := await source.read(65_536):
@@ -109,7 +109,10 @@ async def over_tcp(database_url: str) -> AsyncIterator[int]:
         target.close()
 
     async def relay(from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        from_server, to_server = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.5432")
+        if url.host:
+            from_server, to_server = await asyncio.open_connection(url.host, url.port)
+        else:
+            from_server, to_server = await asyncio.open_unix_connection(f"{url.query['host']}/.s.PGSQL.5432")
         await asyncio.gather(passed_on(from_client, to_server), passed_on(from_server, to_client))
 
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
@@ -121,8 +124,9 @@ async def test_a_host_that_hangs_is_passed_over(
     silent: int, over_tcp: int, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "HOST_SECONDS", 0.5)
-    name = make_url(database_url).database
-    url = f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{over_tcp}/{name}?sslmode=disable"
+    ours = make_url(database_url)
+    login = f"{ours.username}:{ours.password or ''}"
+    url = f"postgresql://{login}@127.0.0.1:{silent},127.0.0.1:{over_tcp}/{ours.database}?sslmode=disable"
     connection = await connecting.connect(url)
     assert await connection.fetchval("SELECT 1") == 1
     await connection.close()

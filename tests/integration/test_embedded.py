@@ -25,6 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any
 from app.store import embedded
+
+pytestmark = pytest.mark.embedded("it is started, killed and found again")
 server = embedded.start(Path(sys.argv[1]))
 print("started", flush=True)
 sys.stdin.read()

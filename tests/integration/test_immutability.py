@@ -10,7 +10,8 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.erasure import erase
 from app.store.sessions import session_key
-from tests.conftest import filled, migrated
+from tests.conftest import filled
+from tests.support.databases import migrated
 
 IMMUTABLE = ("events", "epochs", "policies", "layers")
 EVENTS = {"events": [{"type": "user.message", "content": "hello"}, {"type": "assistant.message", "content": "hi"}]}

@@ -12,7 +12,8 @@ from app.store import event_log, sessions, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.session_filter import SCAN_MAX, SessionFilter
 from app.store.sessions import session_key
-from tests.conftest import filled, migrated
+from tests.conftest import filled
+from tests.support.databases import migrated
 
 EVENTS = 30_000
 BATCH = 1_000

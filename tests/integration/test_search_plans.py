@@ -12,7 +12,8 @@ from app.store import search
 from app.store.engine import Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
-from tests.conftest import filled, migrated
+from tests.conftest import filled
+from tests.support.databases import migrated
 
 EVENTS = 6_000
 OTHERS = 20

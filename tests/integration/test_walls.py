@@ -196,6 +196,7 @@ def as_login(url: str, login: str, database: str) -> str:
     return make_url(url).set(username=login, database=database).render_as_string(hide_password=False)
 
 
+@pytest.mark.embedded("a server of its own, where the role was never made")
 async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) -> None:
     url = as_login(cluster, "modest", "modests")
     async with administered(cluster, "CREATE ROLE modest LOGIN", "CREATE DATABASE modests OWNER modest") as admin:
@@ -226,6 +227,7 @@ async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) ->
         await walls.check(url)
 
 
+@pytest.mark.embedded("a server of its own, where the role was never made")
 async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: str) -> None:
     async with administered(
         cluster,

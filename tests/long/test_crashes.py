@@ -22,6 +22,8 @@ from tests.acceptance.conftest import Command, Commands, processes
 from tests.conformance.agent import Json
 from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, ok, summarizers
 
+pytestmark = pytest.mark.embedded("it is killed")
+
 SEED = 20_261_121
 SESSIONS = 5
 CYCLES = 40

@@ -19,6 +19,8 @@ from app.store import embedded
 from tests.acceptance.conftest import Command, Commands
 from tests.conformance.agent import Json
 
+pytestmark = pytest.mark.embedded("its disk fills up")
+
 DISK_BYTES = 400_000_000
 ROUNDS = 4
 WRITERS = 4

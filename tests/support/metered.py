@@ -35,7 +35,8 @@ async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, 
     await agent.context(retry_of=made["call_id"])
     await agent.context(422, max_tokens=40)
     assert (await http.get("/v1/sessions/nobody/context")).status_code == 404
-    assert (await http.post(f"/v1/sessions/{name}/compactions", json={})).status_code == 202
+    asked = await http.post(f"/v1/sessions/{name}/compactions", json={})
+    assert asked.status_code in (200, 202), asked.text  # a worker may have done it by now
     await idle(database)
     await receiver.called(1)
     count = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}

@@ -1,10 +1,12 @@
 """What Postgres itself says it was asked: every statement with its values, read from the server's log."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from app.store.dsn import for_asyncpg
 
@@ -36,9 +38,12 @@ class ServerLog:
             name = await connection.fetchval("SELECT current_database()")
             await connection.execute(f"ALTER DATABASE {name} SET log_statement = 'all'")
             await connection.execute(f"ALTER DATABASE {name} SET log_error_verbosity = 'default'")
-            return cls(Path(await connection.fetchval("SHOW data_directory")) / "log")
+            path = Path(await connection.fetchval("SHOW data_directory")) / "log"
         finally:
             await connection.close()
+        if not os.access(path, os.R_OK):
+            pytest.skip(f"it reads what Postgres logs, and {path} cannot be read here")
+        return cls(path)
 
     def statements(self) -> list[Statement]:
         """All so far, in order."""
@@ -55,7 +60,7 @@ class ServerLog:
             if kind == "LOG" and (asked := _ASKED.fullmatch(said)):
                 last[pid] = len(found)
                 found.append(Statement(pid, asked[1]))
-            elif kind == "DETAIL" and said.startswith("Parameters: ") and pid in last:
+            elif kind == "DETAIL" and said.lower().startswith("parameters: ") and pid in last:
                 at = last.pop(pid)
                 found[at] = Statement(pid, found[at].sql, tuple(_VALUE.findall(said)))
         return found

@@ -1,0 +1,201 @@
+"""The tests' databases: on the embedded Postgres, on the server that `--database-url` names, or over Citus' nodes."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import Final
+from uuid import uuid4
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.store import distribute, embedded, migrate
+from app.store.dsn import checked, for_asyncpg
+from tests.citus import nodes
+from tests.support import pooler
+from tests.support.folders import data_folder
+
+IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
+PREFIX: Final = f"palimpsest_test_{uuid4().hex[:8]}"
+"""How the names of this process's databases begin: others may use the same server."""
+SHARDS: Final = 4
+NOT_DISTRIBUTED: Final[dict[str, str]] = {}
+"""The tests that cannot be run on a distributed database, or files of them, with the reason."""
+_numbers = itertools.count(1)
+
+
+_SETTINGS: Final = """
+SELECT split_part(one, '=', 1) || ' = ' || quote_literal(substr(one, strpos(one, '=') + 1)) AS setting
+FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase, unnest(setconfig) one
+WHERE datname = $1 AND setrole = 0
+"""
+_servers: Final[dict[str, "Copies"]] = {}
+"""Those in use, by the server's URL."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the options that say where the tests' databases are."""
+    parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
+    parser.addoption("--database-url", help="the Postgres to make databases on, with a superuser's login")
+    parser.addoption("--citus", action="store_true", help="have each database distributed over Citus' nodes")
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where an option names a database: keep the tests that use one, and leave out for its reason what cannot there.
+
+    Raises UsageError for options that do not go together, and where what they need is absent.
+    """
+    ways = [way for way in ("--pooler", "--database-url", "--citus") if config.getoption(way) not in (None, False)]
+    if not ways:
+        return
+    if len(ways) > 1:
+        raise pytest.UsageError(f"{' and '.join(ways)} do not go together")
+    absent = {"--pooler": None if pooler.PROGRAM else pooler.ABSENT, "--citus": nodes.missing()}.get(ways[0])
+    if absent:
+        raise pytest.UsageError(absent)
+    if ways[0] == "--database-url":
+        try:
+            checked(config.getoption("--database-url"))
+        except ValueError as error:
+            raise pytest.UsageError(f"--database-url {error}") from error
+    left_out = {"--pooler": pooler.NOT_THROUGH, "--citus": NOT_DISTRIBUTED}.get(ways[0], {})
+    for item in items:
+        for name, reason in left_out.items():
+            if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+        marker = item.get_closest_marker("embedded") if ways[0] != "--pooler" else None
+        if marker:
+            item.add_marker(pytest.mark.skip(reason=f"of the embedded Postgres: {marker.args[0]}"))
+    using = [item for item in items if _uses_a_database(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _uses_a_database(item)])
+    items[:] = using
+
+
+def _uses_a_database(item: pytest.Item) -> bool:
+    return "postgres" in getattr(item, "fixturenames", ()) or item.get_closest_marker("embedded") is not None
+
+
+@contextmanager
+def server(config: pytest.Config) -> Iterator[str]:
+    """The URL of the server that this process's tests have their databases on, running while the block lasts."""
+    if config.getoption("--citus"):
+        with nodes.running(workers=2) as cluster:
+            url = checked(cluster.url("postgres"))
+            _servers[url] = DistributedCopies(cluster)
+            yield url
+    elif named := config.getoption("--database-url"):
+        url = checked(named)
+        _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY makes checkpoints, and this one may sync
+        yield url
+    else:
+        with data_folder() as folder:
+            running = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
+            _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
+            with pooler.before_all(running.url) if config.getoption("--pooler") else nullcontext():
+                yield running.url
+            running.stop()
+
+
+@asynccontextmanager
+async def template(postgres: str) -> AsyncIterator[str]:
+    """The name of a migrated database that tests copy."""
+    databases = _servers[postgres]
+    try:
+        yield await databases.template()
+    finally:
+        await databases.close()
+
+
+def migrated(postgres: str, template: str) -> AbstractAsyncContextManager[str]:
+    """The URL of a migrated, empty database that goes when the block ends."""
+    return _servers[postgres].migrated(template)
+
+
+@asynccontextmanager
+async def unmigrated(postgres: str) -> AsyncIterator[str]:
+    """The URL of a database without tables that goes when the block ends."""
+    connection = await asyncpg.connect(for_asyncpg(postgres))
+    name = _unused_name()
+    await connection.execute(f"CREATE DATABASE {name}")
+    try:
+        yield _at(postgres, name)
+    finally:
+        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await connection.close()
+
+
+def _unused_name() -> str:
+    return f"{PREFIX}_{next(_numbers)}"
+
+
+def _at(url: str, database: str) -> str:
+    return make_url(url).set(database=database).render_as_string(hide_password=False)
+
+
+class Copies:
+    """Databases of a server, or of all nodes of a cluster at once: copies of one that was migrated once."""
+
+    def __init__(self, *servers: str, strategy: str) -> None:
+        self._servers, self._strategy, self._template = servers, strategy, _unused_name()
+        # Kept connections: a new one for each database costs as much as half a copy.
+        self._administrators: list[asyncpg.Pool] = []
+        self._settings: dict[str, list[str]] = {}
+
+    async def template(self) -> str:
+        """Make a migrated database to copy, and return its name."""
+        for url in map(for_asyncpg, self._servers):
+            pool = asyncpg.create_pool(url, min_size=0, max_inactive_connection_lifetime=0)
+            self._administrators.append(await pool)
+        await self._run(f"CREATE DATABASE {self._template}")
+        await self._prepare(self._template, _at(self._servers[0], self._template))
+        return self._template
+
+    async def _prepare(self, name: str, url: str) -> None:
+        await migrate.upgrade(url)
+
+    @asynccontextmanager
+    async def migrated(self, template: str) -> AsyncIterator[str]:
+        """The URL of a copy that goes when the block ends."""
+        if template not in self._settings:
+            await self._seal(template)
+        name = _unused_name()
+        await self._run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY {self._strategy}")
+        for setting in self._settings[template]:
+            await self._run(f"ALTER DATABASE {name} SET {setting}")
+        try:
+            yield _at(self._servers[0], name)
+        finally:
+            await self._run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")  # a daemon of Citus comes at any moment
+            await self._run(f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def _seal(self, template: str) -> None:
+        """End what is connected to a database, as poolers stay: one that anybody is connected to cannot be copied."""
+        await self._run(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")
+        await self._run(f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{template}'")
+        found = await self._administrators[0].fetch(_SETTINGS, template)
+        self._settings[template] = [row["setting"] for row in found]  # they are not copied
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+        await self._run(f"DROP DATABASE IF EXISTS {self._template} WITH (FORCE)")
+        for administrators in self._administrators:
+            await administrators.close()
+
+    async def _run(self, statement: str) -> None:
+        await asyncio.gather(*(administrators.execute(statement) for administrators in self._administrators))
+
+
+class DistributedCopies(Copies):
+    """Databases over Citus' nodes. A shard has the same name in a copy: a copy on every node is a whole one."""
+
+    def __init__(self, cluster: nodes.Cluster) -> None:
+        super().__init__(*map(checked, cluster.urls("postgres")), strategy="FILE_COPY")
+        self._cluster = cluster
+
+    async def _prepare(self, name: str, url: str) -> None:
+        await self._cluster.join(name)
+        await migrate.upgrade(url)
+        await distribute.distribute(url, SHARDS)
