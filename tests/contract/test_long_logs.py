@@ -4,7 +4,7 @@ import re
 
 import httpx
 
-from app.store.views import EVENTS_AT_ONCE
+from app.store.view_reads import EVENTS_AT_ONCE
 from tests.contract.test_context import append, context
 
 ROUNDS = EVENTS_AT_ONCE + 300
