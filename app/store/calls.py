@@ -13,7 +13,7 @@ from app.core.plan.context.frontier import to_json
 from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
-from app.store import compactions, texts
+from app.store import changes, compactions, texts
 from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
 from app.store.statements import numbered
@@ -147,13 +147,16 @@ async def record(
     return await database.fetchrow(_RECORD_EPOCH, **values | of_epoch) is not None
 
 
-async def _record_on_shard(tx: Connection, values: Mapping[str, object], of_epoch: Mapping[str, object]) -> bool:
+async def _record_on_shard(tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> bool:
     """The same in statements that each go to the session's shard; `of_epoch` is empty where none is opened."""
     if of_epoch:
         if await tx.fetchrow(_MOVE_ON_SHARD, **_asked(_MOVE_ON_SHARD, values, of_epoch)) is None:
             return False
         await tx.execute(_OPEN_ON_SHARD, **_asked(_OPEN_ON_SHARD, values, of_epoch))
-    return await tx.fetchrow(_RECORD_CALL, **values) is not None
+    recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
+    if of_epoch and recorded:
+        await changes.epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
+    return recorded
 
 
 def _asked(sql: str, *values: Mapping[str, object]) -> dict[str, object]:

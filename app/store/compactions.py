@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app import tracing
-from app.store import jobs, texts
+from app.store import changes, jobs, texts
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
@@ -76,20 +76,24 @@ async def schedule(
     """Schedule a run, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
-    await tx.execute(
-        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, policy_name, "
-        "policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, :window_tokens, "
-        ":policy_name, :policy_version)",
-        session_id=session_id,
-        tenant_id=tenant_id,
-        id=id,
-        reason=reason,
-        focus=None if focus is None else texts.written(focus),
-        view=wanted.view if wanted else None,
-        window_tokens=wanted.window_tokens if wanted else None,
-        policy_name=policy_name,
-        policy_version=policy_version,
-    )
+
+    async def insert(on: Connection | Database) -> str:
+        return await on.execute(
+            "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, "
+            "policy_name, policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, "
+            ":window_tokens, :policy_name, :policy_version)",
+            session_id=session_id,
+            tenant_id=tenant_id,
+            id=id,
+            reason=reason,
+            focus=None if focus is None else texts.written(focus),
+            view=wanted.view if wanted else None,
+            window_tokens=wanted.window_tokens if wanted else None,
+            policy_name=policy_name,
+            policy_version=policy_version,
+        )
+
+    await changes.of_runs(tx, session_id, [id], insert)
     await wake(tx, session_id, tenant_id)
 
 
@@ -199,43 +203,56 @@ async def begin(
     connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
 ) -> None:
     """Record the start of a run, scheduled before or not; `tokens_before` are the main view's."""
-    await connection.execute(
-        "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
-        "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
-        "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
-        "started_at = coalesce(compactions.started_at, excluded.started_at), tokens_before = "
-        "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
-        f"WHERE compactions.state IN {OPEN}",
-        session_id=session_id,
-        tenant_id=tenant_id,
-        id=id,
-        reason=reason,
-        tokens_before=tokens_before,
-    )
+
+    async def upsert(on: Connection | Database) -> str:
+        return await on.execute(
+            "INSERT INTO compactions (session_id, tenant_id, id, state, reason, started_at, tokens_before) "
+            "VALUES (:session_id, :tenant_id, :id, 'running', :reason, now(), :tokens_before) "
+            "ON CONFLICT (session_id, id) DO UPDATE SET state = 'running', "
+            "started_at = coalesce(compactions.started_at, excluded.started_at), tokens_before = "
+            "CASE WHEN compactions.state = 'running' THEN compactions.tokens_before ELSE :tokens_before END "
+            f"WHERE compactions.state IN {OPEN}",
+            session_id=session_id,
+            tenant_id=tenant_id,
+            id=id,
+            reason=reason,
+            tokens_before=tokens_before,
+        )
+
+    await changes.of_runs(connection, session_id, [id], upsert)
 
 
 async def put_off(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
     """Schedule a run again after a failed attempt; return the number of its failed attempts."""
-    row = await connection.fetchrow(
-        "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
-        "WHERE session_id = :session_id AND id = :id RETURNING attempts",
-        session_id=session_id,
-        id=id,
-        error=error,
-    )
+
+    async def update(on: Connection | Database) -> asyncpg.Record | None:
+        return await on.fetchrow(
+            "UPDATE compactions SET state = 'scheduled', attempts = attempts + 1, error = :error "
+            "WHERE session_id = :session_id AND id = :id RETURNING attempts",
+            session_id=session_id,
+            id=id,
+            error=error,
+        )
+
+    row = await changes.of_runs(connection, session_id, [id], update)
     return 0 if row is None else int(row["attempts"])
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
     """Record the outcome of runs that have not ended yet."""
-    await connection.execute(
-        "UPDATE compactions SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
-        "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, tokens_after = :tokens_after, "
-        f"finished_at = now() WHERE session_id = :session_id AND id = ANY(:ids) AND state IN {OPEN}",
-        session_id=session_id,
-        ids=list(ids),
-        **parameters(outcome),
-    )
+
+    async def update(on: Connection | Database) -> str:
+        return await on.execute(
+            "UPDATE compactions SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
+            "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, "
+            "tokens_after = :tokens_after, finished_at = now() "
+            f"WHERE session_id = :session_id AND id = ANY(:ids) AND state IN {OPEN}",
+            session_id=session_id,
+            ids=list(ids),
+            **parameters(outcome),
+        )
+
+    await changes.of_runs(connection, session_id, ids, update)
 
 
 async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
@@ -320,12 +337,16 @@ async def page(
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
     """Schedule a failed or skipped run again; return False if there is none."""
     await _lock(tx, session_id)
-    row = await tx.fetchrow(
-        "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
-        "WHERE session_id = :session_id AND id = :id AND state IN ('failed', 'skipped') RETURNING id",
-        session_id=session_id,
-        id=id,
-    )
+
+    async def update(on: Connection | Database) -> asyncpg.Record | None:
+        return await on.fetchrow(
+            "UPDATE compactions SET state = 'scheduled', attempts = 0, finished_at = NULL "
+            "WHERE session_id = :session_id AND id = :id AND state IN ('failed', 'skipped') RETURNING id",
+            session_id=session_id,
+            id=id,
+        )
+
+    row = await changes.of_runs(tx, session_id, [id], update)
     if row is not None:
         await wake(tx, session_id, tenant_id)
     return row is not None

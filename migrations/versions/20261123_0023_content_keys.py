@@ -7,7 +7,7 @@ from alembic import op
 from migrations.script import run_script
 
 revision = "0023"
-down_revision = "0021"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 
-from app.store import migrate
+from app.store import distribute, migrate
 from app.store.dsn import checked
 from tests.citus import nodes
 
@@ -25,3 +26,25 @@ async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     await migrate.upgrade(checked(url))
     yield url
     await cluster.drop("of_a_test")
+
+
+@pytest.fixture(scope="module")
+async def one_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
+    """A migrated database on the coordinator alone, which the tests of a module share."""
+    url = await cluster.make("of_one")
+    await migrate.upgrade(checked(url))
+    yield url
+    await cluster.drop("of_one")
+
+
+@pytest.fixture(scope="module")
+async def shards_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
+    """A distributed database, which the tests of a module share."""
+    url = await cluster.make("of_shards")
+    await migrate.upgrade(checked(url))
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        await distribute.lay_out(connection, shards=4)
+    await connection.close()
+    yield url
+    await cluster.drop("of_shards")

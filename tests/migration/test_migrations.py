@@ -118,7 +118,10 @@ async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any])
     migrated, created = await empty(), await empty()
     await migrate.upgrade(migrated)
     await on(created, metadata.create_all)
-    functions = ("immutable", "compact", "recorded", "change", "deliver", "layer", "wall", "across", "hits")
+    functions = (
+        *("immutable", "compact", "recorded", "change", "deliver", "layer", "wall", "across", "hits"),
+        *("distributed", "tell", "epoch_opened", "purge"),
+    )
     not_ours = ("alembic_version", "pgqueuer", "session_changed", *(f"palimpsest_{name}" for name in functions))
     found = {row for row in await catalog(migrated, without=not_ours) if row[0] not in ("policy", "rights")}
     assert found == await catalog(created, without=not_ours)
