@@ -70,6 +70,12 @@ WITH found AS (
 SELECT session_id, {COLUMNS} FROM found JOIN model_calls USING (session_id, call_id)
 WHERE tenant_id = :tenant_id ORDER BY call_id DESC
 """
+# Where lines lie in shards, each shard gives its newest.
+_PAGE_OF_SHARDS: Final = f"""
+SELECT session_id, {COLUMNS} FROM model_calls WHERE session_id = ANY(:session_ids::uuid[]) AND tenant_id = :tenant_id
+  AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
+  AND (:view::text IS NULL OR view = :view) ORDER BY call_id DESC LIMIT :limit
+"""
 _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
   AND (:view::text IS NULL OR view = :view) ORDER BY call_id LIMIT :limit
 """
@@ -99,7 +105,8 @@ async def page(
 ) -> list[tuple[UUID, CallRow]]:
     """Return the calls of some lines with the keys of their lines, newest first by id."""
     values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
-    return [(row["session_id"], recorded(row)) for row in await database.fetch(_PAGE, **values)]
+    sql = _PAGE_OF_SHARDS if await database.distributed() else _PAGE
+    return [(row["session_id"], recorded(row)) for row in await database.fetch(sql, **values)]
 
 
 async def calls_since(

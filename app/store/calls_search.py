@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
+from app.store import sessions
 from app.store.audit import COLUMNS, CallRow, recorded
 from app.store.engine import Database
 
@@ -54,31 +55,37 @@ class _Statement:
         return f":{name}::{kind}"
 
 
-def statement(tenant_id: UUID, filters: Filters, limit: int) -> tuple[str, dict[str, object]]:
-    """Return the SQL of one page and the values of its parameters."""
+def statement(
+    tenant_id: UUID, filters: Filters, limit: int, *, distributed: bool = False
+) -> tuple[str, dict[str, object]]:
+    """Return the SQL of one page and the values of its parameters.
+
+    Where sessions are in shards, it gives no names: they cannot be looked up for each row there.
+    """
     built = _Statement()
-    scan, order = _scan(built, tenant_id, filters)
+    scan, order = _scan(built, tenant_id, filters, distributed=distributed)
+    name = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
     wanted = _wanted(built, filters)
     # The inner query is in the outer one's order already: the outer one stops as soon as it is full. Its limit is an
     # argument, so that the planner does not count on reading that much and sort it.
     sql = (
-        f"SELECT {COLUMNS}, (SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id "
+        f"SELECT {COLUMNS}, {'m.session_id' if distributed else name} "
         f"FROM ({scan} LIMIT {built.arg('most', SCAN_MAX, 'int')}) m{wanted} {order} "
         f"LIMIT {built.arg('page', limit, 'int')}"
     )
     return sql, built.values
 
 
-def last_looked_at(tenant_id: UUID, filters: Filters) -> tuple[str, dict[str, object]]:
+def last_looked_at(tenant_id: UUID, filters: Filters, *, distributed: bool = False) -> tuple[str, dict[str, object]]:
     """Return the SQL for the place where an unfilled page ended; it gives no row when no calls were left to scan."""
     built = _Statement()
-    scan, order = _scan(built, tenant_id, filters)
+    scan, order = _scan(built, tenant_id, filters, distributed=distributed)
     most = built.arg("most", SCAN_MAX, "int")
     sql = f"SELECT created_at, call_id FROM ({scan} LIMIT {most}) m {order} OFFSET {most} - 1 LIMIT 1"
     return sql, built.values
 
 
-def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, str]:
+def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: bool) -> tuple[str, str]:
     """Return the SQL of the calls in the order of one index, and that order."""
     start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
     if filters.session_ids is not None:
@@ -92,6 +99,9 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters) -> tuple[str, st
         if len(filters.session_ids) == 1:
             session = built.arg("session_id", filters.session_ids[0], "uuid")
             return f"{start} AND m.session_id = {session} AND m.call_id {ids} {order}", order
+        if distributed:  # each shard's newest
+            lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
+            return f"{start} AND m.session_id = ANY({lines}) AND m.call_id {ids} {order}", order
         each = f"{start} AND m.session_id = l.id AND m.call_id {ids} {order} LIMIT {built.arg('most', SCAN_MAX, 'int')}"
         lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
         return f"SELECT m.* FROM unnest({lines}) AS l(id) CROSS JOIN LATERAL ({each}) m {order}", order
@@ -157,12 +167,17 @@ async def page(
         if newest is None:
             return [], None
         filters = replace(filters, newest_id=newest)
-    sql, values = statement(tenant_id, filters, limit + 1)
+    distributed = await database.distributed()
+    sql, values = statement(tenant_id, filters, limit + 1, distributed=distributed)
     rows = await database.fetch(sql, **values)
-    found = [(row["external_id"], recorded(row)) for row in rows[:limit]]
+    if distributed:
+        names = await sessions.names(database, tenant_id, {row["session_id"] for row in rows})
+        found = [(names.get(row["session_id"]), recorded(row)) for row in rows[:limit]]
+    else:
+        found = [(row["external_id"], recorded(row)) for row in rows[:limit]]
     if len(rows) > limit:
         return found, (rows[limit - 1]["created_at"], rows[limit - 1]["call_id"])
-    sql, values = last_looked_at(tenant_id, filters)
+    sql, values = last_looked_at(tenant_id, filters, distributed=distributed)
     row = await database.fetchrow(sql, **values)
     return found, None if row is None else (row["created_at"], row["call_id"])
 

@@ -135,7 +135,7 @@ async def revoke(database: Database, key_id: UUID) -> bool:
 async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
     """Revoke one of the keys that `page_of` lists, if not revoked yet; return False if it is none of them."""
     row = await database.fetchrow(
-        "UPDATE api_keys SET revoked_at = coalesce(revoked_at, now()) "
+        "UPDATE api_keys SET revoked_at = least(revoked_at, now()) "
         "WHERE key_id = :key_id AND tenant_id = :tenant_id AND starts_with(coalesce(session_prefix, ''), :prefix) "
         "RETURNING key_id",
         tenant_id=tenant_id,

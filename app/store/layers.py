@@ -75,7 +75,7 @@ async def put(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "
         "stored AS (INSERT INTO layers (session_id, tenant_id, kind, version, content, tokens, turn) "
-        "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved) "
+        "SELECT :session_id, :tenant_id, :kind, layers_version, :content, :tokens, :turn FROM moved RETURNING 1) "
         "SELECT version FROM moved",
         session_id=session_id,
         tenant_id=tenant_id,
@@ -160,17 +160,24 @@ async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tu
     `calls` has for each version the first call id of its time, and the first one after it.
     """
     await tx.execute("SET LOCAL palimpsest.sweeping = 'layers'")
+    of_session: dict[UUID, list[tuple[Outdated, tuple[UUID, UUID]]]] = {}
+    for one, times in zip(outdated, calls, strict=True):
+        of_session.setdefault(one.session_id, []).append((one, times))
+    return sum([await _sweep(tx, session_id, old) for session_id, old in of_session.items()])
+
+
+async def _sweep(tx: Connection, session_id: UUID, old: Sequence[tuple[Outdated, tuple[UUID, UUID]]]) -> int:
+    """The same for one session's."""
     rows = await tx.fetch(
-        "DELETE FROM layers l USING unnest("
-        ":session_ids::uuid[], :kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "
-        "AS o(session_id, kind, version, first_call, end_call) "
-        "WHERE l.session_id = o.session_id AND l.kind = o.kind AND l.version = o.version AND NOT EXISTS ("
-        "SELECT FROM model_calls m WHERE m.session_id = o.session_id AND m.call_id >= o.first_call "
+        "DELETE FROM layers l USING unnest(:kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "
+        "AS o(kind, version, first_call, end_call) "
+        "WHERE l.session_id = :session_id AND l.kind = o.kind AND l.version = o.version AND NOT EXISTS ("
+        "SELECT FROM model_calls m WHERE m.session_id = :session_id AND m.call_id >= o.first_call "
         "AND m.call_id < o.end_call) RETURNING 1",
-        session_ids=[one.session_id for one in outdated],
-        kinds=[one.kind for one in outdated],
-        versions=[one.version for one in outdated],
-        first_calls=[first for first, _ in calls],
-        end_calls=[end for _, end in calls],
+        session_id=session_id,
+        kinds=[one.kind for one, _ in old],
+        versions=[one.version for one, _ in old],
+        first_calls=[first for _, (first, _) in old],
+        end_calls=[end for _, (_, end) in old],
     )
     return len(rows)

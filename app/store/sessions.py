@@ -1,7 +1,7 @@
 """Sessions: their rows, their names, and the order in which they are locked."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -82,6 +82,9 @@ SELECT s.session_id, s.external_id, s.policy_name, s.policy_version, s.model, s.
 FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'main'
 """
 _ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
+_TENANTS: Final = "s.tenant_id = :tenant_id"
+# Citus would compare the tenant with the policy's before it looks at any row, which it cannot do below an outer join.
+_TENANTS_IN_SHARDS: Final = "s.tenant_id = ANY(ARRAY[:tenant_id::uuid])"
 HOT: Final = {"a session's row": _ONE}
 """What appends and contexts execute, by what it is for; so in `log`, `views`, `calls` and `event_log`."""
 
@@ -133,10 +136,22 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
     return str(row["external_id"])
 
 
+async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUID]) -> Mapping[UUID, str]:
+    """Return the external ids of those of these sessions that are not erased, by their keys."""
+    rows = await database.fetch(
+        "SELECT session_id, external_id FROM sessions WHERE session_id = ANY(:session_ids::uuid[]) "
+        "AND tenant_id = :tenant_id",
+        session_ids=list(session_ids),
+        tenant_id=tenant_id,
+    )
+    return {row["session_id"]: row["external_id"] for row in rows}
+
+
 async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
     """Count a tenant's sessions, up to `most`, each with all of its lines as one."""
     row = await connection.fetchrow(
-        "SELECT count(*) AS n FROM (SELECT FROM sessions WHERE tenant_id = :tenant_id AND root IS NULL LIMIT :limit) s",
+        "SELECT count(*) AS n FROM (SELECT 1 AS one FROM sessions "
+        "WHERE tenant_id = :tenant_id AND root IS NULL LIMIT :limit) s",
         tenant_id=tenant_id,
         limit=most,
     )
@@ -159,7 +174,7 @@ async def page(
         sql, values = scan_end(tenant_id, after, asked)
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
-    sql, values = listing(tenant_id, limit, after, asked, floor)
+    sql, values = listing(tenant_id, limit, after, asked, floor, distributed=await database.distributed())
     rows = [_row(row) for row in await database.fetch(sql, **values)]
     return await _as_they_are(database, tenant_id, rows), floor if len(rows) < limit else None
 
@@ -169,8 +184,9 @@ async def _as_they_are(database: Database, tenant_id: UUID, rows: list[SessionRo
     lines = {session_key(tenant_id, row.line): row for row in rows if row.line is not None}
     if not lines:
         return rows
+    tenants = _TENANTS_IN_SHARDS if await database.distributed() else _TENANTS
     found = await database.fetch(
-        f"{_SELECT} WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id",
+        f"{_SELECT} WHERE s.session_id = ANY(:keys::uuid[]) AND {tenants}",
         keys=list(lines),
         tenant_id=tenant_id,
     )
@@ -182,13 +198,20 @@ async def _as_they_are(database: Database, tenant_id: UUID, rows: list[SessionRo
 
 
 def listing(
-    tenant_id: UUID, limit: int, after: Place | None, asked: SessionFilter = ALL, floor: Place | None = None
+    tenant_id: UUID,
+    limit: int,
+    after: Place | None,
+    asked: SessionFilter = ALL,
+    floor: Place | None = None,
+    *,
+    distributed: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
     sql, values = conditions(asked, after)
     more, others = scanned(asked, floor)
     values |= {**others, "tenant_id": tenant_id, "limit": limit}
-    return f"{_SELECT} WHERE s.tenant_id = :tenant_id AND {sql}{more} {ORDER} LIMIT :limit", values
+    tenants = _TENANTS_IN_SHARDS if distributed else _TENANTS
+    return f"{_SELECT} WHERE {tenants} AND {sql}{more} {ORDER} LIMIT :limit", values
 
 
 def scan_end(tenant_id: UUID, after: Place | None, asked: SessionFilter) -> tuple[str, dict[str, object]]:

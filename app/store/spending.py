@@ -11,7 +11,7 @@ from app.store.rows import columns, decode
 # The condition is on the row being updated, so that two reservations at once cannot both take the last tokens.
 _RESERVE: Final = """
 INSERT INTO provider_spend AS p (tenant_id, day, spent, reserved, refused)
-SELECT :tenant_id, (now() AT TIME ZONE 'UTC')::date, 0, :tokens, 0 WHERE :tokens::bigint <= :most::bigint
+VALUES (:tenant_id, (now() AT TIME ZONE 'UTC')::date, 0, :tokens, 0)
 ON CONFLICT (tenant_id, day) DO UPDATE SET reserved = p.reserved + :tokens
 WHERE p.spent + p.reserved + :tokens <= :most
 RETURNING day
@@ -25,7 +25,9 @@ ON CONFLICT (tenant_id, day) DO UPDATE SET refused = p.refused + 1
 
 async def reserve(database: Database, tenant_id: UUID, tokens: int, most: int) -> date | None:
     """Reserve tokens of a tenant's day, which may spend `most`; return the day, None if too few tokens are left."""
-    row = await database.fetchrow(_RESERVE, tenant_id=tenant_id, tokens=tokens, most=most)
+    row = None
+    if tokens <= most:
+        row = await database.fetchrow(_RESERVE, tenant_id=tenant_id, tokens=tokens, most=most)
     if row is None:
         await database.execute(_REFUSED, tenant_id=tenant_id)
         return None

@@ -5,11 +5,11 @@ that adds one holds a lock on a row of the session until it ends. A notification
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -86,7 +86,7 @@ WITH was AS (
     WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING session_id
 ), locked AS (
     INSERT INTO change_counts (session_id, tenant_id, number) SELECT session_id, :tenant_id, 0 FROM leased
-    ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number
+    ON CONFLICT (session_id) DO UPDATE SET number = change_counts.number RETURNING 1
 )
 SELECT coalesce(streamed_until > clock_timestamp(), false) AS held FROM leased, was
 """
@@ -98,22 +98,30 @@ async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: 
     return row is not None and bool(row["held"])
 
 
+# An array for each column: arrays of rows do not pass between the nodes of a distributed database.
 _NEWS: Final = """
-SELECT s.head,
-       ARRAY(SELECT ROW(seq, event_id, turn, tokens, body, created_at) FROM (
-                 SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before FROM (
-                     SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events
-                     WHERE session_id = :session_id AND seq > :seq ORDER BY seq LIMIT :events_max) e) sized
-             WHERE before < :bytes_max ORDER BY seq) AS events,
-       ARRAY(SELECT ROW(number, kind, head, body::text) FROM changes
-             WHERE session_id = :session_id AND number > :number ORDER BY number LIMIT :changes_max) AS changes
-FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :began
+SELECT s.head, e.*, c.* FROM sessions s, LATERAL (
+    SELECT array_agg(seq ORDER BY seq) AS seqs, array_agg(event_id ORDER BY seq) AS event_ids,
+           array_agg(turn ORDER BY seq) AS turns, array_agg(tokens ORDER BY seq) AS tokens,
+           array_agg(body ORDER BY seq) AS bodies, array_agg(created_at ORDER BY seq) AS times
+    FROM (SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) - octet_length(body) AS before FROM (
+              SELECT seq, event_id, turn, tokens, body::text AS body, created_at FROM events
+              WHERE session_id = :session_id AND seq > :seq ORDER BY seq LIMIT :events_max) n) sized
+    WHERE before < :bytes_max
+) e, LATERAL (
+    SELECT array_agg(number ORDER BY number) AS numbers, array_agg(kind ORDER BY number) AS kinds,
+           array_agg(head ORDER BY number) AS heads, array_agg(body ORDER BY number) AS changes
+    FROM (SELECT number, kind, head, body::text AS body FROM changes
+          WHERE session_id = :session_id AND number > :number ORDER BY number LIMIT :changes_max) n
+) c WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :began
 """
+_EVENTS: Final = ("seqs", "event_ids", "turns", "tokens", "bodies", "times")
+_CHANGES: Final = ("numbers", "kinds", "heads", "changes")
 
 
-def _change(number: int, kind: str, head: int, body: str) -> StreamEvent:
-    """Decode the values of a change in _NEWS."""
-    return StreamEvent(number, kind, head, body)
+def _rows(row: asyncpg.Record, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """The rows that the arrays of these names hold the columns of."""
+    return zip(*(row[name] or () for name in names), strict=True)
 
 
 async def news(
@@ -142,10 +150,10 @@ async def news(
     )
     if row is None:
         return None
-    events = tuple(map(stored_event, row["events"]))
+    events = tuple(map(stored_event, _rows(row, _EVENTS)))
     if seq is not None and row["head"] > seq and not (events and events[0].seq == seq + 1):
         events = tuple(await event_log.stored(database, SessionLog(session_id), seq, SHARED_MAX))  # an ancestor's
-    return News(row["head"], events, tuple(_change(*record) for record in row["changes"]))
+    return News(row["head"], events, tuple(StreamEvent(*change) for change in _rows(row, _CHANGES)))
 
 
 async def tell(tx: Connection, session_id: UUID) -> None:

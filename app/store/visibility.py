@@ -49,7 +49,7 @@ async def record(tx: Connection, session: SessionRow, tenant_id: UUID, decisions
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, decision, head, action, seq, replacement, path) "
         "SELECT :session_id, :tenant_id, :number, :head, * "
-        "FROM unnest(:actions::text[], :seqs::bigint[], :replacements::text[], :paths::text[])",
+        "FROM unnest(:actions::text[], :seqs::bigint[], :replacements::text[], :paths::text[]) RETURNING 1",
         session_id=session.session_id,
         tenant_id=tenant_id,
         number=number,

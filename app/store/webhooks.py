@@ -210,16 +210,16 @@ async def attempted(
     async with database.transaction() as tx:
         pending = await tx.fetchrow(
             "UPDATE deliveries SET state = :state, attempts = attempts + 1, status = :status, error = :error, "
-            "next_at = now() + make_interval(secs => :delay), "
-            "finished_at = CASE WHEN :state <> 'pending' THEN now() END "
+            "next_at = now() + make_interval(secs => :delay), finished_at = now() + make_interval(secs => :since) "
             "WHERE session_id = :session_id AND id = :id AND state = 'pending' "
-            "RETURNING extract(epoch FROM now() - created_at)::float8 AS seconds",
+            "RETURNING extract(epoch FROM coalesce(finished_at, next_at) - created_at)::float8 AS seconds",
             session_id=session_id,
             id=id,
             state=state,
             status=status,
             error=error,
             delay=delay if state == "pending" else None,
+            since=None if state == "pending" else 0.0,
         )
         if pending is None:
             return None
@@ -233,7 +233,7 @@ async def attempted(
                 key=key,
                 delay=delay,
             )
-    seconds: float = pending["seconds"]
+    seconds: float = pending["seconds"] - (delay or 0.0)
     return max(0.0, seconds)
 
 
