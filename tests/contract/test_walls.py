@@ -81,6 +81,7 @@ ON_SHARDS = {
     "app.store.changes:of_runs",
     "app.store.jobs:compact",
     "app.store.jobs:compacts",
+    "app.store.lines:of_call",
     "app.store.log:_append_on_shard",
     "app.store.sessions:names",
     "app.store.stream:tell",

@@ -1,0 +1,72 @@
+"""A server and a worker on a distributed database: every operation of the API, and what is kept of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from app import wiring
+from app.main import create_app
+from app.providers.poster import Poster
+from app.services.tenants import SCOPES, Tenants
+from app.services.webhooks import Sending
+from app.settings import Settings
+from app.store.engine import Database
+from app.worker import run
+from tests.conftest import serving
+from tests.contract.test_walls import ON_SHARDS, in_the_code, normal
+from tests.support.receiver import receiving
+from tests.support.statements import ServerLog
+from tests.support.walk import walk
+
+pytestmark = pytest.mark.citus
+
+
+@pytest.fixture(autouse=True)
+def impatient() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
+        yield
+
+
+@asynccontextmanager
+async def working(database_url: str) -> AsyncIterator[None]:
+    """A worker that tries deliveries again soon."""
+    stop = asyncio.Event()
+    work = replace(
+        wiring.work(Settings(database_url=database_url)),
+        sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)),
+    )
+    running = asyncio.create_task(run.run(database_url, stop, work))
+    try:
+        yield
+    finally:
+        stop.set()
+        await running
+
+
+async def test_every_operation_succeeds(shards_url: str) -> None:
+    owner = Database(shards_url, pool_size=2, role=None)
+    secret = (await Tenants(owner, None).create_key("acme", "k", SCOPES)).secret
+    log = await ServerLog.begin(shards_url)
+    async with receiving() as receiver:
+        receiver.statuses.extend([400] * 1_000)
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with (
+            serving(Settings(webhook_private_targets=True), shards_url) as url,
+            httpx.AsyncClient(base_url=url, timeout=90, headers=headers) as http,
+            working(shards_url),
+        ):
+            requests = await walk(http, receiver)
+    await owner.close()
+    paths = create_app(Settings(), shards_url).openapi()["paths"]
+    there = {(method.upper(), path) for path, operations in paths.items() for method in operations}
+    assert not sorted({(one.method, one.operation) for one in requests} ^ there)
+    executed = {normal(one.sql) for one in log.statements()}
+    assert [
+        where for where, sql in in_the_code() if where in ON_SHARDS and not any(str(sql) in s for s in executed)
+    ] == []
