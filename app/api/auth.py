@@ -14,7 +14,7 @@ from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 from app.store.sealing import seal_with
 
-__all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door"]
+__all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door", "open_contents"]
 
 Door = Callable[[Request], Awaitable[Caller]]
 _DOORS: Final[dict[Any, str]] = {}
@@ -41,7 +41,7 @@ def caller(scope: str) -> Door:
     """The dependency that lets in who holds `scope`, for what its key reaches, with a query that the operation has:
     from then on the request acts for its tenant.
 
-    Raises Unauthorized, Forbidden, TooManyRequests, OutOfReach, NotFound, or InvalidRequest.
+    Raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutOfReach, NotFound, or InvalidRequest.
     """
 
     async def dependency(request: Request) -> Caller:
@@ -50,6 +50,7 @@ def caller(scope: str) -> Door:
             raise Unauthorized("the Authorization header must be a Bearer key")
         secret = None if header is None else header[7:].strip()
         found = await admitted(request, secret, (scope,), "Authorization: Bearer <key>")
+        await open_contents(request, found)
         reach.check(request, found)
         await check_query(request)
         await addresses.follow(request, found)
@@ -62,8 +63,8 @@ def caller(scope: str) -> Door:
 async def admitted(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
     """The holder of a key with all of these scopes: from then on the request acts for its tenant.
 
-    What the key reaches is not checked. `how` says how one is sent. Raises Unauthorized, Forbidden, TooManyRequests,
-    ContentsErased or StoreUnavailable.
+    What the key reaches is not checked, and contents are not open yet (`open_contents`). `how` says how one is sent.
+    Raises Unauthorized, Forbidden or TooManyRequests.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
@@ -77,8 +78,15 @@ async def admitted(request: Request, secret: str | None, scopes: Collection[str]
         place.of(found.tenant_id)
     act_for(found.tenant_id)
     known(request.scope, found.tenant_id)
-    seal_with(await request.state.services.keyring.sealer(found.tenant_id))
     return found
+
+
+async def open_contents(request: Request, who: Caller) -> None:
+    """From then on what the request stores is sealed with its tenant's key, and opened, where there is one.
+
+    Raises ContentsErased or StoreUnavailable.
+    """
+    seal_with(await request.state.services.keyring.sealer(who.tenant_id))
 
 
 def scope_of(call: Callable[..., Any]) -> str | None:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.access import TemplateRoute, known
-from app.api.auth import Caller, admitted
+from app.api.auth import Caller, admitted, open_contents
 from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
 from app.api.busy import place_of
 from app.api.errors import GATEWAY as PREFIX
@@ -92,6 +92,11 @@ class GatewayApp:
         if len(self._callers) >= CALLERS_MAX:
             self._callers.clear()
         self._callers[hashed] = who
+        try:
+            async with asyncio.timeout(self._seconds):
+                await open_contents(request, who)
+        except (StoreUnavailable, TimeoutError):
+            return who, True
         return who, False
 
 

@@ -44,7 +44,12 @@ SERVER_SETTINGS: Final = {
 
 # Where sessions are in shards, which one a statement goes to is known by its values only; and there the tenant that is
 # set for a transaction must be set as well.
-SHARD_SETTINGS: Final = {"plan_cache_mode": "force_custom_plan", "citus.propagate_set_commands": "local"}
+# Citus hides shards from the catalog by a filter for which the driver's look-up of a type takes seconds.
+SHARD_SETTINGS: Final = {
+    "plan_cache_mode": "force_custom_plan",
+    "citus.propagate_set_commands": "local",
+    "citus.override_table_visibility": "off",
+}
 
 QUEUE_CONNECTIONS: Final = 2
 """So many more connections a process has to a distributed database, for the queue alone."""
@@ -309,7 +314,6 @@ class Database:
 
     async def _made(self, driver: Driver) -> None:
         """Prepare a new connection."""
-        await json_as_text(driver)
         if self._distributed is None and await is_distributed(driver):
             self._settings = {**self._settings, **SHARD_SETTINGS}
             self._queue = Database(self._url, pool_size=QUEUE_CONNECTIONS, role=self._role, pooler_url=self._pooler_url)
@@ -317,6 +321,7 @@ class Database:
         self._distributed = self._queue is not None
         if self._distributed and not self._pooled:
             await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in SHARD_SETTINGS.items()))
+        await json_as_text(driver)
 
     async def _borrow(self) -> PoolConnectionProxy:
         """A connection that is set to the tenant that is acted for."""

@@ -47,9 +47,20 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The ports of a running cluster's nodes, the coordinator's first."""
+    """The ports of a running cluster's nodes, the coordinator's first, and the folder in which they are."""
 
     ports: tuple[int, ...]
+    folder: Path
+
+    @contextmanager
+    def without(self, node: int) -> Iterator[None]:
+        """Have a node stopped, as long as the block lasts."""
+        folder, user = self.folder / f"node{node}", _user()
+        _call(user, "pg_ctl", "stop", "-w", "-m", "fast", "-D", folder)
+        try:
+            yield
+        finally:
+            _call(user, "pg_ctl", "start", "-w", "-D", folder, "-l", folder / "log")
 
     def url(self, database: str, node: int = 0) -> str:
         """Return the URL of a database on a node."""
@@ -83,11 +94,17 @@ class Cluster:
 @contextmanager
 def running(workers: int) -> Iterator[Cluster]:
     """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
-    user = ROOTS_USER if os.geteuid() == 0 else None
+    user = _user()
     with data_folder() as folder, ExitStack() as started:
         if user:
             shutil.chown(folder, user)
-        yield Cluster(tuple(started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)))
+        ports = [started.enter_context(_node(folder / f"node{n}", user)) for n in range(workers + 1)]
+        yield Cluster(tuple(ports), folder)
+
+
+def _user() -> str | None:
+    """Who runs Postgres; None: whoever runs this."""
+    return ROOTS_USER if os.geteuid() == 0 else None
 
 
 @contextmanager

@@ -23,7 +23,8 @@ DOCUMENT = json.loads((ROOT / "openapi" / "palimpsest.json").read_text())
 PACKAGE = Path(palimpsest.__file__).parent
 SURFACE = {"fork_session": "fork", "rewind_session": "rewind", "stream_session": "stream"}
 """Operations whose method is more than the operation: a session comes of it, events do, or results are due no more."""
-ONLY_HEADERS = {"Idempotency-Key": "idempotency_key", "Last-Event-ID": "last_id"}
+ONLY_HEADERS = {"Idempotency-Key": "idempotency_key", "Last-Event-ID": "last_id", "Cache-Control": "with_options"}
+"""By which a caller sends them."""
 GIVEN: dict[str, Any] = {
     "sid": "a",
     "name": "n",

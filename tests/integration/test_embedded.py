@@ -20,13 +20,14 @@ from structlog.testing import capture_logs
 from app.store import embedded
 from tests.support.folders import data_folder
 
+pytestmark = pytest.mark.embedded("it is started, killed and found again")
+
 HOLDER = """
 import sys
 from pathlib import Path
 from typing import Any
 from app.store import embedded
 
-pytestmark = pytest.mark.embedded("it is started, killed and found again")
 server = embedded.start(Path(sys.argv[1]))
 print("started", flush=True)
 sys.stdin.read()

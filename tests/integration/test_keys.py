@@ -226,7 +226,7 @@ async def test_the_bootstrap_key_alone_closes_the_server(database: Database) -> 
     assert await tenants.authenticate("bootstrap-" + "k" * 20) == Caller(DEFAULT_TENANT, frozenset(SCOPES))
 
 
-IDS = ("call_id", "summary_id", "compaction_id", "delivery_id", "key_id", "kind", "other_id")
+IDS = ("call_id", "summary_id", "compaction_id", "delivery_id", "key_id", "kind", "other_id", "erasure_id")
 
 
 async def test_every_route_but_the_operators_own_needs_a_key(

@@ -145,6 +145,7 @@ SECRETS = {
     "database_url": "postgresql+asyncpg://u@h/d",
     "database_pooler_url": "postgresql+asyncpg://u@p/d",
     "read_database_url": "postgresql+asyncpg://u@r/d",
+    "encryption_key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
     "anthropic_api_key": "sk-ant",
     "openai_api_key": "sk-open",
 }

@@ -80,6 +80,13 @@ class NotFoundError(StatusError):
     status_of = 404
 
 
+class ContentsErasedError(StatusError):
+    """410: the key that the tenant's contents were sealed with was dropped. Nothing of them can be read again."""
+
+    status_of = 410
+    slug_of = "contents-erased"
+
+
 class RequestTimeoutError(StatusError):
     """408: the request took too long to arrive."""
 
