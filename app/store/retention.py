@@ -111,7 +111,7 @@ _PUT: Final = (
     f"INSERT INTO retention (tenant_id, {columns(Lifetimes)}) VALUES (:tenant_id, :session_days, :idle_days, "
     ":call_days, :compaction_days, :change_days, :delivery_days) ON CONFLICT (tenant_id) DO UPDATE SET "
     + ", ".join(f"{one.name} = excluded.{one.name}" for one in fields(Lifetimes))
-    + ", updated_at = now()"
+    + ", updated_at = excluded.updated_at"
 )
 
 

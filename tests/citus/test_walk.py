@@ -67,6 +67,4 @@ async def test_every_operation_succeeds(shards_url: str) -> None:
     there = {(method.upper(), path) for path, operations in paths.items() for method in operations}
     assert not sorted({(one.method, one.operation) for one in requests} ^ there)
     executed = {normal(one.sql) for one in log.statements()}
-    assert [
-        where for where, sql in in_the_code() if where in ON_SHARDS and not any(str(sql) in s for s in executed)
-    ] == []
+    assert {where for where, sql in in_the_code() if any(str(sql) in one for one in executed)} >= ON_SHARDS
