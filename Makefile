@@ -25,7 +25,7 @@ SPREAD := --numprocesses auto
 QUICK := "not slow and not long and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-shards bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
@@ -135,6 +135,9 @@ tables: setup ## write the table of knobs (docs/policies.md) and that of setting
 
 bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)
+
+bench-shards: setup ## appends and contexts a second on one Postgres, and in shards over three (needs `make citus`)
+	$(BIN)/python -m bench.shards
 
 bench-soak: setup ## half an hour of mixed load at 70% of capacity: what grows, fails or is lost; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.soak $(if $(RECORDINGS),--data $(RECORDINGS)) $(SOAK)
