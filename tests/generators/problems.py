@@ -9,6 +9,7 @@ from palimpsest_client.models import (
     AppendedOut,
     BodyTooLargeProblem,
     ConflictProblem,
+    ContentsErasedProblem,
     DuplicateCallProblem,
     EventsIn,
     ForbiddenProblem,
@@ -48,7 +49,7 @@ def append(client: AuthenticatedClient, body: EventsIn) -> int:
             raise ValueError(answer.detail)
         case UnknownCallProblem() | BodyTooLargeProblem() | TooManyEventsProblem() | MalformedHttpProblem():
             raise ValueError(answer.detail)
-        case ForbiddenProblem() | NotLocalProblem() | UnauthorizedProblem() | NotFoundProblem():
+        case ForbiddenProblem() | NotLocalProblem() | UnauthorizedProblem() | NotFoundProblem() | ContentsErasedProblem():
             raise PermissionError(answer.detail)
         case OverloadedProblem() | StoreUnavailableProblem() | TooManyRequestsProblem() | InternalProblem():
             raise TimeoutError(HTTPStatus(answer.status).phrase)

@@ -31,6 +31,8 @@ export function remedy(problem: Problem): string | number {
         case "/problems/overloaded":
         case "/problems/store-unavailable":
             return problem.status satisfies 503;
+        case "/problems/contents-erased":
+            return problem.status satisfies 410;
         case "/problems/body-too-large":
         case "/problems/forbidden":
         case "/problems/head-too-large":
