@@ -49,7 +49,9 @@ def append(client: AuthenticatedClient, body: EventsIn) -> int:
             raise ValueError(answer.detail)
         case UnknownCallProblem() | BodyTooLargeProblem() | TooManyEventsProblem() | MalformedHttpProblem():
             raise ValueError(answer.detail)
-        case ForbiddenProblem() | NotLocalProblem() | UnauthorizedProblem() | NotFoundProblem() | ContentsErasedProblem():
+        case ForbiddenProblem() | NotLocalProblem() | UnauthorizedProblem() | NotFoundProblem():
+            raise PermissionError(answer.detail)
+        case ContentsErasedProblem():
             raise PermissionError(answer.detail)
         case OverloadedProblem() | StoreUnavailableProblem() | TooManyRequestsProblem() | InternalProblem():
             raise TimeoutError(HTTPStatus(answer.status).phrase)
