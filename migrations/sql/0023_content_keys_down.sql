@@ -1,7 +1,7 @@
 DO $$
 BEGIN
-    IF EXISTS (SELECT FROM content_keys WHERE wrapped IS NOT NULL) THEN
-        RAISE EXCEPTION 'contents are sealed with these keys: without them nothing of them could be read again';
+    IF EXISTS (SELECT FROM content_keys) THEN
+        RAISE EXCEPTION 'contents are sealed with keys in content_keys, which the version before does not know';
     END IF;
 END
 $$;

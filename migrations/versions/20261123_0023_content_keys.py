@@ -21,6 +21,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it, unless it holds a key: all that is sealed with it would be lost."""
+    """Drop it, unless a key was ever made: the version before could read nothing of what is sealed."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0023_content_keys_down.sql")

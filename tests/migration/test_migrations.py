@@ -298,6 +298,21 @@ async def test_back_to_an_earlier_schema_and_forth(url: str) -> None:
     await migrate.check(url)
 
 
+@pytest.mark.parametrize("wrapped", [b"key", None])
+async def test_there_is_no_way_back_from_sealed_contents(url: str, wrapped: bytes | None) -> None:
+    await migrate.upgrade(url)
+    await run(url, "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 't')")
+    kept, dropped = ("'key'", "NULL") if wrapped else ("NULL", "now()")
+    await run(
+        url,
+        f"INSERT INTO content_keys (tenant_id, wrapped, dropped_at) SELECT tenant_id, {kept}, {dropped} FROM tenants",
+    )
+    before = await catalog(url)
+    with pytest.raises(migrate.MigrationFailed, match="contents are sealed"):
+        await migrate.downgrade(url, "0022")
+    assert await catalog(url) == before
+
+
 @pytest.mark.parametrize("schema", ["0019", "9999", "base", "-1", ""])
 async def test_there_is_no_way_back_to_what_is_not_earlier(url: str, schema: str) -> None:
     await on(url, partial(upgrade, to="0018"))
