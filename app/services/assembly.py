@@ -45,7 +45,8 @@ from app.store.engine import Database
 
 PLAN: Final = "plan"
 """The name of the span around planning."""
-ATTEMPTS_MAX: Final = 8
+ATTEMPTS_MAX: Final = 64
+"""Each attempt lost is an epoch that another process opened: who loses them all has met that many others at once."""
 BOUND_FACTOR: Final = 2
 """How much of the log is read beyond an epoch, in targets: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4

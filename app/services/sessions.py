@@ -6,6 +6,7 @@ from uuid import UUID
 
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.events import Json, canonical_json
+from app.core.log.lines import is_line, session_of
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
@@ -60,6 +61,8 @@ class Sessions:
             created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
             if not created:
                 await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
+        if metadata is not None and is_line(external_id):  # sessions are found by the row of their name
+            await self._change(tenant_id, session_of(external_id), None, None, metadata, None)
         return await sessions.shown(self._database, tenant_id, external_id), created
 
     async def _create(

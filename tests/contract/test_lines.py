@@ -231,3 +231,15 @@ async def test_a_redaction_reaches_every_line_that_shares_the_event(client: http
     await rewind(client, "s", 1)
     await ask(client, "DELETE", "s/events/1", status=204)
     assert "secret" not in str([await said(client, line) for line in ("s", "s@line.1", "s@line.2")])
+
+
+async def test_metadata_that_a_further_line_is_given_is_the_sessions(client: httpx.AsyncClient) -> None:
+    """By it the session is listed, and found for an erasure."""
+    said = [{"type": "user.message", "content": word} for word in ("one", "two")]
+    assert (await client.post("/v1/sessions/moved/events", json={"events": said})).is_success
+    assert (await client.post("/v1/sessions/moved/rewind", json={"to": 1})).is_success
+    assert (await client.post("/v1/sessions/moved/events", json={"events": said[1:]})).is_success
+    put = await client.put("/v1/sessions/moved", json={"metadata": {"user": "u-17"}})
+    assert put.json()["metadata"] == {"user": "u-17"}
+    listed = await client.get("/v1/sessions", params={"metadata": '{"user": "u-17"}'})
+    assert [one["id"] for one in listed.json()["items"]] == ["moved"], listed.text
