@@ -73,7 +73,10 @@ class Verdict:
 
 
 class Taught(NamedTuple):
-    """What a report taught about the call's model (`shared`) and view (`own`, of `version`); None where unchanged."""
+    """What is known of the call's model (`shared`), and what a report taught about its view (`own`, of `version`).
+
+    None where the model has no name, and where nothing was learned.
+    """
 
     shared: Calibration | None
     own: Learned | None
@@ -194,7 +197,11 @@ class Feedback:
         outcome: ReportedOutcome,
         overflow: Overflow | None,
     ) -> Taught | None:
-        """Learn from an outcome about the view and its model; None if it teaches nothing."""
+        """Learn from an outcome about the view and its model; None if it teaches nothing.
+
+        Reports of one model's calls do not wait for each other: what came while another was teaching the model teaches
+        its view alone, unless it refused the call. The model's samples are a sample of its calls.
+        """
         now = time.time()
         estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
@@ -203,8 +210,11 @@ class Feedback:
             return None
         shared: Calibration | None = None
         samples: tuple[Sample, ...] = ()
+        locked = False
         if call.model is not None:
-            shared, samples = await calibrations.lock(tx, tenant_id, call.model, estimator, margin)
+            wait = overflow is not None
+            taken = await calibrations.take(tx, tenant_id, call.model, estimator, margin, wait=wait)
+            shared, samples, locked = taken.known, taken.samples, taken.locked
         before, there = await outcomes.learned(tx, session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = started(call.model, estimator, margin)
@@ -215,8 +225,8 @@ class Feedback:
         own = with_point(before, point, margin) if _is_sane(point, call) else before
         own = replace(own, known=_limited(own.known, claim, point, overflow, believed=True))
         version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
-        if call.model is None or shared is None:
-            return Taught(None, own if version else None, version)
+        if call.model is None or shared is None or not locked:
+            return Taught(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
         if own.outside != before.outside:  # this session's samples are without these tokens from now on
             samples = (*(one for one in samples if one.source != source), *own.samples(source))

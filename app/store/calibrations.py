@@ -34,26 +34,40 @@ async def known(connection: Connection | Database, tenant_id: UUID, model: str |
     return tuple(map(calibration, rows))
 
 
-async def lock(
-    tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float
-) -> tuple[Calibration, tuple[Sample, ...]]:
-    """Return a calibration and its samples, oldest first, and lock them until the transaction ends.
+_READ: Final = (
+    f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
+    "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
+)
 
-    Without samples the ratio is 1 and the margin the estimator's own.
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A calibration and its samples, oldest first. Only who has it `locked` may save it."""
+
+    known: Calibration
+    samples: tuple[Sample, ...]
+    locked: bool
+
+
+async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float, *, wait: bool) -> Taken:
+    """Return a calibration and its samples, locked until the transaction ends, or as it was if another has it locked.
+
+    `wait`: until the other is done, instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
-    await tx.execute(
-        "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
-        "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
-        "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = calibrations.updated_at",
-        **key,
-        margin=own_margin,
-    )
-    row = await tx.fetchrow(
-        f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
-        "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator FOR UPDATE",
-        **key,
-    )
+    row = await tx.fetchrow(f"{_READ} FOR UPDATE{'' if wait else ' SKIP LOCKED'}", **key)
+    locked = row is not None
+    if row is None and not wait:
+        row = await tx.fetchrow(_READ, **key)
+    if row is None:
+        await tx.execute(
+            "INSERT INTO calibrations (tenant_id, model, estimator, samples, reported, ratio, margin) "
+            "VALUES (:tenant_id, :model, :estimator, '[]', 0, 1, :margin) "
+            "ON CONFLICT (tenant_id, model, estimator) DO UPDATE SET updated_at = calibrations.updated_at",
+            **key,
+            margin=own_margin,
+        )
+        row, locked = await tx.fetchrow(f"{_READ} FOR UPDATE", **key), True
     if row is None:
         raise RuntimeError("a calibration was deleted")
     *applied, accepted, accepted_at, claims, samples = row
@@ -63,7 +77,7 @@ async def lock(
         accepted_at=accepted_at,
         claims=tuple(Claim(*one) for one in json.loads(claims)),
     )
-    return known, tuple(_sample(*one) for one in json.loads(samples))
+    return Taken(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
 
 
 def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:

@@ -118,7 +118,8 @@ async def _loaded(
     seen.ticks = 0
     gc.collect()
     gc.freeze()
-    watch = Watch(place.pids(), place.postmaster, dsn(place.url), tuple(stack.http for stack in place.stacks))
+    apis = tuple(stack.http for stack in place.stacks)
+    watch = Watch(place.pids(), place.postmaster, dsn(place.url), apis, crowd.mean_kb)
     watching = asyncio.create_task(watch.run())
     listening = [asyncio.create_task(crowd.listening()) for _ in range(STREAMS)]
     begun = time.perf_counter()

@@ -4,14 +4,16 @@ import asyncio
 import json
 import re
 import time
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from random import Random
 from typing import Final
 
-from bench.agents.driver import TOKENS, anywhere
+from bench.agents.driver import TOKENS
 from bench.agents.sides import Ours, Whole
 from bench.agents.traffic import Life, body_of
 from bench.http import Spread
@@ -71,6 +73,7 @@ class Written:
     head: int = 0
     forks: int = 0
     calls: int = 0
+    chars: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +86,7 @@ class User:
     lives: Sequence[Life]
     seen: Seen
     chance: Random
-    life: int
+    life: int = 0
     born: int = 0
     now: Written | None = None
     call_id: str = ""
@@ -93,17 +96,21 @@ class User:
         """What a call of it is called."""
         return "whole list" if isinstance(self.side, Whole) else "context"
 
-    async def begin(self, share: float = 0.0) -> None:
-        """A new session, lived up to a share of its life, several calls at a time."""
+    async def begin(self, until: int = 0) -> None:
+        """A new session, lived up to a step of its life, several calls at a time."""
         self.born += 1
         life = self.lives[self.life]
         self.life = (self.life + 1) % len(self.lives)
         written = Written(f"{self.name}.{self.born}", life, head=len(life.head))
         await self.side.open(self.http, written.name, life)
         self.now = written
-        until = int(len(life.steps) * share)
         while written.steps < until:
             await self.call(min(STRIDE_CALLS, until - written.steps))
+
+    async def begin_at(self, life: int, step: int) -> None:
+        """A first session, at a step of a life."""
+        self.life = life
+        await self.begin(step)
 
     async def call(self, steps: int = 1) -> None:
         """Say what happened since the last call, ask for the context, and report what the call came to."""
@@ -122,6 +129,7 @@ class User:
             answer = await self.side.context(self.http, written.name)
         written.head = _number(_HEAD, answer)
         written.steps += len(some)
+        written.chars += sum(map(len, messages))
         written.calls += 1
         tokens, call = TOKENS.search(answer), _CALL.search(answer)
         if tokens is None or call is None or int(tokens[1]) > int(tokens[2]):
@@ -175,6 +183,14 @@ def _number(pattern: re.Pattern[bytes], answer: bytes) -> int:
     return int(found[1])
 
 
+def spread(lengths: Sequence[int], agents: int) -> list[tuple[int, int]]:
+    """Places (a life, a step of it) at even distances over lives of these lengths behind one another."""
+    ends = list(accumulate(lengths))
+    places = [number * ends[-1] // agents for number in range(agents)]
+    lives = [bisect_right(ends, place) for place in places]
+    return [(life, place - ends[life] + lengths[life]) for place, life in zip(places, lives, strict=True)]
+
+
 class Crowd:
     """All agents. Whoever is free does what is next; `ended` are sessions that have ended, and stay until erased."""
 
@@ -188,21 +204,27 @@ class Crowd:
         self.streamed = 0
 
     async def begin(self, agents: int) -> None:
-        """Have so many agents, each somewhere in its first life."""
+        """Have so many agents, each going through all lives again and again, spread evenly over these.
+
+        So the sessions are as long on average at one time as at another.
+        """
         for number in range(agents):
             side = self._sides[number % WHOLE_EVERY == 0]
             http = await Spread.connect(self._sides[0].ports, number)
-            life = number % len(self._lives)
-            self._users.append(
-                User(f"soak-{number}", side, http, self._lives, self._seen, Random(number), life),
-            )
-        await asyncio.gather(*[user.begin(anywhere(number)) for number, user in enumerate(self._users)])
+            self._users.append(User(f"soak-{number}", side, http, self._lives, self._seen, Random(number)))
+        places = spread([len(life.steps) for life in self._lives], agents)
+        await asyncio.gather(*[user.begin_at(*place) for user, place in zip(self._users, places, strict=True)])
         for user in self._users:
             self._free.put_nowait(user)
 
     def sessions(self) -> list[Written]:
         """All that are not erased."""
         return [*self.ended, *(user.now for user in self._users if user.now is not None)]
+
+    def mean_kb(self) -> float:
+        """What has been posted to a living session, on average."""
+        living = [user.now.chars for user in self._users if user.now is not None]
+        return sum(living) / max(1, len(living)) / 1024
 
     async def tick(self, due: float | None = None) -> None:
         """One thing that users do, by the first agent that is free; `due` is when it was to begin."""

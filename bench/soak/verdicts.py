@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.soak.flat import Bound, Series, quantile, trend
+from bench.soak.watch import SESSION
 
 MEMORY: Final = Bound(0.05, 12.0)
 POSTGRES: Final = Bound(0.10, 32.0)
 FILES: Final = Bound(0.0, 6.0)
 CONNECTIONS: Final = Bound(0.0, 6.0)
 QUEUE: Final = Bound(0.5, 20.0)
+SESSIONS: Final = Bound(0.1, 0.0)
+"""Where the load itself grows, nothing else says anything."""
 MIDDLE: Final = Bound(0.25, 3.0)
 TAIL: Final = Bound(0.5, 40.0)
 WINDOWS: Final = 30
@@ -45,6 +48,8 @@ def none(name: str, number: float) -> Verdict:
 
 def bound_of(name: str) -> Bound:
     """What a sampled quantity may grow by."""
+    if name == SESSION:
+        return SESSIONS
     if name.startswith("Postgres"):
         return POSTGRES
     if name.endswith("MB"):

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ WAITING_JOBS: Final = "jobs waiting"
 DEAD_JOBS: Final = "jobs dead"
 OVERDUE_JOBS: Final = "jobs overdue"
 WAITING: Final = "statements waiting for a connection"
+SESSION: Final = "posted to a living session, mean KB"
 POSTGRES: Final = "Postgres, private MB"
 _PRIVATE: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 _BUSY: Final = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -38,6 +39,7 @@ class Watch:
     postmaster: int
     dsn: str
     apis: tuple[httpx2.AsyncClient, ...]
+    mean_kb: Callable[[], float]
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     tables: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     begun: float = field(default_factory=time.perf_counter)
@@ -59,6 +61,7 @@ class Watch:
             process = psutil.Process(pid)
             self._add(f"{role}, MB", process.memory_info().rss / 2**20)
             self._add(f"{role}, open files", process.num_fds())
+        self._add(SESSION, self.mean_kb())
         self._add(POSTGRES, private_mb(self.postmaster))
         self._add(CONNECTIONS, await raw.fetchval(_BUSY))
         waiting = 0.0

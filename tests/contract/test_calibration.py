@@ -1,5 +1,6 @@
 """Calibration: what providers report makes estimates right and contexts fit, whatever their tokenizers count."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -7,6 +8,7 @@ import pytest
 
 from app.settings import Settings
 from app.store import views
+from app.store.engine import Database
 from tests.conftest import serving
 from tests.contract.loop import Loop
 from tests.support.counting import WITH_NUMBERS, WITHOUT_NUMBERS, Provider, counting
@@ -308,3 +310,21 @@ async def test_what_is_known_can_be_forgotten(client: httpx.AsyncClient) -> None
     new = Loop(client, Provider(1.0), "new", model="b")
     await new.append(TALK)
     assert (await new.context())["tokens"]["calibration"] is None
+
+
+async def test_reports_do_not_wait_for_another_that_teaches_the_same_model(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    made = await told(client, "a", {"usage": {"input_tokens": 900}}, model="m")
+    async with database.transaction() as other:
+        await other.fetch("SELECT FROM calibrations WHERE model = 'm' FOR UPDATE")
+        for sid in ("a", "b"):
+            await told(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
+        refusal = asyncio.create_task(told(client, "b", refused(9_000), model="m"))  # teaches all, so it waits
+        own = (await client.post("/v1/sessions/a/context", json={"max_tokens": WINDOW, "model": "m"})).json()
+        assert own["tokens"]["calibration"]["ratio"] > 1
+        assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 1
+        assert not refusal.done()
+    await refusal
+    await told(client, "b", {"usage": {"input_tokens": 900}}, model="m")
+    assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 2

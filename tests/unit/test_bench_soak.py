@@ -11,7 +11,7 @@ from app.recordings import neutral
 from bench.agents.traffic import a_life
 from bench.soak import checks, verdicts
 from bench.soak.flat import Bound, Series, trend
-from bench.soak.mix import Written
+from bench.soak.mix import Written, spread
 from bench.soak.verdicts import by_window, none, of_series, table
 from bench.soak.wire import Listener
 from tests.unit.test_bench_agents import LINE
@@ -68,6 +68,19 @@ def test_a_trend_in_figures() -> None:
 @pytest.mark.parametrize("few", [[], [(0.0, 1.0)], [(0.0, 1.0), (1.0, 9.0), (2.0, 9.0)]], ids=len)
 def test_too_few_samples_say_nothing(few: Series) -> None:
     assert trend(few, BOUND).flat is None
+
+
+def test_agents_are_spread_evenly_over_all_lives() -> None:
+    assert spread([2, 6], 4) == [(0, 0), (1, 0), (1, 2), (1, 4)]
+    assert spread([3], 6) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2), (0, 2)]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=9))
+def test_so_spread_the_sessions_are_as_long_at_one_time_as_at_another(lengths: list[int]) -> None:
+    """Each place is taken by one of so many agents as there are places; all go on by a step."""
+    total = sum(lengths)
+    places = spread(lengths, total)
+    assert sorted(places) == [(life, step) for life, length in enumerate(lengths) for step in range(length)]
 
 
 def test_latencies_are_taken_by_the_minute_of_half_an_hour_or_by_parts_of_less() -> None:
