@@ -1,0 +1,120 @@
+"""What the commands share: settings from flags, the database that these name, and failures as one line."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from app import serve as serving
+from app import telemetry
+from app.core.errors import ContextError
+from app.remote.stopping import stop
+from app.settings import InvalidSetting, Settings, load
+
+if TYPE_CHECKING:
+    from app.store.embedded import EmbeddedPostgres
+    from app.store.engine import Database
+
+DataDir = Annotated[Path | None, typer.Option(help="Folder of the embedded Postgres (PALIMPSEST_DATA_DIR).")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="A Postgres of your own instead of the embedded one (PALIMPSEST_DATABASE_URL).")
+]
+
+_T = TypeVar("_T")
+
+
+def settings_of(**given: object) -> Settings:
+    """The settings, from flags and then the environment; stop with a line that names the variable of a bad one."""
+    try:
+        settings = load(**given)
+    except InvalidSetting as error:
+        stop(str(error))
+    telemetry.configure(settings)
+    return settings
+
+
+@contextmanager
+def database_of(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
+    """The URL of the database in the settings, or else of the embedded one, and that one; it is stopped at the end.
+
+    With `shared`, the embedded one may already be running under another process, and is then left to it.
+    """
+    if settings.database_url is not None:
+        yield settings.database_url, None
+        return
+    try:
+        from app.store import embedded
+    except ImportError:  # the container image does not include it
+        stop("there is no embedded Postgres here: set PALIMPSEST_DATABASE_URL")
+
+    postgres = None
+    try:
+        postgres = embedded.start(settings.data_dir)
+    except embedded.DataDirInUse as error:
+        if not shared:
+            stop(str(error))
+    except embedded.CannotStart as error:
+        stop(str(error))
+    except OSError as error:
+        stop(f"cannot use the data folder {settings.data_dir}: {error.strerror}")
+    if postgres is None:
+        yield embedded.url(settings.data_dir), None
+        return
+    try:
+        yield postgres.url, postgres
+    finally:
+        serving.stop_undisturbed()
+        postgres.stop()
+
+
+def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
+    """Call `use` with a database on which an operator sees every tenant's rows, as the login that owns the tables."""
+    from app.store import walls
+    from app.store.engine import Database
+
+    async def on(url: str) -> None:
+        await serving.prepare(url, upgrade=settings.database_url is None)
+        try:
+            await walls.check_owner(url)
+        except walls.NoWalls as error:
+            raise serving.CannotServe(str(error)) from None
+        database = Database(url, pool_size=1, role=None)
+        try:
+            await use(database)
+        finally:
+            await database.close()
+
+    with database_of(settings, shared=True) as (url, _):
+        run(on(url))
+
+
+def require_database(settings: Settings) -> Settings:
+    """The settings if their database exists, else stop: a command that only reads must not create one."""
+    if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
+        stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
+    return settings
+
+
+def require_url(settings: Settings) -> str:
+    """The URL in the settings; stop if there is none."""
+    if settings.database_url is None:
+        stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
+    return settings.database_url
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run it to its end; stop with a line if it cannot be done."""
+    or_stop(lambda: asyncio.run(work))
+
+
+def or_stop(work: Callable[[], _T]) -> _T:
+    """What `work` returns; stop with a line if it cannot be done."""
+    try:
+        return work()
+    except serving.CannotServe as error:
+        stop(str(error))
+    except ContextError as error:
+        stop(error.detail)

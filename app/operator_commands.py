@@ -1,0 +1,171 @@
+"""What an operator asks of a database by hand: API keys, the keys of contents, and how long data is kept."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from app.command_line import DatabaseUrl, DataDir, on_database, require_database, settings_of
+from app.remote.stopping import stop
+
+if TYPE_CHECKING:
+    from app.store.engine import Database
+    from app.store.keys import KeyRow
+
+keys = typer.Typer(no_args_is_help=True, help="API keys. Only their hashes are stored.")
+contents = typer.Typer(no_args_is_help=True, help="The keys that contents are sealed with.")
+
+
+@keys.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    tenant: Annotated[str, typer.Option(help="Whose data it opens; made if new.")] = "default",
+    scope: Annotated[list[str] | None, typer.Option(help="ingest, read, audit or admin; repeatable.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="Until when it works, as 2027-01-31 or 2027-01-31T12:00:00Z; else for ever.")
+    ] = None,
+    session_prefix: Annotated[
+        str | None, typer.Option(help="It is for sessions whose names begin so; else for all.")
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
+    from app.services.tenants import Tenants
+
+    until = _parse_time(expires)
+
+    async def create(database: "Database") -> None:
+        made = await Tenants(database, None).create_key(
+            tenant, name, scope or ["ingest", "read"], expires_at=until, session_prefix=session_prefix
+        )
+        typer.echo(f"{made.secret}")
+        typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
+
+    on_database(settings_of(data_dir=data_dir, database_url=database_url), create)
+
+
+@keys.command("list")
+def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """All keys, never their secrets."""
+    from app.store import keys as key_store
+
+    async def show(database: "Database") -> None:
+        for key in await key_store.page(database):
+            used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
+            bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
+            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
+
+    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
+
+
+@keys.command("revoke")
+def revoke_key(
+    key_id: Annotated[UUID, typer.Argument(help="As `keys list` shows it.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Stop a key from working, within two seconds everywhere."""
+    from app.store import keys as key_store
+
+    async def revoke(database: "Database") -> None:
+        if not await key_store.revoke(database, key_id):
+            stop(f"there is no working key {key_id}")
+
+    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), revoke)
+
+
+@contents.command("new-key")
+def new_operator_key() -> None:
+    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere: without it no content can be read."""
+    from cryptography.fernet import Fernet
+
+    typer.echo(Fernet.generate_key().decode("ascii"))
+
+
+@contents.command("list")
+def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """The tenants whose contents are sealed, and those whose key was dropped."""
+    from app.store import content_keys
+
+    async def show(database: "Database") -> None:
+        for key in await content_keys.every(database):
+            state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
+            typer.echo(f"{key.tenant}  {state}")
+
+    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
+
+
+@contents.command("rewrap")
+def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Wrap all tenants' keys by the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be taken out of it."""
+    from app.services.keyring import rewrap
+
+    settings = require_database(settings_of(data_dir=data_dir, database_url=database_url))
+    if settings.encryption_key is None:
+        stop("PALIMPSEST_ENCRYPTION_KEY is not set")
+    operator = settings.encryption_key.get_secret_value()
+
+    async def wrap(database: "Database") -> None:
+        typer.echo(f"wrapped the keys of {await rewrap(database, operator)} tenants")
+
+    on_database(settings, wrap)
+
+
+@contents.command("drop-key")
+def drop_content_key(
+    tenant: Annotated[str, typer.Argument(help="The tenant whose contents are erased.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Erase the sealed contents of a tenant for good, in the database and in all of its backups made since."""
+    from app.store import content_keys
+
+    async def drop(database: "Database") -> None:
+        if not await content_keys.drop(database, tenant):
+            stop(f"tenant {tenant!r} has no content key")
+        typer.echo(f"the key of tenant {tenant!r} is gone; every process knows within two seconds")
+
+    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), drop)
+
+
+def retention(
+    tenant: Annotated[str, typer.Option(help="Whose data it is about.")] = "default",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: for ever. Repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
+    names: Annotated[int, typer.Option(min=1, help="How many sessions a dry run prints by name, oldest first.")] = 20,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show or change for how many days a tenant's data is kept."""
+    from app import retention_report
+
+    async def use(database: "Database") -> None:
+        async for line in retention_report.lines(database, tenant, rule or (), names if dry_run else None):
+            typer.echo(line)
+
+    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), use)
+
+
+def _state(key: "KeyRow") -> str:
+    if key.revoked_at is not None:
+        return f"revoked {key.revoked_at:%Y-%m-%d}"
+    if key.expires_at is None:
+        return "works"
+    word = "expired" if key.expires_at <= datetime.now(UTC) else "works until"
+    return f"{word} {key.expires_at:%Y-%m-%dT%H:%MZ}"
+
+
+def _parse_time(given: str | None) -> datetime | None:
+    """Parse a time, in UTC if it names no zone; stop if it is none."""
+    if given is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(given)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")
