@@ -56,6 +56,15 @@ _TELLING: Final = (
     "compactions_change_begun ON compactions",
 )
 
+_OWN: Final = "tenant_id = nullif(current_setting('palimpsest.tenant', true), '')::uuid"
+# Who writes to a table that is on every node must be allowed to change its rows. The policies of this one let nobody.
+_NOT_CHANGED: Final = (
+    "DROP POLICY palimpsest_tenant ON content_keys",
+    f"CREATE POLICY palimpsest_tenant ON content_keys FOR SELECT USING ({_OWN})",
+    f"CREATE POLICY palimpsest_tenant_new ON content_keys FOR INSERT WITH CHECK ({_OWN})",
+    f"GRANT UPDATE ON content_keys TO {ROLE}",
+)
+
 _TABLES: Final = """
 SELECT c.relname::text AS name, EXISTS (SELECT FROM pg_policy WHERE polrelid = c.oid) AS walled, EXISTS (
     SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'session_id' AND NOT attisdropped) AS sessions_own
@@ -159,11 +168,8 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
         _LIVE,
         *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in _TELLING),
         # Citus takes no subquery in a policy.
-        *(
-            f"ALTER POLICY palimpsest_tenant ON {name} "
-            "USING (tenant_id = nullif(current_setting('palimpsest.tenant', true), '')::uuid)"
-            for name in (*where.copied, *where.sharded)
-        ),
+        *(f"ALTER POLICY palimpsest_tenant ON {name} USING ({_OWN})" for name in (*where.copied, *where.sharded)),
+        *_NOT_CHANGED,
         *(f"ALTER TABLE {key['on_table']} DROP CONSTRAINT {key['name']}" for key in keys),
         *(f"SELECT create_reference_table('{name}')" for name in where.copied),
         f"SELECT create_distributed_table('{ROOT}', 'session_id')",

@@ -1,8 +1,9 @@
 """Contents sealed with a key of each tenant: nobody reads them in the database, and nobody at all once it is gone."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import asyncpg
 import httpx
 import pytest
 from cryptography.fernet import Fernet
@@ -10,9 +11,10 @@ from cryptography.fernet import Fernet
 from app.core.errors import StoreUnavailable
 from app.services import keyring
 from app.services.keyring import rewrap
+from app.services.tenants import DEFAULT_TENANT
 from app.settings import InvalidSetting, Settings, load
 from app.store import content_keys
-from app.store.engine import Database
+from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import serving
 from tests.contract.test_gateway_passing import holding
@@ -172,3 +174,17 @@ def test_what_is_no_key_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", "a word")
     with pytest.raises(InvalidSetting, match="PALIMPSEST_ENCRYPTION_KEY must be a key"):
         load()
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE content_keys SET wrapped = NULL, dropped_at = now()", "DELETE FROM content_keys"]
+)
+async def test_a_server_cannot_take_a_tenants_key_away(
+    application: Database, database: Database, statement: str
+) -> None:
+    with acting_for(DEFAULT_TENANT):
+        await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
+        with suppress(asyncpg.InsufficientPrivilegeError):  # of a distributed database it finds no row to change
+            await application.execute(statement)
+    [row] = await database.fetch("SELECT wrapped FROM content_keys")
+    assert row["wrapped"] == b"wrapped"
