@@ -34,6 +34,7 @@ async def known(connection: Connection | Database, tenant_id: UUID, model: str |
     return tuple(map(calibration, rows))
 
 
+_ON_NODES: Final = 0x70616C696361  # the key of an advisory lock on the coordinator
 _READ: Final = (
     f"SELECT {COLUMNS}, c.accepted_tokens, c.accepted_at, c.claims, c.samples FROM calibrations c "
     "WHERE c.tenant_id = :tenant_id AND c.model = :model AND c.estimator = :estimator"
@@ -55,7 +56,9 @@ async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_
     `wait`: until the other is done, instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
-    row = await tx.fetchrow(f"{_READ} FOR UPDATE{'' if wait else ' SKIP LOCKED'}", **key)
+    row = None
+    if await _may_lock(tx, wait):
+        row = await tx.fetchrow(f"{_READ} FOR UPDATE{'' if wait else ' SKIP LOCKED'}", **key)
     locked = row is not None
     if row is None and not wait:
         row = await tx.fetchrow(_READ, **key)
@@ -78,6 +81,15 @@ async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_
         claims=tuple(Claim(*one) for one in json.loads(claims)),
     )
     return Taken(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
+
+
+async def _may_lock(tx: Connection, wait: bool) -> bool:
+    """Whether to lock a row; over several nodes, where each lock is on the table, it is one transaction's turn."""
+    if not await tx.distributed():
+        return True
+    turn = "pg_advisory_xact_lock(:key) IS NOT NULL" if wait else "pg_try_advisory_xact_lock(:key)"
+    row = await tx.fetchrow(f"SELECT {turn} AS mine", key=_ON_NODES)
+    return bool(row and row["mine"])
 
 
 def _sample(counted: int, reported: int, least: int = 0, at: float = 0.0, source: str = "") -> Sample:

@@ -29,6 +29,7 @@ SHARDS: Final = 8
 CLIENTS: Final = (1, 8)
 EVENTS: Final = 60
 """Of a session before its first context: the window is full by then."""
+USAGE: Final = json.dumps({"usage": {"input_tokens": 9_000, "output_tokens": 100}}).encode()
 _numbers = itertools.count()
 
 
@@ -63,10 +64,26 @@ class Side:
             before=lambda: http.request("POST", f"/v1/sessions/{name}/events", _events(1)),
         )
 
+    async def outcome(self) -> Operation:
+        """The outcome of a call of a session of one's own; all are of one model."""
+        http, name = await self.session(EVENTS)
+        path = f"/v1/sessions/{name}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
+        calls: list[str] = []
+
+        async def another() -> None:
+            await http.request("POST", f"/v1/sessions/{name}/events", _events(1))
+            calls.append(json.loads(await http.request("GET", path))["call_id"])
+
+        return Operation(
+            call=lambda: http.request("POST", f"/v1/sessions/{name}/calls/{calls[-1]}/outcome", USAGE),
+            before=another,
+        )
+
     async def play(self, count: int, *, counts: bool) -> None:
         """One round of each operation."""
         for clients in CLIENTS:
-            for name, make in (("append", self.append), ("append and context", self.context)):
+            operations = {"append": self.append, "append and context": self.context, "outcome": self.outcome}
+            for name, make in operations.items():
                 began = time.perf_counter()
                 times = await closed_loop(make, clients, count)
                 if counts:

@@ -6,8 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.services.tenants import DEFAULT_TENANT
 from app.settings import Settings
-from app.store import views
+from app.store import calibrations, views
 from app.store.engine import Database
 from tests.conftest import serving
 from tests.contract.loop import Loop
@@ -317,7 +318,7 @@ async def test_reports_do_not_wait_for_another_that_teaches_the_same_model(
 ) -> None:
     made = await told(client, "a", {"usage": {"input_tokens": 900}}, model="m")
     async with database.transaction() as other:
-        await other.fetch("SELECT FROM calibrations WHERE model = 'm' FOR UPDATE")
+        assert (await calibrations.take(other, DEFAULT_TENANT, "m", "heuristic", 0.1, wait=False)).locked
         for sid in ("a", "b"):
             await told(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
         refusal = asyncio.create_task(told(client, "b", refused(9_000), model="m"))  # teaches all, so it waits
