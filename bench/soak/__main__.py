@@ -96,6 +96,9 @@ async def soak(given: argparse.Namespace) -> bool:
         print(f"capacity: {capacity:.1f} things a second; {given.share:.0%} of it for {given.minutes:g} minutes\n")
         _say("the load begins")
         found, watch, begun = await _loaded(place, crowd, seen, capacity * given.share, seconds)
+        if given.json is not None:
+            series = {**watch.series, **{f"{name}, MB": one for name, one in watch.tables.items()}}
+            given.json.write_text(json.dumps({"begun": begun, "series": series, "times": seen.times}) + "\n")
         _say("the load is over")
         await side.idle()
         found += await _checked(place, crowd, given.format)
@@ -104,9 +107,6 @@ async def soak(given: argparse.Namespace) -> bool:
     found = [verdicts.none("requests that failed or were refused", failed), *found]
     print(verdicts.table(found), "\n\n", verdicts.sizes(watch.tables), "\n", sep="")
     print("\n".join(seen.failures))
-    if given.json is not None:
-        series = {**watch.series, **{f"{name}, MB": one for name, one in watch.tables.items()}}
-        given.json.write_text(json.dumps({"begun": begun, "series": series, "times": seen.times}) + "\n")
     return all(one.flat is not False for one in found)
 
 
@@ -138,7 +138,8 @@ async def _loaded(
         flush=True,
     )
     exact = {"jobs dead", "jobs overdue"}
-    found = [
+    found = [verdicts.few("scrapes of `/metrics` without the queue's figures", watch.untold, watch.scrapes)]
+    found += [
         verdicts.none(name, max(value for _, value in series))
         if name in exact
         else verdicts.of_series(name, series, verdicts.bound_of(name))

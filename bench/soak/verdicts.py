@@ -16,6 +16,7 @@ SESSIONS: Final = Bound(0.1, 0.0)
 """Where the load itself grows, nothing else says anything."""
 MIDDLE: Final = Bound(0.25, 3.0)
 TAIL: Final = Bound(0.5, 40.0)
+FEW: Final = 0.01
 WINDOWS: Final = 30
 """Latencies are looked at by the minute of half an hour, or as many parts of less."""
 WINDOW_LEAST: Final = 5.0
@@ -39,6 +40,11 @@ def of_series(name: str, series: Series, bound: Bound) -> Verdict:
     """Whether a quantity is flat."""
     found = trend(series, bound)
     return Verdict(name, found.first, found.last, found.per_hour, found.allowed_per_hour, found.flat)
+
+
+def few(name: str, number: int, of: int) -> Verdict:
+    """Whether there was little of what there should not be, as a share of all."""
+    return Verdict(name, None, number, None, of * FEW, number <= of * FEW)
 
 
 def none(name: str, number: float) -> Verdict:
@@ -89,9 +95,9 @@ def table(verdicts: Sequence[Verdict]) -> str:
     ]
     for one in verdicts:
         cells = [_figure(value) for value in (one.first, one.last, one.per_hour, one.allowed)]
-        said = {True: "flat" if one.first is not None else "none", False: "**not flat**", None: "too little to say"}
-        if one.first is None and one.flat is False:
-            said[False] = "**some**"
+        said = {True: "flat", False: "**not flat**", None: "too little to say"}
+        if one.first is None:
+            said |= {True: "few", False: "**many**"} if one.allowed else {True: "none", False: "**some**"}
         lines.append(f"| {one.name} | {' | '.join(cells)} | {said[one.flat]} |")
     return "\n".join(lines)
 

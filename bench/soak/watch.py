@@ -23,6 +23,11 @@ OVERDUE_JOBS: Final = "jobs overdue"
 WAITING: Final = "statements waiting for a connection"
 SESSION: Final = "posted to a living session, mean KB"
 POSTGRES: Final = "Postgres, private MB"
+JOBS: Final = {
+    "palimpsest_jobs waiting": WAITING_JOBS,
+    "palimpsest_jobs dead": DEAD_JOBS,
+    "palimpsest_jobs_overdue": OVERDUE_JOBS,
+}
 _PRIVATE: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 _BUSY: Final = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
 _TABLES: Final = """
@@ -42,6 +47,9 @@ class Watch:
     mean_kb: Callable[[], float]
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     tables: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    scrapes: int = 0
+    untold: int = 0
+    """Scrapes without the queue's figures: a process leaves them out if the database takes too long to tell them."""
     begun: float = field(default_factory=time.perf_counter)
 
     async def run(self) -> None:
@@ -64,16 +72,13 @@ class Watch:
         self._add(SESSION, self.mean_kb())
         self._add(POSTGRES, private_mb(self.postmaster))
         self._add(CONNECTIONS, await raw.fetchval(_BUSY))
-        waiting = 0.0
-        jobs: dict[str, float] = {}
-        for http in self.apis:
-            found = await metrics(http)
-            waiting += found.get("palimpsest_pool_waiting", 0.0)
-            jobs = found  # every process tells the same
-        self._add(WAITING, waiting)
-        self._add(WAITING_JOBS, jobs["palimpsest_jobs waiting"])
-        self._add(DEAD_JOBS, jobs["palimpsest_jobs dead"])
-        self._add(OVERDUE_JOBS, jobs["palimpsest_jobs_overdue"])
+        scraped = [await metrics(http) for http in self.apis]
+        self._add(WAITING, sum(one.get("palimpsest_pool_waiting", 0.0) for one in scraped))
+        told = [one for one in scraped if JOBS.keys() <= one.keys()]
+        self.scrapes += len(scraped)
+        self.untold += len(scraped) - len(told)
+        for metric, name in JOBS.items() if told else ():
+            self._add(name, told[-1][metric])  # every process tells the same
         if tables:
             at = time.perf_counter() - self.begun
             for row in await raw.fetch(_TABLES):

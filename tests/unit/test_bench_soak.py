@@ -12,7 +12,7 @@ from bench.agents.traffic import a_life
 from bench.soak import checks, verdicts
 from bench.soak.flat import Bound, Series, trend
 from bench.soak.mix import Written, spread
-from bench.soak.verdicts import by_window, none, of_series, table
+from bench.soak.verdicts import by_window, few, none, of_series, table
 from bench.soak.wire import Listener
 from tests.unit.test_bench_agents import LINE
 
@@ -100,6 +100,8 @@ def test_the_table_says_what_is_not_as_it_must_be() -> None:
         of_series("seldom", [], BOUND),
         none("lost", 0),
         none("failed", 2),
+        few("late", 1, 100),
+        few("untold", 2, 100),
     ]
     rows = [[cell.strip() for cell in line.split("|")] for line in table(found).splitlines()[2:]]
     assert {row[1]: row[-2] for row in rows} == {
@@ -108,6 +110,8 @@ def test_the_table_says_what_is_not_as_it_must_be() -> None:
         "seldom": "too little to say",
         "lost": "none",
         "failed": "**some**",
+        "late": "few",
+        "untold": "**many**",
     }
 
 
