@@ -13,10 +13,10 @@ from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import search
 from app.store.engine import Database
 from app.store.sessions import session_key
+from tests.support.waiting import waiting
 
 S = "/v1/sessions/s"
 WINDOW = {"max_tokens": 2_500}
-WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 LINES = "\n".join(f"line {n} of the log of the build says nothing of note" for n in range(60))
 
 
@@ -170,7 +170,7 @@ async def test_a_redaction_waits_for_who_is_indexing_that_event(client: httpx.As
         events = await search.unindexed(tx, own, at, 100, 100_000)
         redacting = asyncio.create_task(client.delete(f"{S}/events/3"))
         async with asyncio.timeout(20):
-            while not await database.fetch(WAITING):
+            while not await waiting(database):
                 pass
         await search.add(tx, own, DEFAULT_TENANT, [e for e in map(entry, events) if e], events[-1].seq)
     assert (await redacting).status_code == 204

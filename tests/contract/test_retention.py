@@ -16,6 +16,7 @@ from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from app.worker.retention import apply_all
 from tests.contract.test_context import append, rounds
+from tests.support.backdating import earlier
 
 EVENT = {"type": "user.message", "content": "hello"}
 FOR_EVER: dict[str, Any] = {
@@ -51,7 +52,7 @@ async def aged(database: Database, days: float, *names: str) -> None:
             ("changes", ("created_at",)),
             ("compactions", ("created_at", "finished_at")),
         ):
-            moved = ", ".join(f"{one} = {one} - make_interval(secs => :seconds)" for one in columns)
+            moved = ", ".join(earlier(one, "make_interval(secs => :seconds)") for one in columns)
             await tx.execute(
                 f"UPDATE {table} SET {moved} WHERE session_id = ANY(:keys::uuid[])", keys=keys, seconds=days * 86_400
             )

@@ -9,13 +9,15 @@ import httpx
 import pytest
 
 from app.core.errors import StoreUnavailable
+from app.services.tenants import DEFAULT_TENANT
 from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import TRIES, Database
+from app.store.sessions import session_key
+from tests.support.waiting import waiting
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"
 
-LOCKED = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1 AND wait_event_type = 'Lock'"
 
 Operator = asyncpg.Connection
 
@@ -101,19 +103,21 @@ async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, 
     event = {"events": [{"type": "user.message", "content": "hello"}]}
     await client.post("/v1/sessions/locked/events", json=event)
     async with operator.transaction():
-        await operator.execute("SELECT FROM sessions WHERE external_id = 'locked' FOR UPDATE")
-        waiting = [
+        await operator.execute(
+            "SELECT FROM sessions WHERE session_id = $1 FOR UPDATE", session_key(DEFAULT_TENANT, "locked")
+        )
+        held_up = [
             asyncio.create_task(client.post("/v1/sessions/locked/events", json=event))
             for _ in range(2 * Settings().pool_size)
         ]
-        while not await operator.fetch(LOCKED, operator.get_server_pid()):
+        while not await waiting(operator):
             pass
         others = await asyncio.gather(
             *(client.post(f"/v1/sessions/other-{number}/events", json=event) for number in range(8))
         )
         assert {answer.status_code for answer in others} == {201}
-        assert not any(task.done() for task in waiting)
-    assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {201}
+        assert not any(task.done() for task in held_up)
+    assert {answer.status_code for answer in await asyncio.gather(*held_up)} == {201}
 
 
 @pytest.mark.parametrize("setting", ["default_transaction_read_only = on", "statement_timeout = 1", "lock_timeout = 1"])

@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import httpx
@@ -16,12 +16,13 @@ from app.api.routes import stream as route
 from app.services import stream as service
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
-from app.store import dsn, keys
+from app.store import compactions, dsn, keys
 from app.store import stream as store
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conftest import serving
 from tests.support.sse import Event, streaming, take
+from tests.support.waiting import waiting
 
 SESSION = "/v1/sessions/s"
 STREAM = f"{SESSION}/stream"
@@ -316,12 +317,7 @@ async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
                 " body) SELECT session_id, tenant_id, 2, turn, type, pinned, is_error, 0, cum_tokens, body FROM events"
             )
         else:
-            await tx.execute(
-                "INSERT INTO compactions (session_id, tenant_id, id, state, reason) "
-                "VALUES (:key, :tenant, gen_random_uuid(), 'running', 'requested')",
-                key=KEY,
-                tenant=DEFAULT_TENANT,
-            )
+            await compactions.schedule(tx, KEY, DEFAULT_TENANT, uuid4(), "requested")
 
         async def first() -> Event:
             async with streaming(server, STREAM, after=1) as events:
@@ -330,11 +326,7 @@ async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
         reading = asyncio.create_task(first())
 
         async def it_waits() -> bool:
-            row = await database.fetchrow(
-                "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-                "AND query LIKE '%streamed_until%' AND datname = current_database()"
-            )
-            return bool(row and row["n"])
+            return await waiting(database, "streamed_until") > 0
 
         await until(it_waits)
         assert not reading.done()
@@ -407,11 +399,7 @@ async def test_a_reader_that_is_gone_does_not_undo_the_lease_that_others_wait_fo
                 return seqs(await take(events, 1))[0]
 
         async def waits() -> bool:
-            row = await database.fetchrow(
-                "SELECT count(*) AS n FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-                "AND query LIKE '%streamed_until%' AND datname = current_database()"
-            )
-            return bool(row and row["n"] == 1)
+            return await waiting(database, "streamed_until") == 1
 
         gone = asyncio.create_task(first())
         await until(waits)

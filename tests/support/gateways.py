@@ -20,12 +20,14 @@ AT_ONCE: Final = {"summarize": {"enabled": False}}
 """A policy by which no retry waits for a summary: there is no worker here."""
 SETTLED_SECONDS: Final = 20
 """More than it takes to write what is written behind an answer."""
-TELL: Final = """
-CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS
-  $$ BEGIN PERFORM pg_notify('changed', ''); RETURN NULL; END $$;
-CREATE TRIGGER tell AFTER INSERT ON events EXECUTE FUNCTION tell();
-CREATE TRIGGER tell AFTER INSERT OR UPDATE ON model_calls EXECUTE FUNCTION tell();
-"""
+TELL: Final = (
+    "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('changed', ''); "
+    "RETURN NULL; END $$",
+    "CREATE TRIGGER tell AFTER INSERT ON events EXECUTE FUNCTION tell()",
+    "CREATE TRIGGER tell AFTER INSERT OR UPDATE ON model_calls EXECUTE FUNCTION tell()",
+)
+LOOK_SECONDS: Final = 0.05
+"""Where tables lie on other nodes, which tell the coordinator of nothing: how often to look instead."""
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -88,10 +90,22 @@ async def behind(database_url: str) -> AsyncIterator[Behind]:
     connection = await asyncpg.connect(for_asyncpg(database_url))
     try:
         await connection.add_listener("changed", lambda *_: changed.set())
-        await connection.execute(TELL)
+        if await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL"):
+            looking = asyncio.create_task(_ticking(changed))
+            yield Behind(changed)
+            looking.cancel()
+            return
+        for statement in TELL:
+            await connection.execute(statement)
         yield Behind(changed)
     finally:
         await connection.close()
+
+
+async def _ticking(changed: asyncio.Event) -> None:
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        changed.set()
 
 
 async def events_of(http: httpx.AsyncClient) -> list[Json]:
