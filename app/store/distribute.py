@@ -2,7 +2,8 @@
 
 Everything with a `session_id` is sharded by it and lies with its session. What belongs to a tenant is copied to every
 node (reference tables). The queue and the revision of the schema stay on the coordinator. All of it is one transaction,
-which is undone unless every hot statement goes to one shard then.
+which is undone unless every hot statement goes to one shard then. Done again, it places the tables that a later
+migration has made.
 """
 
 import re
@@ -57,6 +58,17 @@ _TELLING: Final = (
 )
 
 _OWN: Final = "tenant_id = nullif(current_setting('palimpsest.tenant', true), '')::uuid"
+# Citus takes no subquery in a policy; so migrations to come make none.
+_WALL: Final = f"""
+CREATE OR REPLACE FUNCTION palimpsest_wall(tenants_own regclass) RETURNS VOID LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $$
+BEGIN
+    EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', tenants_own);
+    EXECUTE format('CREATE POLICY palimpsest_tenant ON %s USING ({_OWN.replace("'", "''")})', tenants_own);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO {ROLE}', tenants_own);
+END
+$$
+"""
 # Who writes to a table that is on every node must be allowed to change its rows. The policies of this one let nobody.
 _NOT_CHANGED: Final = (
     "DROP POLICY palimpsest_tenant ON content_keys",
@@ -72,6 +84,9 @@ FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND c.relk
     SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')
 ORDER BY c.relname <> 'sessions', c.relname
 """
+_PLACED: Final = """
+SELECT logicalrelid::text AS name FROM pg_dist_partition WHERE partmethod = 'h' OR partmethod = 'n' AND repmodel = 't'
+"""
 _FOREIGN_KEYS: Final = """
 SELECT conrelid::regclass::text AS on_table, quote_ident(conname) AS name, pg_get_constraintdef(oid) AS definition
 FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regnamespace ORDER BY 1, 2
@@ -79,13 +94,12 @@ FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regn
 
 
 async def distribute(url: str, shards: int = SHARDS) -> None:
-    """Distribute the database, unless it is already. Raises CannotDistribute, and changes nothing then."""
+    """Distribute the database, or what of it is not yet. Raises CannotDistribute, and changes nothing then."""
     async with _connected(url) as connection:
         await check_ready(connection)
-        if await is_distributed(connection):
-            return
         async with connection.transaction():
-            await lay_out(connection, shards)
+            if not await lay_out(connection, shards):
+                return
             for name, sql in HOT.items():
                 found = await _route(connection, name, sql)
                 if not found.to_one_shard:
@@ -104,7 +118,7 @@ async def planned(url: str, shards: int = SHARDS) -> list[str]:
     """Return what `distribute` would execute. Raises CannotDistribute."""
     async with _connected(url) as connection:
         await check_ready(connection)
-        return [] if await is_distributed(connection) else await steps(connection, shards)
+        return await steps(connection, shards)
 
 
 @asynccontextmanager
@@ -140,25 +154,50 @@ async def check_ready(connection: asyncpg.Connection) -> None:
         raise CannotDistribute("Citus has a superuser distribute tables that have triggers; this login is none")
 
 
-async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> None:
-    """Put every table in its place, in the caller's transaction. Raises CannotDistribute."""
-    for step in await steps(connection, shards):
+async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
+    """Put every table in its place, in the caller's transaction; False if all are there. Raises CannotDistribute."""
+    needed = await steps(connection, shards)
+    for step in needed:
         try:
             await connection.execute(step)
         except asyncpg.PostgresError as error:
             raise CannotDistribute(f"nothing was changed: {step}: {error}") from error
+    return bool(needed)
 
 
 async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[str]:
-    """Return the statements that distribute the database, in their order."""
+    """Return the statements that distribute what is not distributed yet, in their order."""
     where = await tables(connection)
-    keys = await connection.fetch(_FOREIGN_KEYS)
-    database = await connection.fetchval("SELECT quote_ident(current_database())")
+    placed = {row["name"] for row in await connection.fetch(_PLACED)}
+    copied, sharded = ([name for name in names if name not in placed] for names in (where.copied, where.sharded))
+    new = (*copied, *sharded)
+    if not new:
+        return []
+    keys = [key for key in await connection.fetch(_FOREIGN_KEYS) if key["on_table"] in new]
     return [
         "SET LOCAL citus.multi_shard_modify_mode = 'sequential'",
         *(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()),
         f"SET LOCAL citus.shard_count = {shards}",
         "SET LOCAL session_replication_role = replica",
+        *(await _at_first(connection) if ROOT in new else ()),
+        *(f"ALTER POLICY palimpsest_tenant ON {name} USING ({_OWN})" for name in new),
+        *(_NOT_CHANGED if "content_keys" in new else ()),
+        *(f"ALTER TABLE {key['on_table']} DROP CONSTRAINT {key['name']}" for key in keys),
+        *(f"SELECT create_reference_table('{name}')" for name in copied),
+        *(
+            f"SELECT create_distributed_table('{name}', 'session_id', "
+            f"colocate_with := '{'default' if name == ROOT else ROOT}')"
+            for name in sharded
+        ),
+        *(f"ALTER TABLE {key['on_table']} ADD CONSTRAINT {key['name']} {key['definition']}" for key in keys),
+    ]
+
+
+async def _at_first(connection: asyncpg.Connection) -> list[str]:
+    """Return what makes a database ready for shards before anything of it is in any."""
+    database = await connection.fetchval("SELECT quote_ident(current_database())")
+    return [
+        *(f"ALTER DATABASE {database} SET {name} = '{value}'" for name, value in _SETTINGS.items()),
         "CREATE EXTENSION IF NOT EXISTS btree_gist",
         # Nodes connect to each other as the role that acts.
         f"ALTER ROLE {ROLE} LOGIN",
@@ -167,19 +206,7 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
         "ALTER TABLE summaries DROP CONSTRAINT summaries_live_excl",
         _LIVE,
         *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in _TELLING),
-        # Citus takes no subquery in a policy.
-        *(f"ALTER POLICY palimpsest_tenant ON {name} USING ({_OWN})" for name in (*where.copied, *where.sharded)),
-        *_NOT_CHANGED,
-        *(f"ALTER TABLE {key['on_table']} DROP CONSTRAINT {key['name']}" for key in keys),
-        *(f"SELECT create_reference_table('{name}')" for name in where.copied),
-        f"SELECT create_distributed_table('{ROOT}', 'session_id')",
-        *(
-            f"SELECT create_distributed_table('{name}', 'session_id', colocate_with := '{ROOT}')"
-            for name in where.sharded
-            if name != ROOT
-        ),
-        *(f"ALTER TABLE {key['on_table']} ADD CONSTRAINT {key['name']} {key['definition']}" for key in keys),
-        *(f"ALTER DATABASE {database} SET {name} = '{value}'" for name, value in _SETTINGS.items()),
+        _WALL,
     ]
 
 

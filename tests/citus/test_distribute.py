@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from app.store import distribute, sessions
+from app.store import distribute, migrate, sessions
 from app.store.distribute import CannotDistribute
+from app.store.dsn import checked
 
 pytestmark = pytest.mark.citus
 
@@ -165,6 +166,30 @@ async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
     assert await distribute.planned(migrated_url, SHARDS) == []
     await distribute.distribute(migrated_url, SHARDS)
     assert await connection.fetchval("SELECT array_agg(shardid ORDER BY shardid) FROM pg_dist_shard") == shards
+    await connection.close()
+
+
+async def test_what_a_later_migration_makes_is_placed_when_it_is_asked_for_again(migrated_url: str) -> None:
+    """Back and forth over a table that is on every node, and one of a session that no release has yet."""
+    url = checked(migrated_url)
+    await distribute.distribute(migrated_url, SHARDS)
+    await migrate.downgrade(url, "0022")
+    await migrate.upgrade(url)
+    connection = await connect(migrated_url)
+    await connection.execute(
+        "CREATE TABLE later (session_id uuid REFERENCES sessions ON DELETE CASCADE, n int, tenant_id uuid, "
+        "PRIMARY KEY (session_id, n)); SELECT palimpsest_wall('later')"
+    )
+    await distribute.distribute(migrated_url, SHARDS)
+    places = await connection.fetch(
+        "SELECT logicalrelid::text AS name, partmethod, colocationid FROM pg_dist_partition "
+        "WHERE logicalrelid::text IN ('content_keys', 'later', 'sessions', 'tenants') ORDER BY 1"
+    )
+    kept, later, root, tenants = places
+    assert (kept["partmethod"], later["partmethod"]) == (b"n", b"h")
+    assert (kept["colocationid"], later["colocationid"]) == (tenants["colocationid"], root["colocationid"])
+    assert await distribute.planned(migrated_url, SHARDS) == []
+    assert [one for one in await distribute.check(migrated_url) if not one.to_one_shard] == []
     await connection.close()
 
 
