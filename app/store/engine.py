@@ -224,7 +224,8 @@ class Database:
         try:
             async with driver.transaction():
                 if self._pooled or self._distributed:
-                    await driver.execute(self._locally(_tenant.get()))
+                    for settings in self._locally(_tenant.get()):
+                        await driver.execute(settings)
                 yield Connection(driver, self._queue)
         except BaseException as error:
             await self._failed(driver, error)
@@ -306,11 +307,16 @@ class Database:
         await self._give_back(driver)
         return result
 
-    def _locally(self, tenant_id: UUID | None) -> str:
-        """What a transaction sets for itself where nothing before it holds, in one round trip."""
-        needed = self._settings if self._pooled else {"lock_timeout": str(LOCK_MS)}  # on the shards, too
-        settings = (f"SET LOCAL {name} = '{value}'" for name, value in needed.items())
-        return "; ".join((*settings, setting(tenant_id).replace("SET", "SET LOCAL", 1)))
+    def _locally(self, tenant_id: UUID | None) -> tuple[str, ...]:
+        """What a transaction sets for itself where nothing before it holds, in a round trip each."""
+        tenant = setting(tenant_id).replace("SET", "SET LOCAL", 1)
+        ours = self._settings.items() if self._pooled else ()
+        if not self._distributed:
+            return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours), tenant)),)
+        # Citus has the nodes repeat the string of a SET LOCAL, and not this: as that role, they would find nothing for
+        # the functions that look across tenants as the tables' owner.
+        here = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in ours)
+        return (*((f"SELECT {here}",) if here else ()), f"SET LOCAL lock_timeout = '{LOCK_MS}'; {tenant}")
 
     async def _made(self, driver: Driver) -> None:
         """Prepare a new connection."""

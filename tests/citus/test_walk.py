@@ -19,6 +19,7 @@ from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
 from tests.contract.test_walls import ON_SHARDS, in_the_code, normal
+from tests.support import pooler
 from tests.support.receiver import receiving
 from tests.support.statements import ServerLog
 from tests.support.walk import walk
@@ -34,11 +35,11 @@ def impatient() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def working(database_url: str) -> AsyncIterator[None]:
+async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
     """A worker that tries deliveries again soon."""
     stop = asyncio.Event()
     work = replace(
-        wiring.work(Settings(database_url=database_url)),
+        wiring.work(settings.model_copy(update={"database_url": database_url})),
         sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)),
     )
     running = asyncio.create_task(run.run(database_url, stop, work))
@@ -49,17 +50,29 @@ async def working(database_url: str) -> AsyncIterator[None]:
         await running
 
 
-async def test_every_operation_succeeds(shards_url: str) -> None:
+@pytest.fixture(params=["direct", pytest.param("pooled", marks=pooler.needed)])
+def settings(request: pytest.FixtureRequest, shards_url: str) -> Iterator[Settings]:
+    """Of a server on the coordinator, or on a PgBouncer before it."""
+    mine = Settings(webhook_private_targets=True)
+    if request.param == "direct":
+        yield mine
+        return
+    with pooler.pgbouncer(shards_url) as before:
+        yield mine.model_copy(update={"database_pooler_url": before.url(shards_url)})
+
+
+async def test_every_operation_succeeds(settings: Settings, shards_url: str) -> None:
     owner = Database(shards_url, pool_size=2, role=None)
-    secret = (await Tenants(owner, None).create_key("acme", "k", SCOPES)).secret
+    name = f"acme-{'direct' if settings.database_pooler_url is None else 'pooled'}"
+    secret = (await Tenants(owner, None).create_key(name, "k", SCOPES)).secret
     log = await ServerLog.begin(shards_url)
     async with receiving() as receiver:
         receiver.statuses.extend([400] * 1_000)
         headers = {"Authorization": f"Bearer {secret}"}
         async with (
-            serving(Settings(webhook_private_targets=True), shards_url) as url,
+            serving(settings, shards_url) as url,
             httpx.AsyncClient(base_url=url, timeout=90, headers=headers) as http,
-            working(shards_url),
+            working(settings, shards_url),
         ):
             requests = await walk(http, receiver)
     await owner.close()

@@ -369,7 +369,7 @@ async def test_s3_15_after_three_failures_it_is_left_alone_for_a_while(
 ) -> None:
     await begin(client, "clip", 15)
     model.default = status(500)
-    async with working(database_url, model, breaker_seconds=1.0):
+    async with working(database_url, model, breaker_seconds=3.0):
         run = await compact(client)
         assert (run["state"], run["attempts"], len(model.requests)) == ("failed", 3, 3)
         model.default = ok("told")

@@ -155,6 +155,8 @@ async def test_an_api_that_agents_use_while_a_worker_is_busy_never_holds_its_loo
     ):
         paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
         await asyncio.gather(*(live(http, path, events[:LIVED]) for path in paths))
+        async with quiet(database_url) as done:
+            await done()
         for path in paths:
             assert (await http.get(f"{path}/summaries")).json()["items"]
     worker.terminate()

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.services import tenants
-from app.services.tenants import Tenants
+from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import Database
+from app.store.sessions import session_key
 from tests.conftest import serving
 from tests.support.gateways import AT_ONCE, KEY, Behind, settings
 from tests.support.provider import Provider, Said
@@ -289,7 +290,9 @@ async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
     ):
         await http.put("/v1/sessions/s", json={"model": "m"})
         async with database.transaction() as tx:
-            await tx.execute("SELECT 1 FROM sessions FOR UPDATE")
+            await tx.execute(
+                "SELECT 1 FROM sessions WHERE session_id = :id FOR UPDATE", id=session_key(DEFAULT_TENANT, "s")
+            )
             answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
             assert answer.headers["x-palimpsest-reason"] == "too-slow"
             assert (answer.status_code, provider.asked[-1].raw) == (200, raw)

@@ -39,7 +39,8 @@ class Pooler:
         url = make_url(database_url)
         if url.query != self._postgres.query:
             return None
-        return url.update_query_dict({"host": self._sockets, "port": "6432"}).render_as_string(hide_password=False)
+        there = url.set(host=None, port=None).update_query_dict({"host": self._sockets, "port": "6432"})
+        return there.render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -50,7 +51,8 @@ def pgbouncer(postgres_url: str, **options: object) -> Iterator[Pooler]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-pooler-") as folder:
         ours = {"listen_addr": "", "unix_socket_dir": folder, "auth_type": "trust", "auth_file": f"{folder}/users"}
         settings = "\n".join(f"{name} = {value}" for name, value in {**ours, **options}.items())
-        behind = f"* = host={postgres.query['host']} port={postgres.query['port']}"
+        host, port = (postgres.query.get(name) or getattr(postgres, name) for name in ("host", "port"))
+        behind = f"* = host={host} port={port}"
         ini = Path(folder, "pgbouncer.ini")
         committed = COMMITTED.read_text()
         assert BEHIND in committed
