@@ -29,7 +29,6 @@ SHARDS: Final = 8
 CLIENTS: Final = (1, 8)
 EVENTS: Final = 60
 """Of a session before its first context: the window is full by then."""
-USAGE: Final = json.dumps({"usage": {"input_tokens": 9_000, "output_tokens": 100}}).encode()
 _numbers = itertools.count()
 
 
@@ -68,16 +67,19 @@ class Side:
         """The outcome of a call of a session of one's own; all are of one model."""
         http, name = await self.session(EVENTS)
         path = f"/v1/sessions/{name}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
-        calls: list[str] = []
+        calls: list[tuple[str, bytes]] = []
 
         async def another() -> None:
             await http.request("POST", f"/v1/sessions/{name}/events", _events(1))
-            calls.append(json.loads(await http.request("GET", path))["call_id"])
+            made = json.loads(await http.request("GET", path))
+            usage = {"input_tokens": made["tokens"]["estimate"], "output_tokens": 100}
+            calls.append((made["call_id"], json.dumps({"usage": usage}).encode()))
 
-        return Operation(
-            call=lambda: http.request("POST", f"/v1/sessions/{name}/calls/{calls[-1]}/outcome", USAGE),
-            before=another,
-        )
+        async def report() -> None:
+            call_id, outcome = calls[-1]
+            await http.request("POST", f"/v1/sessions/{name}/calls/{call_id}/outcome", outcome)
+
+        return Operation(call=report, before=another)
 
     async def play(self, count: int, *, counts: bool) -> None:
         """One round of each operation."""
