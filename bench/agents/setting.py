@@ -67,7 +67,8 @@ async def a_setting(
     """Everything started, and stopped at the end; the floor fills `floor_tokens`, or what ours may fill."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        postgres = await asyncio.to_thread(embedded.start, folder / "data")
+        options = {**embedded.OPTIONS, "max_connections": "200"}  # all sides are there at once
+        postgres = await asyncio.to_thread(embedded.start, folder / "data", options)
         stack.callback(postgres.stop)
         floor = await a_floor(postgres, ask)
         stack.callback(floor.stop)
