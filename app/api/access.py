@@ -61,7 +61,7 @@ class _Watched:
     async def __call__(self, message: Message) -> None:
         """Send a part of it."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status = int(message["status"])  # an enumeration's member, of some libraries
             given = message.get("headers", ())
             if not any(name == REQUEST_ID for name, _ in given):  # a provider's own, by which it finds the call again
                 given = [*given, (REQUEST_ID, self._request_id)]

@@ -9,10 +9,14 @@ from asyncio import create_subprocess_exec
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 import httpx
+from starlette.types import Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 
+from app.api.access import Access
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 
@@ -121,3 +125,20 @@ async def test_a_failure_of_ours_is_logged_once(database_url: str, database: Dat
         assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal")
     assert [line for line in lines if "exception" in line or "policies_gone" in json.dumps(line)] == lines[:1]
     assert [(line["event"], line.get("status")) for line in lines] == [("unhandled", None), ("request", 500)]
+
+
+async def test_a_status_that_a_library_gave_a_name_is_told_as_a_number() -> None:
+    async def answer(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def nothing() -> Message:
+        raise AssertionError("nobody reads the request")
+
+    async def sent(_: Message) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/mcp", "raw_path": b"/mcp", "headers": []}
+    with capture_logs() as lines:
+        await Access(answer)(scope, nothing, sent)
+    assert [repr(line["status"]) for line in lines] == ["200"]
