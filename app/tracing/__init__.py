@@ -177,8 +177,17 @@ def _operation(sql: str) -> str:
 
 
 def _asker() -> str:
-    """The function on whose behalf a statement is run: the nearest caller outside this package and the engine."""
+    """The function on whose behalf a statement is run: the nearest caller outside this package and the engine.
+
+    Of a module's own helpers, the one that was called from elsewhere.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, _ENGINE):
+        frame = frame.f_back
+    while (
+        frame.f_code.co_name.startswith("_")
+        and frame.f_back is not None
+        and frame.f_back.f_globals["__name__"] == frame.f_globals["__name__"]
+    ):
         frame = frame.f_back
     return f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"

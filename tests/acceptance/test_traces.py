@@ -93,7 +93,7 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
     assert {(one.kind, one.said["db.system.name"], roots(spans, one)[-1]) for one in below} == {
         ("client", "postgresql", asked)
     }
-    assert ("SELECT", "app.store.views._read") in {
+    assert ("SELECT", "app.store.views.load") in {
         (one.said["db.operation.name"], one.said["code.function.name"]) for one in below
     }
     (refused,) = named(spans, "GET /v1/sessions/{sid}")
