@@ -33,14 +33,17 @@ RUN pip install --require-hashes --only-binary=:all: -r requirements/runtime.loc
  && sed --quiet '/^setuptools==/,/# via/p' requirements/dev.lock > build.lock \
  && pip install --require-hashes -r build.lock
 COPY . .
-# Wheels come with symbols for debuggers. Bytecode is written for what the server imports, by importing it: half of what
-# the wheels hold, and with all of it a start takes as long.
+# Wheels come with symbols for debuggers. Bytecode is written for what the server imports, by importing it, and for what
+# it imports later: half of what the wheels hold, and with all of it a start takes as long. It holds for a source of that
+# second, and who makes a layer may round a time up: so all sources have one of whole seconds.
 RUN pip install --no-deps --no-index --no-build-isolation . \
  && palimpsest vocabulary install \
  && pip uninstall --yes setuptools pip \
  && find /opt/palimpsest -name '*.so*' -type f -exec strip --strip-unneeded {} + \
  && find /opt/palimpsest -name __pycache__ -prune -exec rm -r {} + \
- && cd / && python3 -m compileall -q /opt/palimpsest/lib/python3.11/site-packages/migrations \
+ && find /opt/palimpsest -name '*.py' -exec touch --date=2020-01-01 {} + \
+ && cd /opt/palimpsest/lib/python3.11/site-packages && python3 -m compileall -q migrations \
+    anyio certifi charset_normalizer h11 httpcore2 idna requests truststore urllib3 uvloop \
  && python3 -c "import app, importlib, pkgutil; \
 from alembic import command; from sqlalchemy.dialects.postgresql import asyncpg; from sqlalchemy.ext import asyncio; \
 names = {one.name for one in pkgutil.walk_packages(app.__path__, 'app.')} - {'app.store.embedded'}; \
