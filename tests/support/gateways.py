@@ -26,8 +26,6 @@ TELL: Final = (
     "CREATE TRIGGER tell AFTER INSERT ON events EXECUTE FUNCTION tell()",
     "CREATE TRIGGER tell AFTER INSERT OR UPDATE ON model_calls EXECUTE FUNCTION tell()",
 )
-LOOK_SECONDS: Final = 0.05
-"""Where tables lie on other nodes, which tell the coordinator of nothing: how often to look instead."""
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -47,9 +45,10 @@ def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
 
 
 class Behind:
-    """What the gateway writes behind its answers, read again whenever the database tells of a change."""
+    """What the gateway writes behind its answers, read again whenever the database tells of a change; where tables lie
+    on other nodes, which tell the coordinator of none, again and again."""
 
-    def __init__(self, changed: asyncio.Event) -> None:
+    def __init__(self, changed: asyncio.Event | None) -> None:
         self._changed = changed
 
     async def until(self, read: Callable[[], Awaitable[T]], ready: Callable[[T], bool]) -> T:
@@ -58,8 +57,9 @@ class Behind:
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLED_SECONDS):
                 while not ready(found):
-                    await self._changed.wait()
-                    self._changed.clear()
+                    if self._changed is not None:
+                        await self._changed.wait()
+                        self._changed.clear()
                     found = await read()
         return found
 
@@ -90,22 +90,12 @@ async def behind(database_url: str) -> AsyncIterator[Behind]:
     connection = await asyncpg.connect(for_asyncpg(database_url))
     try:
         await connection.add_listener("changed", lambda *_: changed.set())
-        if await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL"):
-            looking = asyncio.create_task(_ticking(changed))
-            yield Behind(changed)
-            looking.cancel()
-            return
-        for statement in TELL:
+        told = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
+        for statement in TELL if told else ():
             await connection.execute(statement)
-        yield Behind(changed)
+        yield Behind(changed if told else None)
     finally:
         await connection.close()
-
-
-async def _ticking(changed: asyncio.Event) -> None:
-    while True:
-        await asyncio.sleep(LOOK_SECONDS)
-        changed.set()
 
 
 async def events_of(http: httpx.AsyncClient) -> list[Json]:
