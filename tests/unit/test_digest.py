@@ -473,3 +473,23 @@ def test_a_diffs_file_that_a_call_names_in_full_is_named_once() -> None:
     assert (digest.files_read, digest.files_modified) == ((), ("/srv/tide/gauge.py",))
     log.result(log.call("fix", body={"arguments": {}}), body={"content": DIFF}, is_error=True)
     assert digest_of(log.events).files_modified == ("/srv/tide/gauge.py",)
+
+
+LONG = "please look at every single harbour of the northern coast and write down its gauge, " * 8
+
+
+@pytest.mark.parametrize("tokens", [80, 120, 800])
+def test_requests_stand_first_in_the_appendix_shortened_to_their_share(tokens: int) -> None:
+    digest = Digest(requests=("Port it.", LONG.strip()), files_modified=tuple(f"src/{n}.rs" for n in range(40)))
+    text = appendix(digest, COUNTER, tokens)
+    assert text.startswith("<requests>\n- ")
+    assert (LONG.strip() in text) == (tokens == 800)
+    assert "please look at every single harbour" in text
+    assert COUNTER.estimator.count(text, TextKind.PROSE) <= tokens
+
+
+def test_a_request_that_stands_beside_the_appendix_is_not_repeated() -> None:
+    digest = Digest(requests=("Port the tide service.",), constraints=("Keep all of it.",))
+    assert "<requests>" not in appendix(digest, COUNTER, 200, "## Goal\n- Port the tide\n  service.")
+    assert from_json(to_json(digest)) == digest
+    assert unite([digest, Digest(requests=("Another one.",))]).requests == ("Port the tide service.", "Another one.")

@@ -4,6 +4,7 @@ Room goes first to what must not be lost, then to the newest entries of each lis
 likeliest to be used again; a name that already occurs in the text is not repeated.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ REPLACEMENT_CHARS: Final = 120
 PASSES: Final = 4
 
 READ_FILES_TRIED: Final = 100
+REQUESTS_SHARE: Final = 0.5
+"""The most of the room that the user's requests may take; they are shortened to it."""
+REQUEST_CHARS_MIN: Final = 40
 UNKNOWN_WORTH: Final = 1e-9
 """The worth of a name whose weight is unknown."""
 
@@ -33,6 +37,7 @@ _SHARES: Final = {
 }
 """The most that each list may take of the room left after constraints and modified files; names take the rest."""
 _ORDER: Final = (
+    "requests",
     "constraints",
     "modified-files",
     "read-files",
@@ -53,7 +58,8 @@ Measure = Callable[[str], int]
 def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
     """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
 
-    All constraints, with the directives at their end, and all modified files are included. Only if these alone exceed
+    The requests that `beside` lacks come first, shortened to their share if need be. All constraints, with the
+    directives at their end, and all modified files are included. Only if these alone exceed
     `tokens` are the oldest constraints and the least used files replaced by their number. Constraints and names that
     occur in `beside`, the summary's own words, are not repeated.
     """
@@ -66,6 +72,18 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
         # A tokenizer may count two texts joined as more than the two apart.
         room -= excess + 8
     return ""
+
+
+def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
+    """The tokens of an appendix in which the requests that `beside` lacks have their share of the room."""
+    missing = _missing_requests(digest, beside)
+    section = _section("requests", [f"- {request}" for request in missing])
+    return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
+
+
+def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
+    words = " ".join(beside.split())
+    return [request for request in digest.requests if request not in words]
 
 
 def _measure(counter: Counter) -> Measure:
@@ -128,6 +146,8 @@ def _inert(line: str) -> str:
 
 def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
     page = _Page(measure, tokens, {})
+    _add_requests(digest, page, beside)
+    beside += page.text
     rules = [f"- {rule}" for rule in (*digest.constraints, *digest.directives) if rule not in beside]
     # If constraints and modified files do not both fit, neither takes all the room.
     modified = _by_weight(digest, _distinct(digest.files_modified))
@@ -147,6 +167,18 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
         page.add(tag, lines, int(rest * _SHARES[tag]))
     _add_names(digest, page, beside)
     return page.text
+
+
+def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
+    """Add the requests that are missing beside the page, the longest shortened until they take their share."""
+    missing = _missing_requests(digest, beside)
+    limit = int(page.room * REQUESTS_SHARE)
+    chars = max(map(len, missing), default=0)
+    lines = [f"- {request}" for request in missing]
+    while chars > REQUEST_CHARS_MIN and page.measure(_section("requests", lines)) > min(limit, page.room):
+        chars = chars * 3 // 4
+        lines = [f"- {shortened(request, chars)}" for request in missing]
+    page.add("requests", lines, limit)
 
 
 def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from app.core.digest.appendix import appendix
+from app.core.digest.appendix import appendix, requests_tokens
 from app.core.digest.diff import diffed, shows_what_it_did
 from app.core.digest.files import FileUse, command_of, files_of
 from app.core.digest.names import heaviest, names_in, weigh
@@ -46,6 +46,7 @@ __all__ = [
     "appendix",
     "digest_of",
     "from_json",
+    "requests_tokens",
     "state_of",
     "to_json",
     "unite",

@@ -16,6 +16,7 @@ FOUND_MAX: Final = 5
 COMMANDS_MAX: Final = 40
 ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)
+REQUESTS_MAX: Final = 8
 CONSTRAINTS: Final = (50, 150)
 """How many of the first and of the last are kept. Constraints may exceed the room of a summary: their cap is only there
 for a runaway log."""
@@ -65,7 +66,8 @@ class Digest:
     Every tuple is in the log's order, the newest last, without repeats; only `identifiers` has the best first, each
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
-    system messages, `plan` the agent's newest list of steps.
+    system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
+    span's ends cut through.
     """
 
     events: int = 0
@@ -82,6 +84,7 @@ class Digest:
     asks: tuple[str, ...] = ()
     directives: tuple[str, ...] = ()
     plan: tuple[PlanStep, ...] = ()
+    requests: tuple[str, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -143,6 +146,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         asks=ends(newest(chain.from_iterable(d.asks for d in digests), str), ASKS),
         directives=rules(chain.from_iterable(d.directives for d in digests)),
         plan=next((d.plan for d in reversed(digests) if d.plan), ()),
+        requests=newest(chain.from_iterable(d.requests for d in digests), str, REQUESTS_MAX),
     )
 
 
@@ -209,4 +213,5 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "asks": tuple,
     "directives": tuple,
     "plan": lambda values: tuple(PlanStep(*value) for value in values),
+    "requests": tuple,
 }

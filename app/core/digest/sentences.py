@@ -8,6 +8,7 @@ SENTENCE_CHARS_MAX: Final = 300
 CONSTRAINTS_EACH_MAX: Final = 12
 """Rules taken from one message."""
 ASK_CHARS_MAX: Final = 400
+REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
 BLOCKS_MAX: Final = 50
 
@@ -117,6 +118,11 @@ def _states_rule(sentence: str) -> bool:
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
     return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))
+
+
+def request_of(text: str) -> str:
+    """A user's message on one line, shortened; empty if it has no text."""
+    return shortened(" ".join((own_words(text) or text[:TEXT_CHARS_MAX]).split()), REQUEST_CHARS_MAX)
 
 
 def ask_of(text: str) -> str | None:

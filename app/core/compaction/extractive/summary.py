@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.core.compaction.extractive.body import extract, extract_prefix
-from app.core.digest.digest import Digest, appendix, digest_of
+from app.core.digest.digest import Digest, appendix, digest_of, requests_tokens
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
@@ -17,6 +17,8 @@ TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are what is used later."""
 PREFIX_SHARE: Final = 0.25
 """The share of the body for the first part of a split turn."""
+REQUESTS_SHARE: Final = 1 / 3
+"""The most of a summary's tokens that its appendix has in any case, so that the user's requests stand in it."""
 SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
@@ -36,6 +38,7 @@ def extractive(
     """
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
     room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens // 4) if tools else int(tokens * TALK_SHARE)
+    room = min(room, tokens - _least_appendix(digest, tokens, counter))
     split_part = ""
     if late:
         part_tokens = int(room * PREFIX_SHARE) if events or previous else room
@@ -46,7 +49,15 @@ def extractive(
 
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
-    """The body with the digest's appendix, which gets the tokens that the body leaves, or `at_least`."""
-    room = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
-    appended = appendix(digest, counter, max(room, at_least), body) if max(room, at_least) > 0 else ""
+    """The body with the digest's appendix, which gets the tokens that the body leaves, or `at_least`.
+
+    It gets more than `at_least` where the user's requests need more, up to their share of the summary.
+    """
+    left = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
+    room = max(left, at_least, _least_appendix(digest, tokens, counter, body))
+    appended = appendix(digest, counter, room, body) if room > 0 else ""
     return f"{body.rstrip()}\n\n{appended}" if appended else body.rstrip()
+
+
+def _least_appendix(digest: Digest, tokens: int, counter: Counter, body: str = "") -> int:
+    return min(requests_tokens(digest, counter, body), int(tokens * REQUESTS_SHARE))
