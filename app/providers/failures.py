@@ -38,7 +38,9 @@ def too_long(message: str) -> bool:
 def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
     """The error for a response. `message` is its body, or what the provider's client made of it."""
     message = message[:MESSAGE_CHARS_MAX]
-    return ProviderError(_kind(status, message), _detail(status, message), retry_after=retry_after(headers))
+    kind, overflow = _kind(status, message), classify(message)
+    room = overflow.room if overflow is not None and kind == "context_too_long" else None
+    return ProviderError(kind, _detail(status, message), retry_after=retry_after(headers), room=room)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -26,16 +26,23 @@ class ProviderError(Exception):
     """A model could not be asked, or gave no answer.
 
     `retryable` says whether the same request may succeed later, `retry_after` after how many seconds, None if that is
-    unknown. After `context_too_long`, a shorter request may succeed.
+    unknown. After `context_too_long`, a shorter request may succeed: one of `room` tokens, None if that is unknown.
     """
 
     def __init__(
-        self, kind: Kind, detail: str, *, retry_after: float | None = None, retryable: bool | None = None
+        self,
+        kind: Kind,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        retryable: bool | None = None,
+        room: int | None = None,
     ) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind: Kind = kind
         self.detail = detail[:DETAIL_CHARS_MAX]
         self.retry_after = retry_after
+        self.room = room
         self.retryable = kind in RETRYABLE if retryable is None else retryable
 
 

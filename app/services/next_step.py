@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -136,8 +137,7 @@ class StepPlanner:
         stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), budget, policy, before)
         if stop is None:
             return None
-        if cover and cover[-1].split_turn == stop.turn:  # the turn's beginning has been told apart already
-            stop = replace(stop, turn_seq=0)
+        covered_turn = cover[-1].split_turn if cover else None
         span, tokens = None, max(budget.window, 2 * size.chunk)
         while span is None:
             events = newest
@@ -147,13 +147,17 @@ class StepPlanner:
             reached = replace(stop, turn=None) if beyond else stop
             if events is not newest:
                 context = await self._context(events, basis)
-            span = await asyncio.to_thread(next_span, context, covered_to, reached, policy, size, asked=asked)
+            span = await asyncio.to_thread(
+                next_span, context, covered_to, reached, policy, size, asked=asked, covered_turn=covered_turn
+            )
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
             tokens *= DEEPEN_FACTOR
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         digests = await self._digests(basis, sources)
-        return await asyncio.to_thread(of_span, basis, span, sources, cover, focus, digests, first=first)
+        requests = await self._requests(basis, span.from_seq, span.to_seq, span.split_turn)
+        step = partial(of_span, basis, span, sources, cover, focus, digests, requests=requests, first=first)
+        return await asyncio.to_thread(step)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
         """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
@@ -173,7 +177,9 @@ class StepPlanner:
         if basis.policy.summarize.rebuild:
             events = await self._events(basis, merged[0].from_seq, merged[-1].to_seq)
         digests = await self._digests(basis, merged)
-        return await asyncio.to_thread(of_summaries, basis, merged, events, digests)
+        first, last = merged[0], merged[-1]
+        requests = await self._requests(basis, first.from_seq, last.to_seq, last.split_turn)
+        return await asyncio.to_thread(of_summaries, basis, merged, events, digests, requests)
 
     async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
         """The digests of some summaries, which are read only for what becomes part of another summary."""
@@ -185,8 +191,16 @@ class StepPlanner:
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """What a redaction took out of the cover, written from what is left of the events themselves."""
         events = await self._events(basis, old.from_seq, old.to_seq)
-        step = of_span(basis, Span(old.from_seq, old.to_seq, events), (), (), focus)
+        split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
+        requests = await self._requests(basis, old.from_seq, old.to_seq, split)
+        span = Span(old.from_seq, old.to_seq, events, split_turn=split)
+        step = of_span(basis, span, (), (), focus, requests=requests)
         return replace(step, depth=old.depth, sources=(old.id,))
+
+    async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
+        """The user's messages in the turns that a span cuts through, as far as a model may see them."""
+        events = await spans.requests(self._database, basis.facts.log, from_seq, to_seq, split_turn)
+        return tuple(item.event for item in (await self._context(events, basis)).items)
 
     async def _events(self, basis: Basis, from_seq: int, to_seq: int) -> tuple[Event, ...]:
         last = min(to_seq, from_seq + spans.EVENTS_MAX - 1)

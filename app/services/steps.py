@@ -82,6 +82,7 @@ def of_span(
     focus: str | None,
     digests: Sequence[Digest] = (),
     *,
+    requests: tuple[Event, ...] = (),
     first: bool = False,
 ) -> CompactionStep:
     """A summary of events; with `sources`, those become part of it, as do their `digests`.
@@ -103,6 +104,7 @@ def of_span(
         digests=tuple(digests),
         focus=focus or "",
         tokens=span.tokens + sum(one.tokens for one in sources),
+        requests=requests,
     )
     return CompactionStep(
         basis,
@@ -126,7 +128,11 @@ def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
 
 
 def of_summaries(
-    basis: Basis, merged: Sequence[Summary], events: tuple[Event, ...], digests: Sequence[Digest]
+    basis: Basis,
+    merged: Sequence[Summary],
+    events: tuple[Event, ...],
+    digests: Sequence[Digest],
+    requests: tuple[Event, ...],
 ) -> CompactionStep:
     """Several summaries and their digests become one, from their texts or, with `events`, from the log."""
     parts = [one for one in basis.live if one.summary in merged]
@@ -137,6 +143,7 @@ def of_summaries(
         sources=tuple(Source(one.text, one.from_seq, one.to_seq) for one in merged),
         digests=tuple(digests),
         tokens=sum(one.tokens for one in merged),
+        requests=requests,
     )
     return CompactionStep(
         basis,

@@ -4,8 +4,11 @@ What is told by its digest (files, constraints, identifiers) is appended mechani
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from app.core.compaction.extractive.summary import extractive
 from app.core.digest.digest import Digest
@@ -13,6 +16,9 @@ from app.core.log.events import Json
 from app.core.policy.policy import Policy
 from app.providers.summarizer import ProviderError, Summarizer
 from app.services.writing import Task, Writing, with_digest
+
+LEARNED_WINDOW_SECONDS: Final = 3_600.0
+"""How long a model's window is taken to be smaller than the settings say, after it refused more and took less."""
 
 
 class PutOff(Exception):
@@ -74,6 +80,7 @@ class Summarizing:
         self._default = default
         self._window_tokens = window_tokens
         self._timeout = timeout
+        self._learned_windows: dict[tuple[str, str | None], tuple[int, float]] = {}
         self.attempts_max = attempts_max
 
     async def aclose(self) -> None:
@@ -118,9 +125,14 @@ class Summarizing:
         return replace(await asyncio.to_thread(_extracted, task), degraded=True, error=error)
 
     async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
-        writing = Writing(summarizer, self._prompts, task, policy, self._window_tokens, self._timeout)
+        model = (name, policy.summarize.model)
+        window, until = self._learned_windows.get(model, (self._window_tokens, math.inf))
+        known = window if time.monotonic() < until else self._window_tokens
+        writing = Writing(summarizer, self._prompts, task, policy, known, self._timeout)
         digest = await asyncio.to_thread(lambda: task.digest)
         answer, refused = await writing.body(digest)
+        if writing.window_tokens < known:
+            self._learned_windows[model] = (writing.window_tokens, time.monotonic() + LEARNED_WINDOW_SECONDS)
         about = WrittenSummary(
             None,
             digest,

@@ -1,12 +1,15 @@
 """What is to be summarized, and the calls of a model that write it, each answer behind the gate."""
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from app.core.compaction.extractive.summary import SPLIT_HEADING, with_appendix
 from app.core.compaction.next_span import Sizes
+from app.core.compaction.pieces import Portion, Remainder, make_measure
 from app.core.compaction.prompt import (
     PREFIX,
     STYLES,
@@ -19,8 +22,9 @@ from app.core.compaction.prompt import (
     prefix_ask,
 )
 from app.core.compaction.quality_gate import complaints
-from app.core.compaction.transcript import transcript
+from app.core.compaction.transcript import Paragraph, paragraphs
 from app.core.digest.digest import Digest, digest_of, unite
+from app.core.digest.sentences import request_of
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.policy.policy import Policy
@@ -31,7 +35,11 @@ MODEL_SHARE: Final = 0.8
 """Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
 APPENDIX_SHARE_MIN: Final = 0.25
 """Of the same: what the digest may take in any case, however much a model wrote."""
-WINDOW_TOKENS_MIN: Final = 1_000
+REPEAT_SHARE: Final = 0.1
+"""The share of a model's window that is left for the complaints about a first answer."""
+NAMED_SHARE: Final = 0.75
+"""A limit that a provider names is believed if it is at most this share of the request that it refused, by our count.
+"""
 NO_ROOM: Final[frozenset[Kind]] = frozenset({"spent", "open", "rate_limited"})
 """How a request is refused that might have been answered, had it come alone."""
 TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
@@ -52,7 +60,7 @@ class Task:
     """What is to be summarized: events, `late` those of a turn that is split, or `sources` that become one.
 
     `previous` is the summary of what came before: with `digests` it becomes part of this one. `tokens` is what all that
-    takes.
+    takes. `requests` are the user's messages in the turns that the ends of the events cut through.
     """
 
     counter: Counter
@@ -64,12 +72,16 @@ class Task:
     digests: tuple[Digest, ...] = ()
     focus: str = ""
     tokens: int = 0
+    requests: tuple[Event, ...] = ()
 
     @property
     def digest(self) -> Digest:
         """The digest of all of it, united from those there are already."""
         own = (*self.events, *self.late) if not self.sources else ()
-        return unite((*self.digests, digest_of(own, replacements(own))) if own else self.digests)
+        given = replacements(self.requests)
+        texts = (request_of(given.get(event.seq, event.text)) for event in self.requests)
+        requests = Digest(requests=tuple(text for text in texts if text))
+        return unite((*self.digests, *([digest_of(own, replacements(own))] if own else ()), requests))
 
 
 def replacements(events: Sequence[Event]) -> dict[int, str]:
@@ -81,8 +93,11 @@ def replacements(events: Sequence[Event]) -> dict[int, str]:
     return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
 
 
+Complains: TypeAlias = Callable[[Completion], tuple[str, ...]]
+
+
 class Writing:
-    """The calls that one summary takes."""
+    """The calls that one summary takes. `window_tokens` is the most that one request may take, as far as is known."""
 
     def __init__(
         self,
@@ -97,7 +112,7 @@ class Writing:
         self._prompts = prompts
         self._task = task
         self._policy = policy
-        self._window_tokens = window_tokens
+        self.window_tokens = window_tokens
         self._timeout = timeout
         self.input_tokens = 0
         self.output_tokens = 0
@@ -110,32 +125,46 @@ class Writing:
         return STYLES[self._policy.summarize.style]
 
     async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """The model's words, and what the gate refused: the last answer is good if that is at most one."""
+        """The model's words, and what the gate refused: the last answer is good if that is at most one.
+
+        Raises ProviderError.
+        """
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.late and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
         words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
+        complains = partial(self._complaints, digest=digest, words=words)
         if task.sources and not task.events:
-            texts = [source.text for source in task.sources]
-            ask = merge_ask(self._prompts, texts, words, style=self.style, constraints=digest.constraints)
-            return await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
+            texts = [Paragraph("", source.text) for source in task.sources]
+            form = partial(self._merge_form, words=words)
+            return await self._in_pieces(self._remainder(texts, form, digest.constraints), "", complains)
+        history = self._history(digest, words, complains)
         if not task.late:
-            return await self._progressively(digest, words)
-        (answer, refused), (late, refused_late) = await _together(
-            self._progressively(digest, words),
-            self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE))),
-        )
+            return await history
+        beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
+        (answer, refused), (late, refused_late) = await _together(history, beginning)
         if len(refused) > 1:
             return answer, refused
         if len(refused_late) > 1:
             return late, refused_late
         return replace(answer, text=answer.text.rstrip() + SPLIT_HEADING + late.text.strip()), refused or refused_late
 
+    async def _history(
+        self, digest: Digest, words: int, complains: Complains
+    ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+        """Summarize all events but those of a split turn."""
+        task = self._task
+        if not task.events:
+            return Completion(task.previous or "No prior history.", ""), ()
+        form = partial(self._history_form, words=words)
+        remainder = self._remainder(_paragraphs(task.events), form, digest.constraints)
+        return await self._in_pieces(remainder, task.previous, complains)
+
     async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """What is said of the beginning of a split turn. Its constraints are told with those of all the rest."""
+        """Summarize the beginning of a split turn. The constraints in it are given with the history."""
         task = self._task
 
-        def found(answer: Completion) -> tuple[str, ...]:
+        def complains(answer: Completion) -> tuple[str, ...]:
             return complaints(
                 answer,
                 source_tokens=task.tokens,
@@ -147,41 +176,65 @@ class Writing:
                 untrusted=_untrusted(task.late),
             )
 
-        return await self._through_the_gate(prefix_ask(self._prompts, _told(task.late), words), found)
+        def form(portion: Portion) -> Prompt:
+            return prefix_ask(self._prompts, "\n\n".join(portion.texts), words, previous=portion.previous)
 
-    async def _progressively(
-        self, digest: Digest, words: int
+        return await self._in_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
+
+    def _history_form(self, portion: Portion, *, words: int) -> Prompt:
+        return history_ask(
+            self._prompts,
+            "\n\n".join(portion.texts),
+            portion.previous,
+            words,
+            style=self.style,
+            focus=self._task.focus,
+            constraints=portion.constraints,
+            cumulative=bool(self._task.digests) or portion.is_continuation,
+        )
+
+    def _merge_form(self, portion: Portion, *, words: int) -> Prompt:
+        texts = [*([portion.previous] if portion.previous else ()), *portion.texts]
+        return merge_ask(self._prompts, texts, words, style=self.style, constraints=portion.constraints)
+
+    def _remainder(
+        self, parts: Sequence[Paragraph], form: Callable[[Portion], Prompt], constraints: Sequence[str] = ()
+    ) -> Remainder:
+        count = self._task.counter.estimator.count
+        measure = make_measure(lambda text: count(text, TextKind.PROSE))
+        begun = [one for one in _paragraphs(self._task.requests) if parts and one not in parts]
+        return Remainder(parts, form, measure, constraints, tuple(begun))
+
+    async def _in_pieces(
+        self, remainder: Remainder, previous: str, complains: Complains
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Part by part, each with the summary of those before it, where all at once is more than the model can read."""
-        task = self._task
-        if not task.events:
-            return Completion(task.previous or "No prior history.", ""), ()
-        previous, rest = task.previous, task.events
+        """Ask about one piece after the other, each with the summary of those before it.
+
+        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller one may be asked.
+        """
+        failure = ProviderError("context_too_long", f"no request fits a window of {self.window_tokens} tokens")
+        is_continuation = False
         while True:
-            part, behind = _part(rest, self._window_tokens)
-            ask = history_ask(
-                self._prompts,
-                _told(part),
-                previous,
-                words,
-                style=self.style,
-                focus=task.focus,
-                constraints=digest.constraints,
-                cumulative=bool(task.digests) or part is not task.events,
-            )
+            limit = math.ceil(self.window_tokens * (1 - REPEAT_SHARE))
+            found = await asyncio.to_thread(remainder.take, previous, limit, is_continuation=is_continuation)
+            if found is None:
+                raise failure
+            ask, rest = found
             try:
-                answer, refused = await self._through_the_gate(ask, lambda one: self._complaints(one, digest, words))
+                answer, refused = await self._through_the_gate(ask, complains, remainder)
             except ProviderError as error:
-                if error.kind != "context_too_long" or self._window_tokens < 2 * WINDOW_TOKENS_MIN or len(part) < 2:
+                if error.kind != "context_too_long":
                     raise
-                self._window_tokens = sum(event.tokens for event in part) // 2
+                failure, half = error, int(remainder.halved_limit(ask) / (1 - REPEAT_SHARE))
+                named = error.room if error.room and error.room <= remainder.size(ask) * NAMED_SHARE else half
+                self.window_tokens = min(self.window_tokens, named)
                 continue
-            if len(refused) > 1 or not behind:
+            if len(refused) > 1 or not rest.paragraphs:
                 return answer, refused
-            previous, rest = answer.text, behind
+            remainder, previous, is_continuation = rest, answer.text, True
 
     async def _through_the_gate(
-        self, ask: Prompt, complains: Callable[[Completion], tuple[str, ...]]
+        self, ask: Prompt, complains: Complains, remainder: Remainder
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
         answer = await self._answer(ask)
@@ -190,10 +243,11 @@ class Writing:
             refused = (*refused, (answer.text, found))
             if len(refused) > 1:
                 break
-            answer = await self._answer(again(ask, answer, found))
+            room = self.window_tokens - remainder.size(ask)
+            answer = await self._answer(again(ask, answer, found, chars=max(0, room * 2)))
         return answer, refused
 
-    def _complaints(self, answer: Completion, digest: Digest, words: int) -> tuple[str, ...]:
+    def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
         whole = with_digest(answer.text, digest, task)
@@ -251,23 +305,13 @@ async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, No
     return tasks[0].result(), tasks[1].result()
 
 
-def _told(events: Sequence[Event]) -> str:
+def _paragraphs(events: Sequence[Event]) -> list[Paragraph]:
     given = replacements(events)
-    return transcript([(event, given.get(event.seq)) for event in events])
+    return paragraphs([(event, given.get(event.seq)) for event in events])
 
 
 def _untrusted(events: Sequence[Event]) -> list[str]:
     return [event.text for event in events if event.call_seq is not None]
-
-
-def _part(events: tuple[Event, ...], tokens: int) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """As many of the first events as take so many tokens, at least one, and the rest."""
-    total = 0
-    for index, event in enumerate(events):
-        total += event.tokens
-        if total > tokens and index:
-            return events[:index], events[index:]
-    return events, ()
 
 
 def with_digest(body: str, digest: Digest, task: Task) -> str:

@@ -1,5 +1,6 @@
 """What a compaction reads: a session and its views as they are now, its prefix, and its newest tool calls."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -21,6 +22,8 @@ from app.store.views import reported, settings
 EVENTS_MAX: int = 20_000
 CALLS_MAX: Final = 500
 """The most calls and errors read to find modified files in the part of a log that is not read."""
+REQUESTS_MAX: Final = 2
+"""The most of the first, and of the last, of the user's messages in a turn that a summary repeats."""
 MAIN: Final = "main"
 
 
@@ -136,6 +139,48 @@ async def calls(connection: Connection | Database, session_id: UUID, from_seq: i
     found = await event_log.tool_calls(connection, SessionLog(session_id), from_seq, to_seq, CALLS_MAX)
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
     return tuple(event for event in found if event.seq not in hidden)
+
+
+async def split_turn(connection: Connection | Database, log: SessionLog, seq: int) -> int | None:
+    """Return the turn of an event that has further events of its turn after it; None for the last event of a turn."""
+    rows = await event_log.read(connection, log, "seq, turn", seq, seq + 1)
+    return int(rows[0]["turn"]) if len(rows) == 2 and rows[0]["turn"] == rows[1]["turn"] else None
+
+
+async def requests(
+    connection: Connection | Database, log: SessionLog, from_seq: int, to_seq: int, split: int | None
+) -> tuple[Event, ...]:
+    """Return the user's messages, first and last, of the turns that a span cuts through.
+
+    These are the turn `split` at its end, and the turn in which it begins, if that began earlier.
+    """
+    begun = await split_turn(connection, log, from_seq - 1) if from_seq > 1 else None
+    seqs: set[int] = set()
+    for turn, last in ((begun, from_seq - 1), (split, to_seq)):
+        if turn is not None:
+            seqs.update(await _user_message_seqs(connection, log, turn, last))
+    return await event_log.events(connection, log, 1, 0, seqs)
+
+
+# One range of an index from either end, however long the turn is.
+_SAID: Final = " UNION ".join(
+    "(SELECT seq FROM events WHERE session_id = :session_id AND type = 'user.message' AND turn = :turn "
+    f"AND seq BETWEEN :from_seq AND :to_seq ORDER BY seq {order} LIMIT :limit)"
+    for order in ("ASC", "DESC")
+)
+
+
+async def _user_message_seqs(
+    connection: Connection | Database, log: SessionLog, turn: int, to_seq: int
+) -> Sequence[int]:
+    """Return the seqs of the user's first and last REQUESTS_MAX messages in a turn through `to_seq`."""
+    seqs: list[int] = []
+    for part in await event_log.owners(connection, log, to_seq):
+        values = {"turn": turn, "from_seq": part.from_seq, "to_seq": part.to_seq, "limit": REQUESTS_MAX}
+        rows = await connection.fetch(_SAID, session_id=part.session_id, **values)
+        seqs += [row["seq"] for row in rows]
+    seqs.sort()
+    return seqs if len(seqs) <= 2 * REQUESTS_MAX else [*seqs[:REQUESTS_MAX], *seqs[-REQUESTS_MAX:]]
 
 
 async def set_covered(tx: Connection, log: SessionLog, to_seq: int) -> int:

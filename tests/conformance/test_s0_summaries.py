@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
-from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, empty, is_prefix, ok
+from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, context_too_long, empty, is_prefix, ok
 
 TEXT = "word " * 80
 WINDOW = 4_000
@@ -93,6 +93,32 @@ async def test_s0_09_a_turn_whose_beginning_was_told_apart_is_not_split_again(
     assert first["text"] in model.requests[0].prompt
 
 
+async def long_turn(client: httpx.AsyncClient, model: Summarizers, above: int) -> Agent:
+    """One turn of some ten windows, posted in bulk, and a model that takes at most `above` characters at once."""
+    agent = await begin(client)
+    await agent.user("THE QUESTION")
+    for first in range(0, 400, 100):
+        events = ({"type": "assistant.message", "content": f"said-{n}. {TEXT}"} for n in range(first, first + 100))
+        await agent.post(*events)
+    model.default = context_too_long(above)
+    await agent.context(wait_ms=WAIT_MS)
+    return agent
+
+
+async def test_s0_09_a_split_turn_begins_where_it_begins_in_the_log(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """Its beginning is far in front of the newest windows, which are all that is read to find the cut."""
+    agent = await long_turn(client, model, 1_000_000)
+    first, *_ = model.requests
+    assert is_prefix(first) and first.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
+    made = await one(client)
+    assert (made["split_turn"], made["from_seq"]) == (1, 1)
+    context = await agent.context()
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+    assert "THE QUESTION" in made["text"]  # the model did not say it
+
+
 async def test_s0_10_what_a_summary_says_of_itself(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     agent = await split(client)
     run = await compact(client)
@@ -126,6 +152,35 @@ async def test_s0_11_from_the_last_summary_to_the_cut_by_its_limits(
     assert f"said-{first['to_seq'] - 4}." not in told and f"said-{first['to_seq'] - 3}." in told
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
     assert second["to_seq"] > first["to_seq"]
+
+
+async def test_s0_11_a_turns_beginning_is_divided_where_the_model_takes_less(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await long_turn(client, model, 40_000)
+    taken = [asked.prompt for asked in model.requests if is_prefix(asked) and len(asked.prompt) < 40_000]
+    assert len(taken) > 1
+    assert all("THE QUESTION" in prompt for prompt in taken)
+    assert ["<previous-summary>" in prompt for prompt in taken] == [False, *(True for _ in taken[1:])]
+    told = [int(found) for prompt in taken for found in re.findall(r"said-(\d+)\.", prompt)]
+    assert told == list(range(len(told)))
+    refused = [asked.prompt for asked in model.requests if len(asked.prompt) >= 40_000]
+    assert len(refused) == len(set(refused)) > 0
+    assert {run["state"] for run in await runs(client)} <= {"succeeded", "skipped"}
+
+
+async def test_s0_11_later_events_of_a_split_turn_are_given_with_its_request(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    agent = await long_turn(client, model, 1_000_000)
+    model.forget()
+    await say(agent, 400, 440)
+    await compact(client)
+    assert model.requests
+    for asked in model.requests:
+        assert not is_prefix(asked)
+        assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[What came between")
+    assert "THE QUESTION" in (await one(client))["text"]
 
 
 async def test_s0_11_a_turns_beginning_has_half_of_that(

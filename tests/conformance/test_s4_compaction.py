@@ -10,7 +10,19 @@ from app.core.compaction.prompt import Prompt
 from app.providers.guard import expected_tokens
 from tests.conformance.agent import WAIT_MS, Agent, Json, shown
 from tests.conformance.conftest import compact, one, proven, runs, summaries, working
-from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, by_part, empty, ok, slow, status
+from tests.support.summarizers import (
+    Asked,
+    Behaviour,
+    Said,
+    Summarizers,
+    by_part,
+    context_too_long,
+    empty,
+    is_prefix,
+    ok,
+    slow,
+    status,
+)
 
 WINDOW = 8_000
 """Compacted above 5,952 tokens; 4,096 are kept."""
@@ -223,6 +235,31 @@ async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a
     run = await compact(client)
     assert (run["state"], len(model.requests)) == ("succeeded", 3)
     assert PREFIX in (await one(client))["text"]
+
+
+async def test_s4_10_a_task_beyond_the_models_window_is_given_in_pieces(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """The history is small and asked for once; the pieces of the task come one after the other."""
+    agent = await begin(client)
+    await talk(agent, 4)
+    await agent.user("THE TASK")
+    model.default = context_too_long(30_000)
+    events: list[Json] = []
+    for number in range(200):
+        events.append({"type": "tool.call", "call_id": f"t{number}", "tool": "look", "arguments": {"at": number}})
+        events.append({"type": "tool.result", "call_id": f"t{number}", "content": f"round-{number}. {TEXT * 2}"})
+    await agent.post(*events)
+    context = await agent.context(wait_ms=WAIT_MS)
+    history, *later = [asked for asked in model.requests if not is_prefix(asked)]
+    pieces = [asked.prompt for asked in model.requests if is_prefix(asked) and len(asked.prompt) < 30_000]
+    assert "turn-3." in history.prompt and "THE TASK" not in history.prompt
+    assert len(pieces) > 2 and all("THE TASK" in prompt for prompt in pieces)
+    assert all("THE TASK" in asked.prompt for asked in later)
+    made = await one(client)
+    assert "THE TASK" in made["text"]
+    assert [row["id"] for row in context["summaries"]] == [made["id"]]
+    assert {row["disposition"] for row in await proven(client)} <= {"summarized", "verbatim"}
 
 
 async def test_s4_10_without_history_it_says_so(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.services.tenants import DEFAULT_TENANT
-from app.store import event_log, sessions, view_reads, views
+from app.store import event_log, sessions, spans, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.session_filter import SCAN_MAX, SessionFilter
 from app.store.sessions import session_key
@@ -197,3 +197,25 @@ async def test_a_search_of_events_looks_at_so_many_and_no_more(application: Data
     with acting_for(DEFAULT_TENANT):
         log = event_log.SessionLog(session_key(DEFAULT_TENANT, long_session))
         assert await event_log.of_kind(application, log, 0, 100, "tool.call", None) == []
+
+
+async def test_a_turns_requests_are_read_from_its_two_ends(
+    client: httpx.AsyncClient, application: Database, long_session: str
+) -> None:
+    """However many messages the user adds to a turn, and however long it is."""
+    added = [{"type": "user.message", "content": "and one more", "turn_id": "t"}]
+    said = [{"type": "assistant.message", "content": "and so on"}]
+    heads = []
+    for _ in range(4):
+        answer = await client.post(f"/v1/sessions/{long_session}/events", json={"events": (added + said) * 500})
+        heads.append(answer.json()["head"])
+    session_id, turn = session_key(DEFAULT_TENANT, long_session), answer.json()["events"][-1]["turn"]
+    values = {"turn": turn, "from_seq": 1, "to_seq": heads[-1], "limit": spans.REQUESTS_MAX}
+    check_bounded(await explain(application, spans._SAID, session_id=session_id, **values), rows_max=5)
+    with acting_for(DEFAULT_TENANT):
+        found = await spans.requests(application, event_log.SessionLog(session_id), heads[1] + 1, heads[2], turn)
+    first = heads[0] - 999
+    assert [event.seq for event in found] == [
+        *(first, first + 2, heads[1] - 3, heads[1] - 1),  # before the span
+        *(heads[2] - 3, heads[2] - 1),  # and in it
+    ]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.boundaries import turn_starts
 from app.core.plan.context.context import Context, Unit
 from app.core.plan.reducers.cut import find, keep_tokens
 from app.core.policy.evictions import Cut
@@ -69,7 +71,7 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
             summary_max = min(rules.max_tokens, max(summary_max, target - (target // 2 if kept is None else kept)))
         summary_max = min(summary_max, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, summary_max)
-    keep = min(int(target * rules.keep_ratio), KEEP_TOKENS_MAX) if _keep_size(policy.cut) is None else 0
+    keep = _keep_by_room(policy, budget) if _keep_size(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(budget.trigger * ROOM_SHARE))
         if kept is not None:  # the kept part may leave less room than that below the trigger
@@ -79,6 +81,11 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
         return Sizes(keep, 2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
     return Sizes(keep, chunk, chunk, summary)
+
+
+def _keep_by_room(policy: Policy, budget: Budget) -> int:
+    """The tokens that stay unsummarized where the policy's cut does not say."""
+    return min(int(budget.target * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
 
 
 def _least_covered(budget: Budget, growth: int) -> int:
@@ -136,11 +143,10 @@ def _keep_size(cut: Cut) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The first `seq` that stays verbatim. `turn` is the turn that it cuts through, if any; it begins at `turn_seq`."""
+    """The first `seq` that stays verbatim. `turn` is the turn that it cuts through, if any."""
 
     seq: int
     turn: int | None = None
-    turn_seq: int = 0
 
 
 def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> Boundary | None:
@@ -148,31 +154,33 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 
     With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
     below the trigger for the least that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due.
+    trigger would be passed before a summary is due. Where the part that the policy keeps does not fit at all, as a long
+    turn that it never splits, less is kept: what the last resort would drop is better summarized.
     """
     cut, keep_max = policy.cut, None
     prefix = sum(event.tokens for event in context.prefix)
     kept = keep_tokens(budget, cut, prefix)
+    by_room = Cut(keep_tokens=max(1, budget.shown(_keep_by_room(policy, budget))), split_turn="prefix")
     if _keep_size(cut) is None:
-        cut = Cut(keep_tokens=max(1, budget.shown(sizes(policy, budget).keep)), split_turn="prefix")
+        cut = by_room
     elif kept is not None and policy.summarize.view == "latest":
         least = sizes(policy, budget, replaced, prefix).least
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
     point = find(context, budget, cut, keep_max)
-    if point is None:
-        return None
     items = context.items
-    if point.split_turn is None:
-        return Boundary(items[point.index].event.seq)
-    return Boundary(items[point.index].event.seq, point.split_turn, items[point.turn_start].event.seq)
+    behind = sum(item.tokens for item in items[0 if point is None else point.index :])
+    summary = sizes(policy, budget, replaced, prefix).summary
+    if behind > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
+        point = find(context, budget, by_room) or point
+    return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `late` are the events of the turn `split_turn` that the span's end cuts through, if that turn is summarized by
-    itself; all others are in `events`.
+    `split_turn` is the turn that the span's end cuts through. `late` are its events from its user's message on, if that
+    turn is summarized by itself; all others are in `events`.
     """
 
     from_seq: int
@@ -193,19 +201,27 @@ class Span:
 
 
 def next_span(
-    context: Context, covered_to: int, stop: Boundary, policy: Policy, size: Sizes, *, asked: bool
+    context: Context,
+    covered_to: int,
+    stop: Boundary,
+    policy: Policy,
+    size: Sizes,
+    *,
+    asked: bool,
+    covered_turn: int | None = None,
 ) -> Span | None:
     """The oldest span after `covered_to` that is ready to be summarized; None while it is too small.
 
     `context` holds the log from there on, and the span ends before `stop`. If the context ends earlier, its last unit
     may be incomplete and is left for later. `asked`: a compaction was requested, so a smaller span will do.
+    `covered_turn` is the turn that `covered_to` cuts through: its beginning has been summarized already.
     """
-    rules, units = policy.summarize, context.units
-    if units and context.items[-1].event.seq < stop.seq - 1:
-        stop = replace(stop, seq=units[-1].items[0].event.seq)
+    rules, units, stop_seq = policy.summarize, context.units, stop.seq
+    if units and context.items[-1].event.seq < stop_seq - 1:
+        stop_seq = units[-1].items[0].event.seq
     count, tokens, events = 0, 0, 0
     best = (0, 0, 0)
-    for number, unit in enumerate(units[: _count_before(units, stop.seq)], start=1):
+    for number, unit in enumerate(units[: _count_before(units, stop_seq)], start=1):
         tokens += sum(item.event.tokens for item in unit.all_items)
         events += len(unit.all_items)
         if _ends_before_next(units, number):
@@ -218,14 +234,22 @@ def next_span(
         return None
     taken = units[:count]
     items = sorted((item.event for unit in taken for item in unit.all_items), key=lambda event: event.seq)
-    following = units[count].items[0].event.seq if count < len(units) else None
-    to_seq = max(items[-1].seq, (following or stop.seq) - 1)
-    split = stop.turn is not None and to_seq >= stop.seq - 1 and policy.cut.split_turn == "prefix"
-    if not split:
-        return Span(covered_to + 1, to_seq, tuple(items))
-    apart = rules.view == "latest" and stop.turn_seq > covered_to
-    early = tuple(event for event in items if event.seq < stop.turn_seq or not apart)
-    return Span(covered_to + 1, to_seq, early, tuple(items[len(early) :]), stop.turn)
+    following = units[count].items[0].event if count < len(units) else None
+    to_seq = max(items[-1].seq, (following.seq if following else stop_seq) - 1)
+    split = stop.turn
+    if following is not None and following.seq < stop.seq:
+        split = following.turn if following.turn == items[-1].turn else None
+    apart = rules.view == "latest" and policy.cut.split_turn == "prefix" and split != covered_turn
+    begins = _find_turn_start(context, split) if apart and split is not None else None
+    early = tuple(event for event in items if begins is None or event.seq < begins)
+    return Span(covered_to + 1, to_seq, early, tuple(items[len(early) :]), split)
+
+
+def _find_turn_start(context: Context, turn: int) -> int | None:
+    """The seq of the user's message that begins a turn; None if the context does not begin so early, or none does."""
+    events = [context.items[index].event for index in turn_starts(context)]
+    said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
+    return max(said, default=None)
 
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:

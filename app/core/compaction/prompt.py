@@ -130,14 +130,23 @@ def prefix_ask(
     transcript: str,
     max_tokens: int,
     *,
+    previous: str = "",
     focus: str = "",
     constraints: Sequence[str] = (),
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
 ) -> Prompt:
-    """Ask for a summary of the beginning of a turn whose later part stays visible."""
-    parts = [_fenced("conversation", transcript), *_demands(focus, constraints, identifiers)]
+    """Ask for a summary of the beginning of a turn whose later part stays visible.
+
+    `previous` is the summary of its first pieces, which this one replaces; empty if there is none.
+    """
+    parts = [_fenced("conversation", transcript)]
+    if previous.strip():
+        parts.append(_fenced("previous-summary", inert(previous)))
+    parts += _demands(focus, constraints, identifiers)
     parts.append("Write the summary of this beginning of a turn now.")
+    if previous.strip():
+        parts.append(CARRY_OVER)
     return Prompt(_instructions(prompts, PREFIX.prompt, max_tokens), "\n\n".join(parts), max_tokens, temperature)
 
 
@@ -162,13 +171,16 @@ def merge_ask(
     return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
 
 
-def again(ask: Prompt, answer: Completion, complaints: Sequence[str]) -> Prompt:
-    """Repeat a request, with the rejected answer and the complaints about it."""
+def again(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
+    """Repeat a request, with the rejected answer and the complaints about it, both in about `chars` characters."""
     parts = [ask.prompt]
-    if answer.text.strip():
-        rejected = cut(answer.text, ask.max_tokens * REJECTED_CHARS_PER_TOKEN)
-        parts.append(_fenced("rejected-answer", inert(rejected)))
     faults = "\n".join(f"- {complaint}" for complaint in complaints)
+    most = ask.max_tokens * REJECTED_CHARS_PER_TOKEN
+    if chars is not None:
+        faults = cut(faults, chars // 2)
+        most = min(most, chars - len(faults))
+    if answer.text.strip() and most > 0:
+        parts.append(_fenced("rejected-answer", inert(cut(answer.text, most))))
     parts.append(
         f"An earlier answer was rejected:\n{faults}\n\nWrite the whole summary anew, with these faults mended."
     )

@@ -5,6 +5,7 @@ Tool output is data: each result is put in a fence that says so, and no event's 
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.event import Event, content_text
@@ -31,35 +32,65 @@ _LABELS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """One labelled paragraph: `body` between its label or fence (`before`) and the end of its fence (`after`).
+
+    `user`: it holds the words of the user in `turn`.
+    """
+
+    before: str
+    body: str
+    after: str = ""
+    turn: int = 0
+    user: bool = False
+
+    @property
+    def text(self) -> str:
+        """The whole paragraph."""
+        return readable(f"{self.before}{self.body}{self.after}")
+
+
 def transcript(
     items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
 ) -> str:
+    """Write the paragraphs of events one behind the other; see `paragraphs`."""
+    written = paragraphs(items, result_chars=result_chars, argument_chars=argument_chars)
+    return "\n\n".join(paragraph.text for paragraph in written)
+
+
+def paragraphs(
+    items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
+) -> list[Paragraph]:
     """Write one labelled paragraph for each event, in the order given; adjacent calls share one.
 
     An item pairs an event with the text that replaces it if it is hidden or stubbed, else None. Results are cut to
     `result_chars` characters, a call's arguments to `argument_chars`. The system prompt, the tool definitions and
     bookkeeping are left out. Reasoning, images and other parts without text are named, not shown.
     """
-    paragraphs: list[str] = []
+    written: list[Paragraph] = []
     calls: list[str] = []
+    turn = 0
     for event, replacement in items:
         if event.type in BOOKKEEPING or event.type in PREFIX:
             continue
         if event.type is EventType.TOOL_CALL:
             content = _content(event) if replacement is None else ""
             if content:
-                _close(calls, paragraphs)
-                paragraphs.append(_labelled(EventType.ASSISTANT_MESSAGE, inert(content)))
+                _close(calls, written, turn)
+                written.append(Paragraph(_label(EventType.ASSISTANT_MESSAGE), inert(content), turn=event.turn))
             calls.append(inert(_call(event, argument_chars) if replacement is None else replacement))
+            turn = event.turn
             continue
-        _close(calls, paragraphs)
+        _close(calls, written, turn)
         text = _content(event) if replacement is None else replacement
         if event.type is EventType.TOOL_RESULT:
-            paragraphs.append(_labelled(event.type, _fenced(event, cut(text, result_chars))))
+            written.append(_fenced(event, cut(text, result_chars)))
         elif text:
-            paragraphs.append(_labelled(event.type, inert(text)))
-    _close(calls, paragraphs)
-    return readable("\n\n".join(paragraphs))
+            user = event.type is EventType.USER_MESSAGE
+            written.append(Paragraph(_label(event.type), inert(text), turn=event.turn, user=user))
+    _close(calls, written, turn)
+    return written
 
 
 def inert(text: str) -> str:
@@ -72,20 +103,21 @@ def cut(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[:chars] + TRUNCATED
 
 
-def _close(calls: list[str], paragraphs: list[str]) -> None:
+def _close(calls: list[str], written: list[Paragraph], turn: int) -> None:
     """Append the calls gathered so far as one paragraph."""
     if calls:
-        paragraphs.append(_labelled(EventType.TOOL_CALL, ", ".join(calls)))
+        written.append(Paragraph(_label(EventType.TOOL_CALL), ", ".join(calls), turn=turn))
         calls.clear()
 
 
-def _labelled(kind: EventType, text: str) -> str:
-    return f"[{_LABELS[kind]}]: {text}"
+def _label(kind: EventType) -> str:
+    return f"[{_LABELS[kind]}]: "
 
 
-def _fenced(event: Event, text: str) -> str:
+def _fenced(event: Event, text: str) -> Paragraph:
     state = ' status="error"' if event.is_error else ""
-    return f'<tool-output seq="{event.seq}"{state} trust="untrusted">\n{inert(text)}\n</tool-output>'
+    fence = f'<tool-output seq="{event.seq}"{state} trust="untrusted">\n'
+    return Paragraph(_label(event.type) + fence, inert(text), "\n</tool-output>", event.turn)
 
 
 def _call(event: Event, argument_chars: int) -> str:

@@ -140,7 +140,8 @@ class Cut:
         "choice",
         "protect_current",
         "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
-        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`).",
+        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`). "
+        "A turn that no context has room for is summarized in part under each of them.",
         choices=SPLIT_TURN,
     )
 

@@ -1,0 +1,242 @@
+"""Over HTTP: one turn that is many times longer than the window, summarized by a model that refuses large requests."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
+from tests.conformance.conftest import preset, summaries, working
+from tests.support.queue import quiet
+from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, is_prefix, ok
+
+REQUEST = "Port the tide service of the northern harbours from Perl to Rust, gauge by gauge."
+REFUSED_ABOVE = 50_000
+WINDOW_TOKENS = 100_000
+"""The summarizers' window, as the settings have it."""
+PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
+WINDOWS = (12_000, 60_000, 200_000)
+ROUNDS = 2_000
+CALLS = 40
+"""How many contexts are asked for while the turn grows."""
+
+
+def rounds(first: int, last: int) -> list[Json]:
+    """Rounds of a call and its result, about two hundred tokens each."""
+    events: list[Json] = []
+    for number in range(first, last):
+        found = "\n".join(f"{line}: sub gauge_{number}_{line} returns the height at {line}" for line in range(10))
+        events += [
+            {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"lib/{number}.pm"}},
+            {"type": "tool.result", "call_id": f"c{number}", "content": f"RES{number}\n{found}"},
+        ]
+    return events
+
+
+def size(asked: Asked) -> int:
+    """The tokens of a request, as the stand-in counts them."""
+    return (len(asked.system) + len(asked.prompt)) // 4 + 1
+
+
+def refusing(tokens: int) -> Behaviour:
+    """Refuse requests above so many tokens, without a number; answer the others without a word of the user's."""
+
+    async def answer(asked: Asked) -> Said:
+        if size(asked) > tokens:
+            return Said("Your input exceeds the context window of this model.", status=400)
+        return await ok().answer(asked)
+
+    return Behaviour(answer)
+
+
+async def begun(client: httpx.AsyncClient, name: str, window: int, **summarize: Any) -> Agent:
+    document = {**(await preset(client, name, **summarize)), "window_tokens": window}
+    client.timeout = httpx.Timeout(2 * WAIT_MS / 1_000)
+    agent = await Agent.begin(client, document)
+    await agent.user(REQUEST)
+    return agent
+
+
+async def posted(agent: Agent, first: int, last: int) -> None:
+    for start in range(first, last, 500):
+        await agent.post(*rounds(start, min(last, start + 500)))
+
+
+def check_requests(model: Summarizers, above: int) -> None:
+    """No request exceeds the window, what was refused is never asked again, and the user's request is in each."""
+    assert model.requests
+    for asked in model.requests:
+        assert size(asked) <= WINDOW_TOKENS
+        assert REQUEST in asked.prompt or "<conversation>" not in asked.prompt
+        assert not is_prefix(asked) or REQUEST in asked.prompt
+    refused = [asked.prompt for asked in model.requests if size(asked) > above]
+    assert len(refused) == len(set(refused)) <= 2
+    assert len({asked.prompt for asked in model.requests}) == len(model.requests)
+
+
+async def check_summaries(client: httpx.AsyncClient) -> list[Json]:
+    """The user's request stands in every summary there has been."""
+    made = await summaries(client, live=False)
+    assert made
+    for row in made:
+        assert REQUEST in row["text"], (row["from_seq"], row["to_seq"], row["depth"], row["text"])
+        assert not row["degraded"]
+    runs = (await client.get("/v1/sessions/s/compactions", params={"limit": 500})).json()["items"]
+    assert {run["state"] for run in runs} <= {"succeeded", "skipped"}, runs
+    return made
+
+
+def check_context(context: Json) -> None:
+    assert not evicted(context, "dropped")
+    assert context["summaries"]
+    assert context["tokens"]["estimate"] <= context["tokens"]["target"]
+    assert REQUEST in str(context["request"])
+
+
+async def lived_in_bulk(
+    client: httpx.AsyncClient,
+    database_url: str,
+    model: Summarizers,
+    name: str,
+    window: int,
+    count: int,
+    above: int = REFUSED_ABOVE,
+) -> list[Json]:
+    model.default = refusing(above)
+    agent = await begun(client, name, window)
+    await posted(agent, 0, count)
+    async with working(database_url, model), quiet(database_url) as done:
+        await agent.context()  # nothing is summarized yet, so that events are dropped
+        await agent.context(wait_ms=WAIT_MS)
+        await done()
+        check_context(await agent.context())
+    check_requests(model, above)
+    return await check_summaries(client)
+
+
+async def test_a_turn_posted_in_bulk(client: httpx.AsyncClient, database_url: str, stand_in: Summarizers) -> None:
+    made = await lived_in_bulk(client, database_url, stand_in, "timeline", 12_000, 700, above=20_000)
+    assert any(size(asked) > 20_000 for asked in stand_in.requests)
+    assert any(is_prefix(asked) and "<previous-summary>" in asked.prompt for asked in stand_in.requests)
+    assert made[-1]["to_seq"] > 1_000
+
+
+@pytest.mark.parametrize("name", ["threshold", "pipeline"])
+async def test_a_turn_that_grows(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
+) -> None:
+    """Under `pipeline` too, which splits no turn while the newest two have room."""
+    stand_in.default = refusing(REFUSED_ABOVE)
+    agent = await begun(client, name, 12_000)
+    async with working(database_url, stand_in):
+        for first in range(0, 180, 15):
+            await posted(agent, first, first + 15)
+            context = await agent.context(wait_ms=WAIT_MS)
+            assert not evicted(context, "dropped")
+    check_context(context)
+    check_requests(stand_in, REFUSED_ABOVE)
+    await check_summaries(client)
+
+
+async def test_a_model_that_refuses_every_piece_is_asked_for_none_twice_and_the_state_says_so(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
+) -> None:
+    """The policy has no summary written without the model, so that events stay dropped."""
+    stand_in.default = refusing(0)
+    agent = await begun(client, "timeline", 12_000)
+    await posted(agent, 0, 200)
+    async with working(database_url, stand_in), quiet(database_url) as done:
+        await agent.context()
+        await done()
+        context = await agent.context()
+        await done()
+        later = await agent.context()
+    sizes = [size(asked) for asked in stand_in.requests]
+    assert len(sizes) > 3
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert sizes[-1] >= 600
+    run, *_ = (await client.get("/v1/sessions/s/compactions")).json()["items"]
+    assert (run["state"], await summaries(client)) == ("failed", [])
+    assert "exceeds the context window" in run["error"]
+    for one in (context, later):
+        assert evicted(one, "dropped")
+        assert one["compaction"]["state"] == "stalled"
+        assert "the last compaction failed" in one["compaction"]["reason"]
+
+
+async def test_what_a_model_refuses_in_every_size_is_summarized_without_it(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
+) -> None:
+    stand_in.default = refusing(0)
+    agent = await begun(client, "timeline", 12_000, on_fail="extractive")
+    await posted(agent, 0, 200)
+    async with working(database_url, stand_in), quiet(database_url) as done:
+        dropping = await agent.context()
+        await done()
+        context = await agent.context()
+    assert evicted(dropping, "dropped")
+    check_context(context)  # what was dropped is healed
+    assert context["compaction"] == {"state": "none", "reason": None}
+    [made] = await summaries(client)
+    assert (made["summarizer"], made["degraded"], made["split_turn"]) == ("extractive", True, 1)
+    assert REQUEST in made["text"]
+    run, *_ = (await client.get("/v1/sessions/s/compactions")).json()["items"]
+    assert (run["state"], "exceeds the context window" in run["error"]) == ("succeeded", True)
+
+
+@pytest.mark.parametrize("name", ["timeline", "default"])
+async def test_what_the_user_adds_to_a_turn_stands_in_its_summaries_too(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
+) -> None:
+    """Of many messages the first and the newest, in the log of a fork as well, which begins in another session."""
+    agent = await Agent.begin(client, {**(await preset(client, name)), "window_tokens": 12_000})
+    await agent.user("An earlier question about nothing in particular.")
+    await agent.user(REQUEST, turn_id="t")
+    for number in range(8):
+        await posted(agent, 60 * number, 60 * number + 60)
+        await agent.user(f"Addition {number} is about the harbour of that number.", turn_id="t")
+    await posted(agent, 480, 560)
+    fork = (await client.post("/v1/sessions/s/fork", json={"at": 1_000, "id": "f"})).json()
+    forked = Agent(client, fork["id"])
+    await forked.post(*({**event, "call_id": f"f{event['call_id']}"} for event in rounds(600, 700)))
+    async with working(database_url, stand_in), quiet(database_url) as done:
+        for one in (agent, forked):
+            await one.context()
+            await one.context(wait_ms=WAIT_MS)
+        await done()
+    for asked in stand_in.requests:
+        assert REQUEST in asked.prompt or "An earlier question" in asked.prompt, asked.prompt[:2_000]
+    for session in ("s", "f"):
+        items = (await client.get(f"/v1/sessions/{session}/summaries")).json()["items"]
+        texts = [(await client.get(f"/v1/sessions/{session}/summaries/{row['id']}")).json()["text"] for row in items]
+        assert texts and all(REQUEST in text for text in texts)
+        assert any("Addition 7 is about" in text for text in texts)
+        assert not any(all(f"Addition {number} is" in text for number in range(8)) for text in texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", PRESETS)
+async def test_two_thousand_rounds_in_bulk(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
+) -> None:
+    await lived_in_bulk(client, database_url, stand_in, name, window, ROUNDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", PRESETS)
+async def test_two_thousand_rounds_call_by_call(
+    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
+) -> None:
+    stand_in.default = refusing(REFUSED_ABOVE)
+    agent = await begun(client, name, window)
+    step = min(ROUNDS // CALLS, window // 1_000)
+    async with working(database_url, stand_in):
+        for first in range(0, ROUNDS, step):
+            await posted(agent, first, min(ROUNDS, first + step))
+            context = await agent.context(wait_ms=WAIT_MS)
+            assert not evicted(context, "dropped"), first
+    check_context(context)
+    check_requests(stand_in, REFUSED_ABOVE)
+    await check_summaries(client)
