@@ -1,18 +1,22 @@
 """A context's answer as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from app.api.calls import around, context_fields, diff_json
 from app.core.assemble import Assembled, shown_summaries
 from app.core.audit.client_plan import MessagePlan
-from app.core.audit.evictions import eviction_row
+from app.core.audit.evictions import Eviction, eviction_row
 from app.core.log.events import Json
+from app.core.plan.reducers.last_resort import REDUCER
 from app.core.render.request import Request
 from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconcile import Reconciled
+
+FAILED: Final = "the last compaction failed, for the reason that GET .../compactions gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,16 @@ def _body(
             "prefix_sha256": rendered.request.prefix_sha256.hex(),
             "prefix_tokens": call.estimate - by_source["ephemeral"],
         },
-        "compaction": {"state": compaction if stalled is None else "stalled", "reason": stalled},
+        "compaction": _compaction(compaction, stalled, gone),
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
     return ContextBody(head, rendered.request, tail)
+
+
+def _compaction(state: str, stalled: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:
+    """The state of compaction. A failed run stalls only a context that a summary would have helped."""
+    if state == "failed":
+        helped = stalled is not None or any(row.disposition == "dropped" and row.reducer == REDUCER for row in gone)
+        state, stalled = ("stalled", "; ".join(filter(None, (stalled, FAILED)))) if helped else ("none", None)
+    return {"state": state if stalled is None else "stalled", "reason": stalled}

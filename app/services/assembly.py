@@ -62,8 +62,8 @@ Done = TypeVar("Done")
 class ContextAnswer:
     """A context that was asked for, of the row `session`.
 
-    `compaction`: whether summaries are being written (none, scheduled or running). `held`: it was made of what this
-    process held of the view.
+    `compaction`: none, scheduled, running, or failed if the last run was. `held`: it was made of what this process held
+    of the view.
     """
 
     session: str

@@ -19,6 +19,8 @@ _NOW: Final = """
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
          WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'scheduled')$queue
               THEN 'scheduled'
+         WHEN (SELECT c.state FROM compactions c WHERE c.session_id = :session_id AND c.reason <> 'redo'
+               AND c.state IN ('succeeded', 'failed') ORDER BY c.finished_at DESC LIMIT 1) = 'failed' THEN 'failed'
          ELSE 'none' END"""
 NOW: Final = _NOW.replace(
     "$queue",
@@ -26,14 +28,14 @@ NOW: Final = _NOW.replace(
               OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
                          AND q.status IN ('queued', 'picked'))""",
 )
-"""The SQL of whether a session's summaries are being written, or are about to be."""
+"""The SQL of whether a session's summaries are being written, or are about to be, or could not be written last time."""
 RUNS: Final = _NOW.replace("$queue", "")
 """The same but for jobs without a run, for a shard, where the queue is not: `now` looks them up."""
 
 
 async def now(connection: Connection | Database, session_id: UUID, runs: str) -> str:
     """Return NOW, of RUNS."""
-    return "scheduled" if runs == "none" and await jobs.compacts(connection, session_id) else runs
+    return "scheduled" if runs in ("none", "failed") and await jobs.compacts(connection, session_id) else runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,7 @@ class CompactionOut(BaseModel):
     state: Literal["none", "scheduled", "running", "stalled"] = Field(
         description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
         "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
-        "not worth the price)."
+        "not worth the price; or events were dropped that no summary covers, because the last compaction failed)."
     )
     reason: str | None = Field(description="Explanation of a stall; null in any other state.")
 

@@ -37,8 +37,8 @@ class LoadedView:
     `version`. `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
 
     `cover` are the live summaries of every author filter, `finer` their sources (None: not looked up), `folded` the
-    summaries that the frontier names. `compaction` is none, scheduled or running. `redactions` is the number of the
-    session's redacted events.
+    summaries that the frontier names. `compaction` is none, scheduled, running or failed. `redactions` is the number of
+    the session's redacted events.
 
     `calibrations` are those of the requested model, `reported` is the view's last call that reported usage, `learned`
     what the view's own calls have taught, `outside_tokens` what the session states is sent beside the request.

@@ -54,7 +54,7 @@ class CompactionOut(Model):
     state: Literal["none", "scheduled", "running", "stalled"]
     """State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` (summaries
     are being written); `stalled` (the context is above its trigger, and reducing it was impossible or not worth
-    the price).
+    the price; or events were dropped that no summary covers, because the last compaction failed).
     """
     reason: str | None
     """Explanation of a stall; null in any other state."""

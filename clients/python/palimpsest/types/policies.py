@@ -173,7 +173,8 @@ class PolicyCut(TypedDict, total=False):
     """Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`."""
     split_turn: Literal["prefix", "protect_current", "advance"]
     """What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless
-    it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`).
+    it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`). A turn
+    that no context has room for is summarized in part under each of them.
     """
 
 
