@@ -14,7 +14,7 @@ from app.core.render.request import Request
 from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
-from app.services.reconcile import Reconciled
+from app.services.reconciled import Reconciled
 
 FAILED: Final = "the last compaction failed, for the reason that GET .../compactions gives"
 
@@ -30,6 +30,10 @@ class ContextBody:
     def json(self) -> bytes:
         """The answer."""
         return around(self.head, self.request, self.tail)
+
+    def around(self) -> Mapping[str, Json]:
+        """Return what is stored of the answer: all but the request, which its record gives again."""
+        return {"head": self.head, "tail": self.tail}
 
 
 def context_body(answer: ContextAnswer) -> ContextBody:

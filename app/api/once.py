@@ -1,7 +1,7 @@
 """Requests under an idempotency key: the second of two equal ones gets the first one's answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 from fastapi.encoders import jsonable_encoder
@@ -9,12 +9,18 @@ from pydantic import BaseModel
 
 from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.api.reach import operation_of
-from app.services.answers import Answers
+from app.core.log.lines import session_of
+from app.services.answers import Answers, Keep, request_sha256
 from app.services.tenants import Caller
+from app.store.answers import AnsweredBefore, Claim
+from app.store.sessions import session_key
 
 Key = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION)
 ]
+
+
+Done = TypeVar("Done")
 
 
 class Once:
@@ -22,29 +28,59 @@ class Once:
 
     def __init__(self, request: Request, who: Caller, sid: str, key: str | None, body: BaseModel) -> None:
         self._answers: Answers = request.state.services.answers
-        self._who, self._sid, self._key = who, sid, key
-        about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
-        self._request = "" if key is None else f"{operation_of(request.scope)} {about} {body.model_dump()!r}"
+        self._claim: Claim | None = None
+        if key is not None:
+            about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
+            asked = f"{operation_of(request.scope)} {about} {body.model_dump()!r}"
+            session_id = session_key(who.tenant_id, session_of(sid))
+            self._claim = Claim(session_id, who.tenant_id, key, request_sha256(asked))
 
     async def before(self) -> Mapping[str, Any] | None:
-        """Return what was kept of the first such request; None without one. Raises IdempotencyConflict."""
-        if self._key is None:
-            return None
-        return await self._answers.before(self._who.tenant_id, self._sid, self._key, self._request)
+        """Return what was answered to the first such request; None without one. Raises IdempotencyConflict."""
+        return None if self._claim is None else await self._answers.before(self._claim)
 
-    async def keep(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Keep what is answered; return what is to be answered, which may be that of a request that was quicker."""
-        if self._key is None:
-            return answer
-        return await self._answers.keep(self._who.tenant_id, self._sid, self._key, self._request, answer)
+    def keep(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> Keep[Done] | None:
+        """Return what stores the answer together with what is done; None without a key."""
+        return None if self._claim is None else Keep(self._claim, answer)
 
-    async def done(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return an answer in the shape of `model`, and whether it was made now."""
+    async def first(self) -> Mapping[str, Any]:
+        """Return the answer to the request that was quicker: this one has raised AnsweredBefore."""
+        if self._claim is None:
+            raise RuntimeError("a request without a key has no other that is equal to it")
+        return await self._answers.first(self._claim)
+
+    async def done(
+        self,
+        model: type[BaseModel],
+        make: Callable[[Keep[Done] | None], Awaitable[Done]],
+        show: Callable[[Done], Any],
+    ) -> Any:
+        """Return an answer in the shape of `model`: as `show` gives it for what `make` does, or the first one.
+
+        `make` stores the answer in the transaction that does it.
+        """
         kept = await self.before()
         if kept is not None:
-            return kept, False
+            return kept
+
+        async def shaped(done: Done) -> Mapping[str, Any]:
+            return _shaped(model, show(done))
+
+        try:
+            made = await make(self.keep(shaped))
+        except AnsweredBefore:
+            return await self.first()
+        return show(made)
+
+    async def repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return an answer in the shape of `model` to a request that changes nothing when it is done twice."""
+        kept = await self.before()
+        if kept is not None:
+            return kept
         made = await make()
-        if self._key is None:
-            return made, True
-        shape = model.model_validate(made, from_attributes=True)
-        return await self.keep(jsonable_encoder(shape, by_alias=True)), True
+        return made if self._claim is None else await self._answers.keep(self._claim, _shaped(model, made))
+
+
+def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:
+    shaped: Mapping[str, Any] = jsonable_encoder(model.model_validate(made, from_attributes=True), by_alias=True)
+    return shaped

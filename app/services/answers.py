@@ -1,53 +1,78 @@
 """Answers that are given again to whoever repeats a request under its idempotency key.
 
-An append keeps its own, in the statement that appends. These are of requests that change nothing when they come twice,
-so they are kept afterwards: what is lost with a process that dies in between is made again.
+A key is stored by the transaction that does what the request asks for (decision 31). Of equal requests that race, one
+is done. The others do nothing and are given its answer, as is whoever repeats it when the first answer was lost.
 """
 
 import hashlib
-from collections.abc import Mapping
-from uuid import UUID
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import asyncpg
 
-from app.core.errors import IdempotencyConflict
+from app.core.errors import Conflict
 from app.core.log.events import Json
-from app.core.log.lines import session_of
-from app.store import log, sessions
-from app.store.engine import Database
+from app.store import answers
+from app.store.answers import AnsweredBefore, Claim
+from app.store.engine import Connection, Database
+
+Before = TypeVar("Before")
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Generic[Done]):
+    """The answer to store for what is done, and the claim of the request that asks for it."""
+
+    claim: Claim
+    answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
+
+    def after(self, make: Callable[[Before], Awaitable[Done]]) -> "Keep[Before]":
+        """Return the same for what `make` makes `Done` of."""
+
+        async def answer(before: Before) -> Mapping[str, Json]:
+            return await self.answer(await make(before))
+
+        return Keep(self.claim, answer)
+
+    async def store(self, tx: Connection, done: Done) -> None:
+        """Store the answer in the transaction that does it. Raises AnsweredBefore if the key has been used."""
+        await answers.store_claimed(tx, self.claim, await self.answer(done))
 
 
 class Answers:
-    """The memory of a session's answers, by the keys of their requests."""
+    """The answers that are stored under a session's idempotency keys."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, tenant_id: UUID, address: str, key: str, request: str) -> Mapping[str, Json] | None:
-        """Return what was kept under a key; None if nothing was. Raises IdempotencyConflict for another request."""
-        session_id = sessions.session_key(tenant_id, session_of(address))
-        found = await log.remembered(self._database, session_id, key)
-        if found is not None and found.request_sha256 != _sha256(request):
-            raise IdempotencyConflict("this Idempotency-Key was used with another request", key=key)
-        return None if found is None else found.answer
+    async def before(self, claim: Claim) -> Mapping[str, Json] | None:
+        """Return what was answered before under a key; None if nothing was. Raises IdempotencyConflict."""
+        return await answers.find_claimed(self._database, claim)
 
-    async def keep(
-        self, tenant_id: UUID, address: str, key: str, request: str, answer: Mapping[str, Json]
-    ) -> Mapping[str, Json]:
-        """Keep an answer, and return the one to give: the first, if a request with this key was quicker.
+    async def first(self, claim: Claim) -> Mapping[str, Json]:
+        """Return the answer to the request that was quicker. Raises IdempotencyConflict, or Conflict if it is gone."""
+        found = await self.before(claim)
+        if found is None:
+            raise Conflict("the session is being erased")
+        return found
 
-        Raises IdempotencyConflict when that was another request.
+    async def keep(self, claim: Claim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Store an answer behind what was done, and return the one to give: the first, if a request was quicker.
+
+        For requests that change nothing when they are done twice. Raises IdempotencyConflict if that was another one.
         """
-        session_id = sessions.session_key(tenant_id, session_of(address))
         try:
             async with self._database.transaction() as tx:
-                await log.remember(tx, session_id, tenant_id, key, _sha256(request), answer)
-        except asyncpg.UniqueViolationError:
-            return await self.before(tenant_id, address, key, request) or answer
+                await answers.store_claimed(tx, claim, answer)
+        except AnsweredBefore:
+            return await self.before(claim) or answer
         except asyncpg.ForeignKeyViolationError:  # the session has been erased
             pass
         return answer
 
 
-def _sha256(request: str) -> bytes:
+def request_sha256(request: str) -> bytes:
+    """Return the hash by which equal requests are told from others."""
     return hashlib.sha256(request.encode("utf-8", "surrogatepass")).digest()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from app.core.errors import CannotFit, IdempotencyConflict
+from app.core.log.event import Batch, LogEnd
 from app.core.log.events import Draft, Json
 from app.core.log.lines import line_of
 from app.core.log.parse import parse_batch
@@ -14,7 +15,7 @@ from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.render.formats.rebuild import check_native
 from app.services.counting import Counting
-from app.store import log
+from app.store import answers
 from app.store.engine import Connection
 from app.store.events import StoredEvent
 from app.store.sessions import SessionRow
@@ -123,6 +124,19 @@ def event_id(session_id: UUID, seq: int) -> str:
     return str(uuid5(session_id, str(seq)))
 
 
+def receipts_of(session_id: UUID, batch: Batch, before: LogEnd) -> tuple[EventReceipt, ...]:
+    """The places of a batch's events behind the log as it was `before`."""
+    return tuple(
+        EventReceipt(
+            before.head + p.offset,
+            p.draft.id or event_id(session_id, before.head + p.offset),
+            before.turns + p.turn_offset,
+            p.tokens,
+        )
+        for p in batch.placed
+    )
+
+
 def receipt(session_id: UUID, stored: StoredEvent) -> EventReceipt:
     """The place of an event that is in the log."""
     return EventReceipt(stored.seq, stored.event_id or event_id(session_id, stored.seq), stored.turn, stored.tokens)
@@ -139,7 +153,7 @@ def in_request_order(
 
 async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> AppendFacts | None:
     """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
-    before = await log.remembered(tx, session_id, request.key) if request.key is not None else None
+    before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
         raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)
     return None if before is None else AppendFacts(**before.answer)

@@ -8,14 +8,14 @@ and all is done again.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from app import tracing
-from app.core.assemble import Assembled, assemble, assemble_on, assemble_rest, begin_plan
+from app.core.assemble import Assembled, assemble_on, assemble_rest, begin_plan
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, Moved, NotFound, NothingToSend
 from app.core.log.event import Event
@@ -30,6 +30,7 @@ from app.core.view.inputs import ContextInputs, tree_of
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
+from app.services.answers import Keep
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
@@ -37,25 +38,20 @@ from app.services.held_views import cached_view
 from app.services.ids import new_id
 from app.services.layers import counted as counted_layers
 from app.services.lines import Lines
+from app.services.planning import PLAN, assembled_of, new_events, off_loop, show
 from app.services.policies import ChosenPolicy, Policies
 from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
+from app.store.calls import NewAnswer
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
 
-PLAN: Final = "plan"
-"""The name of the span around planning."""
 ATTEMPTS_MAX: Final = 64
 """Each attempt lost is an epoch that another process opened: who loses them all has met that many others at once."""
 BOUND_FACTOR: Final = 2
 """How much of the log is read beyond an epoch, in targets: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
 DEEPEN_MAX: Final = 4
-OFF_LOOP_TOKENS: Final = 30_000
-OFF_LOOP_EVENTS: Final = 300
-"""Contexts with more than this to look at are planned and rendered in a thread, so that other requests go on."""
-
-Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,7 @@ class ContextAnswer:
     held: bool = False
 
 
+KeepContext = Keep[ContextAnswer]
 ToldContext = Callable[[ContextRequest, ContextAnswer | ContextError], None]
 """Who is told what came of a request for a context."""
 
@@ -103,16 +100,22 @@ class Assembly:
         self._requests = CompactionQueries(database)
 
     async def context(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None = None
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        request: ContextRequest,
+        head: int | None = None,
+        keep: KeepContext | None = None,
     ) -> ContextAnswer:
         """The view's next context, recorded, on the line that a session's name means.
 
-        `head`: what it is to end at where the log has gone on meanwhile.
+        `head`: what it is to end at where the log has gone on meanwhile. With `keep` the answer is stored with the
+        record, or neither is: AnsweredBefore is raised if the key has been used.
         Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
         beyond the head.
         """
         try:
-            answer = await self._of_line(tenant_id, external_id, request, head)
+            answer = await self._of_line(tenant_id, external_id, request, head, keep)
         except ContextError as error:
             self._told(request, error)
             raise
@@ -120,17 +123,17 @@ class Assembly:
         return answer
 
     async def _of_line(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
     ) -> ContextAnswer:
         line = await self._lines.known(tenant_id, external_id)
         try:
-            return await self._context(tenant_id, line, request, head)
+            return await self._context(tenant_id, line, request, head, keep)
         except Moved as moved:
             line = await self._lines.moved(tenant_id, external_id, moved.line)
-        return await self._context(tenant_id, line, request, head)
+        return await self._context(tenant_id, line, request, head, keep)
 
     async def _context(
-        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None
+        self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
     ) -> ContextAnswer:
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
@@ -139,7 +142,7 @@ class Assembly:
             await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
-            answer = await self._as_held(tenant_id, external_id, held, request, given)
+            answer = await self._as_held(tenant_id, external_id, held, request, given, keep)
             if answer is not None:
                 return answer
         async with self._view_cache.turn(session_id, request.view):
@@ -150,9 +153,10 @@ class Assembly:
                 if head not in (None, inputs.loaded.head):  # not recorded: nobody gets it
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
-                assembled = await _assembled(inputs)
-                if await self._record(tenant_id, assembled, held):
-                    return ContextAnswer(external_id, assembled, inputs.loaded.compaction)
+                assembled = await assembled_of(inputs)
+                answer = ContextAnswer(external_id, assembled, inputs.loaded.compaction)
+                if await self._record(tenant_id, answer, held, keep):
+                    return answer
         raise Conflict("other calls kept opening epochs of this view; ask again")
 
     async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
@@ -160,7 +164,7 @@ class Assembly:
 
         Raises what `context` raises.
         """
-        return await _assembled(await self.inputs(tenant_id, external_id, request))
+        return await assembled_of(await self.inputs(tenant_id, external_id, request))
 
     async def inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
         """What such a context would be made of if it were asked for now, whether it can be made or not.
@@ -178,8 +182,11 @@ class Assembly:
         held: CachedView,
         request: ContextRequest,
         given: ChosenPolicy | None,
+        keep: KeepContext | None,
     ) -> ContextAnswer | None:
         """The answer from what is held; None when a summary matters, or the view no longer stands so."""
+        if keep is not None and held.loaded.compaction != "none":  # the answer to store would have to know its state
+            return None
         if held.loaded.moved_to is not None and not is_line(external_id):
             return None
         settings = await self._settings(tenant_id, held.loaded, request, given)
@@ -190,7 +197,7 @@ class Assembly:
         if lost and heals(inputs):
             return None
         with tracing.span(PLAN) as span:
-            begun = await _off_loop(_new(inputs), partial(begin_plan, inputs))
+            begun = await off_loop(new_events(inputs), partial(begin_plan, inputs))
             if begun.at.moment != "warm":  # there may be summaries by now
                 return None
             try:
@@ -199,14 +206,16 @@ class Assembly:
                     assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
             except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
                 return None
-            _show(span, assembled)
+            show(span, assembled)
         estimator = inputs.counter.estimator.name
         made, reaches = (assembled.call, assembled.epoch), covered(inputs) if lost else None
-        compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches)
+        answer = ContextAnswer(external_id, assembled, "none", held=True)
+        kept = await _new_answer(keep, answer)
+        compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches, kept)
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)
-        return ContextAnswer(external_id, assembled, compaction, held=True)
+        return replace(answer, compaction=compaction)
 
     async def _wait(
         self,
@@ -290,7 +299,7 @@ class Assembly:
             if not loaded.unread.to_seq:
                 return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
-            if read_enough or not await _off_loop(inputs.events, partial(wants_more, inputs)):
+            if read_enough or not await off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; ask again")
@@ -360,10 +369,14 @@ class Assembly:
             outside_by=outside_of(loaded, settings, request).said_by,
         )
 
-    async def _record(self, tenant_id: UUID, assembled: Assembled, held: CachedView | None) -> bool:
+    async def _record(
+        self, tenant_id: UUID, answer: ContextAnswer, held: CachedView | None, keep: KeepContext | None
+    ) -> bool:
         """Whether the call was recorded: not where another one opened an epoch of the view meanwhile."""
+        assembled = answer.assembled
         inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
-        if not await calls.record(self._database, tenant_id, assembled.call, assembled.epoch, loaded):
+        made, kept = (assembled.call, assembled.epoch), await _new_answer(keep, answer)
+        if not await calls.record(self._database, tenant_id, *made, loaded, kept):
             return False
         pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
         if pressed and inputs.settings.policy.summarize.enabled:
@@ -375,7 +388,7 @@ class Assembly:
     async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         """Keep what was read and how it was planned, for the view's next context."""
         cached = partial(cached_view, assembled, compaction, steady)
-        view = cached() if assembled.epoch is None else await _off_loop(assembled.inputs.events, cached)
+        view = cached() if assembled.epoch is None else await off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)
 
 
@@ -384,32 +397,5 @@ def clock(request: ContextRequest) -> float:
     return request.now.timestamp() if request.now is not None else time.time()
 
 
-async def _assembled(inputs: ContextInputs) -> Assembled:
-    with tracing.span(PLAN) as span:
-        assembled = await _off_loop(inputs.events, partial(assemble, inputs, new_id()))
-        _show(span, assembled)
-        return assembled
-
-
-def _show(span: tracing.OpenSpan, assembled: Assembled) -> None:
-    """Say in a trace what was planned."""
-    call = assembled.call
-    span.set(
-        palimpsest__call__id=str(call.call_id),
-        palimpsest__call__head=call.head,
-        palimpsest__epoch__number=call.epoch,
-        palimpsest__epoch__opened=assembled.epoch is not None,
-        palimpsest__tokens__sent=call.estimate,
-        palimpsest__tokens__log=assembled.inputs.loaded.log_tokens,
-    )
-
-
-def _new(inputs: ContextInputs) -> Sequence[Event]:
-    """The events that no context in memory was made of."""
-    return inputs.events if inputs.standing is None else inputs.events[inputs.standing.plan.count :]
-
-
-async def _off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
-    """Do what takes as long as there are events to look at, in a thread where they are many."""
-    many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
-    return await asyncio.to_thread(work) if many else work()
+async def _new_answer(keep: KeepContext | None, answer: ContextAnswer) -> NewAnswer | None:
+    return None if keep is None else (keep.claim, await keep.answer(answer))

@@ -9,6 +9,7 @@ from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.core.log.lines import row_name
 from app.core.policy.shows import EVERYTHING
+from app.services.answers import Keep
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
@@ -36,12 +37,20 @@ class Forks:
         self._quota = quota
 
     async def fork(
-        self, tenant_id: UUID, external_id: str, fork: str, *, at: int | None, metadata: Mapping[str, Json]
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        fork: str,
+        *,
+        at: int | None,
+        metadata: Mapping[str, Json],
+        keep: Keep[Forked] | None = None,
     ) -> Forked:
         """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
-        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's.
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's, and
+        AnsweredBefore, having done nothing, if the key of `keep` has been used.
         """
         check_metadata(metadata)
         sessions.check_name(fork, "id")
@@ -50,15 +59,19 @@ class Forks:
             created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
             if created:
                 await self._quota.admit(tx, tenant_id)
-        row = await sessions.get(self._database, tenant_id, fork)
-        parent, parent_at = row.parent or (None, 0)
-        if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
-            raise Conflict(f"session {fork!r} exists, and is no fork of {external_id!r} at this seq", session=fork)
-        calls = [call.seq for call in origin.as_of.state.open_calls.values()]
-        # A fork that was there, asked for without a seq, may have been made at another one than the head of now.
-        same = created or at is not None
-        cut = await forks.left_out(self._database, origin.session.log, parent_at, calls) if same else []
-        return Forked(row, created, cut)
+            row = await sessions.get(tx, tenant_id, fork)
+            parent, parent_at = row.parent or (None, 0)
+            if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
+                detail = f"session {fork!r} exists, and is no fork of {external_id!r} at this seq"
+                raise Conflict(detail, session=fork)
+            calls = [call.seq for call in origin.as_of.state.open_calls.values()]
+            # An existing fork, asked for without a seq, may have been made at another one than the head of now.
+            same = created or at is not None
+            cut = await forks.left_out(tx, origin.session.log, parent_at, calls) if same else []
+            made = Forked(row, created, cut)
+            if keep is not None:
+                await keep.store(tx, made)
+        return made
 
     async def create(
         self, tx: Connection, tenant_id: UUID, origin: Parent, fork: str, metadata: Mapping[str, Json]

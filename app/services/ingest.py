@@ -22,12 +22,11 @@ from app.services.appends import (
     Appended,
     AppendFacts,
     AppendRequest,
-    EventReceipt,
     answered_before,
-    event_id,
     in_request_order,
     pressure,
     receipt,
+    receipts_of,
 )
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
@@ -231,15 +230,7 @@ class Ingest:
         """What an append is answered that has been committed; what is held of its views is extended by it."""
         self._view_cache.appended(session_id, applied, batch, bodies)
         before = applied.before
-        rows = tuple(
-            EventReceipt(
-                before.head + p.offset,
-                p.draft.id or event_id(session_id, before.head + p.offset),
-                before.turns + p.turn_offset,
-                p.tokens,
-            )
-            for p in batch.placed
-        )
+        rows = receipts_of(session_id, batch, before)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
         told = pressure(tokens, applied.target, policy, hint.model, self._counting)
         return Appended(external_id, before.head + len(rows), applied.epoch, rows, told)

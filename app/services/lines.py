@@ -14,6 +14,7 @@ from uuid import UUID
 from app.core.errors import Conflict, InvalidRequest, TooManyLines
 from app.core.log.chain import Tip
 from app.core.log.lines import is_line, line_id, line_of, session_of
+from app.services.answers import Keep
 from app.services.forks import Forked, Forks
 from app.store import chain, forks, lines, sessions
 from app.store.engine import Connection, Database
@@ -81,11 +82,12 @@ class Lines:
         row = await sessions.get(self._database, tenant_id, name)
         return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
 
-    async def rewind(self, tenant_id: UUID, address: str, to: int) -> Forked:
+    async def rewind(self, tenant_id: UUID, address: str, to: int, keep: Keep[Forked] | None = None) -> Forked:
         """Have a session's name mean a line that ends at the seq `to` of the current one; return that line.
 
         It is the current line itself, not created, if it ends there. Nothing is lost: the line that went on stays.
-        Raises NotFound, InvalidRequest, or TooManyLines.
+        Raises NotFound, InvalidRequest, or TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep`
+        has been used.
         """
         if is_line(address):
             raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")
@@ -95,9 +97,12 @@ class Lines:
             if to > row.state.head:
                 raise InvalidRequest(f"to is {to}, but the head is {row.state.head}", field="to")
             made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
-        calls = [call.seq for call in made.state.open_calls.values()]
-        cut = await forks.left_out(self._database, row.log, to, calls) if made is not row else []
-        return Forked(await sessions.shown(self._database, tenant_id, made.external_id), made is not row, cut)
+            calls = [call.seq for call in made.state.open_calls.values()]
+            cut = await forks.left_out(tx, row.log, to, calls) if made is not row else []
+            rewound = Forked(await sessions.shown(tx, tenant_id, made.external_id), made is not row, cut)
+            if keep is not None:
+                await keep.store(tx, rewound)
+        return rewound
 
     async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Begin a line with the log of another one up to `at`, and have the name mean it; both must be locked."""

@@ -10,10 +10,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
-from app.core.audit.client_plan import ClientPlan, client_plan
 from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
@@ -21,10 +20,9 @@ from app.core.log.events import Draft, EventType, Json
 from app.core.log.lines import is_line, line_of, session_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
-from app.core.render.layers import Content
-from app.core.render.request import enclose_injection
 from app.core.view.request import ContextRequest
-from app.services.appends import AppendRequest, EventReceipt
+from app.services.answers import Keep
+from app.services.appends import AppendRequest, EventReceipt, receipts_of
 from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import ClientEvent, ClientList, ClientMessages, ListReader
 from app.services.counting import Counting
@@ -32,9 +30,11 @@ from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
 from app.services.lines import Lines, current_row
 from app.services.policies import Policies
+from app.services.reconciled import AppliedList, Reconciled, plan_of, seqs_by_message
 from app.services.snapshots import SessionSnapshot
 from app.services.waiting import WaitingLists
-from app.store import chain, event_log, sessions
+from app.store import answers, chain, event_log, sessions
+from app.store.answers import Claim
 from app.store.engine import Connection, Database
 from app.store.log import AppendResult
 from app.store.sessions import SessionRow
@@ -45,16 +45,6 @@ KEPT_MAX: Final = 2_000
 
 AT_ONCE: Final = 200
 """So many messages are read, and planned for, where they are; more in a thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reconciled:
-    """What became of a client's messages. `appended` are the events that were new, each with the index of its
-    message."""
-
-    answer: ContextAnswer
-    appended: tuple[tuple[int | None, EventReceipt], ...]
-    plan: ClientPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +102,39 @@ class Reconcile:
             return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
         return self._reader.read(tenant_id, name, given)
 
-    async def context(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> Reconciled:
+    async def context(
+        self,
+        tenant_id: UUID,
+        name: str,
+        given: ClientMessages,
+        request: ContextRequest,
+        keep: Keep[Reconciled] | None = None,
+    ) -> Reconciled:
         """Append what is new of a client's messages to the line that they go on with, and return its next context.
 
         The append stays if no context can be made. Raises what an append and `Assembly.context` raise, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
-        answer, appended, seqs, prompts = await self._context(tenant_id, name, given, request)
-        by_message = _by_message(given, seqs, prompts)
-        if given.count > AT_ONCE:
-            return Reconciled(answer, appended, await asyncio.to_thread(_plan, answer, by_message))
-        return Reconciled(answer, appended, _plan(answer, by_message))
+        applied = await self._applied(tenant_id, name, given, request, None if keep is None else keep.claim)
+        by_message = seqs_by_message(given, applied.seqs, applied.prompts)
+
+        done: Reconciled | None = None
+
+        async def reconciled(answer: ContextAnswer) -> Reconciled:
+            nonlocal done
+            long = given.count > AT_ONCE
+            plan = await asyncio.to_thread(plan_of, answer, by_message) if long else plan_of(answer, by_message)
+            done = Reconciled(answer, applied.appended, plan)
+            return done
+
+        keeping = None if keep is None else keep.after(reconciled)
+        answer = await self._assembly.context(tenant_id, applied.line, request, applied.head, keeping)
+        return done or await reconciled(answer)
 
     async def answer(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> ContextAnswer:
         """The same, for who asks for nothing but the context."""
-        answer, *_ = await self._context(tenant_id, name, given, request)
-        return answer
+        applied = await self._applied(tenant_id, name, given, request, None)
+        return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
     async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
         """Log what was said behind a seq of a line that has gone on since, on a line of its own; the name stays.
@@ -147,10 +154,13 @@ class Reconcile:
             await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # where it was before
         self._tell(made, appending)
 
-    async def _context(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
-    ) -> tuple[ContextAnswer, tuple[tuple[int | None, EventReceipt], ...], Sequence[int], Sequence[int]]:
-        """The context, what was appended, and the seqs of the client's links and of its prompts."""
+    async def _applied(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: Claim | None
+    ) -> AppliedList:
+        """Have the log hold the client's messages; what was appended is stored under the request's key, if it has one.
+
+        So whoever repeats it behind a lost answer is told of the same, for the same context.
+        """
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
         if not given.links:
@@ -158,26 +168,28 @@ class Reconcile:
         if request.at is not None:
             raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
-            row, events, appending, seqs, prompts = await self._apply(tenant_id, name, given, request.model)
-            receipts = () if appending is None else self._tell(row, appending)
-        line, head = line_of(row.external_id), row.tip.seq
-        answer = await self._assembly.context(tenant_id, line, request, head)
-        appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
-        return answer, appended, seqs, prompts
+            row, applied, appending = await self._apply(tenant_id, name, given, request.model, claim)
+            if appending is not None:
+                self._tell(row, appending)
+        return applied
 
-    def _tell(self, row: SessionRow, done: _Appending) -> tuple[EventReceipt, ...]:
-        """Extend what is held of a line's views by what has been committed; return its places."""
-        answer = self._ingest.answer(
+    def _tell(self, row: SessionRow, done: _Appending) -> None:
+        """Extend what is held of a line's views by what has been committed."""
+        self._ingest.answer(
             row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
         )
-        return answer.events
 
     async def _apply(
-        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None
-    ) -> tuple[SessionRow, Sequence[ClientEvent], _Appending | None, Sequence[int], Sequence[int]]:
+        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: Claim | None
+    ) -> tuple[SessionRow, AppliedList, _Appending | None]:
         """Find the line, or make it, and append to it; all in one transaction."""
         async with self._database.transaction() as tx:
             root = await self._root(tx, tenant_id, name, model)
+            before = None if claim is None else await answers.find_claimed(tx, claim.of_append)
+            if before is not None:
+                row = await sessions.get_locked(tx, tenant_id, before["line"])
+                seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
+                return row, AppliedList.again(before, seqs), None
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
             row, known = await self._line(tx, tenant_id, root, current, given)
             in_force = await self._standing(tx, row)
@@ -189,11 +201,17 @@ class Reconcile:
             seqs = await self._known_seqs(tx, tenant_id, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None
+            receipts: Sequence[EventReceipt] = ()
             if events:
                 row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events)
+                receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
                 seqs, prompts = [*seqs, *added], prompt_seqs or prompts
+            appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
+            applied = AppliedList(line_of(row.external_id), row.tip.seq, appended, seqs, prompts)
+            if claim is not None and appended:
+                await answers.store_claimed(tx, claim.of_append, applied.stored())
         self._keep(row, seqs)
-        return row, events, appending, seqs, prompts
+        return row, applied, appending
 
     async def _root(self, tx: Connection, tenant_id: UUID, name: str, model: str | None) -> SessionRow:
         """The session's own row, locked; created for `model` if it is new."""
@@ -302,30 +320,6 @@ class Reconcile:
     def _keep(self, row: SessionRow, seqs: Sequence[int]) -> None:
         """Keep the seqs of a line's links, which only grow."""
         _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
-
-
-def _by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Sequence[int]) -> list[list[int]]:
-    """The seqs of each message's events: those of the links, and of the leading prompts where they are in force."""
-    found: list[list[int]] = [[] for _ in range(given.count)]
-    if len(prompt_seqs) == len(given.prompts):
-        for prompt, seq in zip(given.prompts, prompt_seqs, strict=True):
-            if prompt.index is not None:
-                found[prompt.index].append(seq)
-    for link, seq in zip(given.links, seqs, strict=True):
-        found[given.indices[link.place]].append(seq)
-    return found
-
-
-def _plan(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
-    """The plan for the client's messages, which came to the events at `seqs`."""
-    inputs, planned = answer.assembled.inputs, answer.assembled.rendered.plan
-    tail: list[tuple[Literal["layer", "injection", "note"], str | None, Content]] = [
-        ("layer", layer.kind, layer.shown) for layer in inputs.layers
-    ]
-    if planned.notice is not None:
-        tail.append(("note", None, planned.notice))
-    tail += [("injection", one.name, enclose_injection(one.name, one.content)) for one in inputs.request.injections]
-    return client_plan(seqs, planned.context, planned.state, tail)
 
 
 def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:

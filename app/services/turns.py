@@ -25,7 +25,7 @@ from app.services.ingest import Ingest
 from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot
 from app.services.view_cache import ViewCache
-from app.store import event_log, layers, log, sessions
+from app.store import answers, event_log, layers, sessions
 from app.store.engine import Connection, Database
 from app.store.sessions import SessionRow
 
@@ -167,7 +167,7 @@ class Turns:
         """Return the answer for a turn that has ended before, and store it for repetitions under its key."""
         facts = AppendFacts.of(session, session.state.head, session.state.tokens)
         if request.key is not None:
-            await log.remember(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
+            await answers.store(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
         return self._repeated(session.external_id, facts, (), turn.turn_id, hint, policy)
 
     def _repeated(

@@ -13,10 +13,14 @@ from app.core.plan.context.frontier import to_json
 from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
-from app.store import changes, compactions, texts
+from app.store import answers, changes, compactions, texts
+from app.store.answers import AnsweredBefore, Claim
 from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
 from app.store.statements import numbered
+
+NewAnswer = tuple[Claim, Mapping[str, object]]
+"""An answer to store, and the claim of its request."""
 
 _CALL: Final = (
     *(
@@ -115,8 +119,19 @@ WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session
 ), called AS (
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )"""
-_RECORD_EPOCH: Final = f"{_OPEN.replace('$there', _THERE)} SELECT view FROM moved"
-_RECORD_EPOCH_IF_SO: Final = f"{_OPEN.replace('$there', _STILL_SO)} SELECT {_COMPACTING} FROM moved"
+_OPEN_THERE: Final = _OPEN.replace("$there", _THERE)
+_OPEN_IF_SO: Final = _OPEN.replace("$there", _STILL_SO)
+_RECORD_EPOCH: Final = f"{_OPEN_THERE} SELECT view FROM moved"
+_RECORD_EPOCH_IF_SO: Final = f"{_OPEN_IF_SO} SELECT {_COMPACTING} FROM moved"
+
+# The same for a request with an idempotency key: call and answer are stored together or not at all.
+_ANSWER: Final = f", answered AS ({answers.storing('moved')}) SELECT"
+_KEYED: Final = {
+    _RECORD_CALL: f"WITH moved AS ({_RECORD_CALL}){_ANSWER} call_id FROM moved",
+    _RECORD_CALL_IF_SO: f"WITH moved AS ({_RECORD_CALL_IF_SO}){_ANSWER} compaction FROM moved",
+    _RECORD_EPOCH: f"{_OPEN_THERE}{_ANSWER} view FROM moved",
+    _RECORD_EPOCH_IF_SO: f"{_OPEN_IF_SO}{_ANSWER} {_COMPACTING} FROM moved",
+}
 
 # Where sessions are in shards a statement goes to one of them only if it writes one table, takes the session of what
 # it makes of a row from that row, and asks nothing of the queue, which the coordinator has. So each of the above is
@@ -133,21 +148,44 @@ HOT: Final = {
 
 
 async def record(
-    database: Database, tenant_id: UUID, call: NewCall, epoch: NewEpoch | None, loaded: LoadedView
+    database: Database,
+    tenant_id: UUID,
+    call: NewCall,
+    epoch: NewEpoch | None,
+    loaded: LoadedView,
+    answer: NewAnswer | None = None,
 ) -> bool:
-    """Store the call of what was `loaded`, and the epoch it opened.
+    """Store the call of what was `loaded`, the epoch it opened, and the answer under its request's key.
 
-    False, and nothing stored, when another was opened meanwhile or the session is no longer there.
+    False, and nothing stored, when another was opened meanwhile or the session is no longer there. Raises
+    AnsweredBefore, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
-    if epoch is None:
-        return await database.fetchrow(_RECORD_CALL, **values) is not None
-    if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard(tx, values, of_epoch))
-    return await database.fetchrow(_RECORD_EPOCH, **values | of_epoch) is not None
+    if (epoch is not None or answer is not None) and await database.distributed():
+        return await database.together(lambda tx: _record_on_shard(tx, values, of_epoch, answer))
+    sql = _RECORD_CALL if epoch is None else _RECORD_EPOCH
+    return await _one_statement(database, sql, values | of_epoch, answer) is not None
 
 
-async def _record_on_shard(tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, Any]) -> bool:
+async def _one_statement(
+    database: Database, sql: str, values: Mapping[str, object], answer: NewAnswer | None
+) -> asyncpg.Record | None:
+    """Run one of the statements above. None where it stored nothing."""
+    if answer is None:
+        return await database.fetchrow(sql, **values)
+    try:
+        return await database.fetchrow(_KEYED[sql], **values, **answers.stored(*answer))
+    except asyncpg.UniqueViolationError as error:
+        if answers.is_used(error):
+            raise AnsweredBefore from None
+        raise
+    except asyncpg.ForeignKeyViolationError:  # the session has been erased
+        return None
+
+
+async def _record_on_shard(
+    tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, Any], answer: NewAnswer | None
+) -> bool:
     """The same in statements that each go to the session's shard; `of_epoch` is empty where none is opened."""
     if of_epoch:
         if await tx.fetchrow(_MOVE_ON_SHARD, **_asked(_MOVE_ON_SHARD, values, of_epoch)) is None:
@@ -156,6 +194,8 @@ async def _record_on_shard(tx: Connection, values: Mapping[str, Any], of_epoch: 
     recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
     if of_epoch and recorded:
         await changes.epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
+    if answer is not None and recorded:
+        await answers.store_claimed(tx, *answer)
     return recorded
 
 
@@ -173,13 +213,15 @@ async def record_if_so(
     held: LoadedView,
     estimator: str,
     covered: tuple[UUID, int] | None,
+    answer: NewAnswer | None = None,
 ) -> str | None:
-    """Store the call, and the epoch it opened, if the view still stands as it is held.
+    """Store the call, the epoch it opened, and the answer under its request's key, if the view stands as it is held.
 
     `covered` is a cover and the last seq of its live summaries that the view was made with; None if none can matter.
     Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it
     was last looked at, or have been asked for since by an append here.
-    None, and nothing stored, when the view does not stand so.
+    None, and nothing stored, when the view does not stand so. Raises AnsweredBefore, and stores nothing, if the key has
+    been used.
     """
     values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
     so = {
@@ -194,18 +236,22 @@ async def record_if_so(
         "covered_to": covered[1] if covered else None,
     }
     if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, so))
+        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, so, answer))
     sql = _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO
-    row = await database.fetchrow(sql, **values | of_epoch | so)
+    row = await _one_statement(database, sql, values | of_epoch | so, answer)
     return None if row is None else str(row["compaction"])
 
 
 async def _record_on_shard_if_so(
-    tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, object], so: Mapping[str, object]
+    tx: Connection,
+    values: Mapping[str, Any],
+    of_epoch: Mapping[str, object],
+    so: Mapping[str, object],
+    answer: NewAnswer | None,
 ) -> str | None:
     """The same in statements that each go to the session's shard."""
     row = await tx.fetchrow(_STANDS, **_asked(_STANDS, values, of_epoch, so))
-    if row is None or not await _record_on_shard(tx, values, of_epoch):
+    if row is None or not await _record_on_shard(tx, values, of_epoch, answer):
         return None
     return await compactions.now(tx, values["session_id"], row["compaction"]) if so["compacting"] else "none"
 

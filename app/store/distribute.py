@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import asyncpg
 
-from app.store import calls, chain, event_log, lines, log, outcomes, sessions, view_reads
+from app.store import answers, calls, chain, event_log, lines, log, outcomes, sessions, view_reads
 from app.store.driver import is_distributed
 from app.store.dsn import for_asyncpg
 from app.store.engine import ROLE, SHARD_SETTINGS
@@ -213,6 +213,7 @@ async def _at_first(connection: asyncpg.Connection) -> list[str]:
 HOT: Final[Mapping[str, str]] = {
     **sessions.HOT,
     **log.HOT,
+    **answers.HOT,
     **view_reads.HOT,
     **calls.HOT,
     **event_log.HOT,

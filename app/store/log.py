@@ -13,7 +13,7 @@ from app.core.compaction.next_span import Readiness
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
-from app.store import jobs, stream, texts
+from app.store import answers, jobs, stream, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import LEGIBLE
@@ -145,16 +145,9 @@ _INSERT_ON_SHARD: Final = (
     .replace("$old", f"(SELECT s.session_id, {_BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id)")
     .replace("$batch", f"({_BATCH})")
 )
-_REMEMBER: Final = """
-INSERT INTO appends (session_id, tenant_id, key, request_sha256, answer)
-VALUES (:session_id, :tenant_id, :key, :request_sha256, :answer)
-"""
-_REMEMBERED: Final = "SELECT request_sha256, answer FROM appends WHERE session_id = :session_id AND key = :key"
 HOT: Final = {
     "append: the session": _MOVE_ON_SHARD,
     "append: the events": _INSERT_ON_SHARD,
-    "append: the key": _REMEMBER,
-    "what was answered under a key": _REMEMBERED,
 }
 
 
@@ -232,7 +225,7 @@ async def _append_on_shard(
     if key is not None and request_sha256 is not None:
         answer = {"head": row["head"] + count, "first": row["head"] + 1, "turns": row["turns"], "epoch": row["epoch"]}
         answer |= {"tokens": row["tokens"] + tokens + row["carry_tokens"], "target": row["target"]}
-        await remember(tx, session_id, tenant_id, key, request_sha256, answer)
+        await answers.store(tx, session_id, tenant_id, key, request_sha256, answer)
     if row["due"]:
         await jobs.compact(tx, session_id, tenant_id)
     if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
@@ -323,34 +316,6 @@ def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:
 def _last(batch: Batch, kind: EventType) -> int | None:
     """The offset of the batch's last event of a type."""
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Remembered:
-    """A request that was answered before under an idempotency key."""
-
-    request_sha256: bytes
-    answer: Mapping[str, Any]
-
-
-async def remembered(connection: Connection | Database, session_id: UUID, key: str) -> Remembered | None:
-    """What was answered under this key."""
-    row = await connection.fetchrow(_REMEMBERED, session_id=session_id, key=key)
-    return None if row is None else Remembered(bytes(row["request_sha256"]), texts.loads(row["answer"]))
-
-
-async def remember(
-    tx: Connection, session_id: UUID, tenant_id: UUID, key: str, request_sha256: bytes, answer: Mapping[str, object]
-) -> None:
-    """Keep what a request that appended nothing was answered from, as an append keeps it."""
-    await tx.execute(
-        _REMEMBER,
-        session_id=session_id,
-        tenant_id=tenant_id,
-        key=key,
-        request_sha256=request_sha256,
-        answer=texts.dumps(answer),
-    )
 
 
 async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:

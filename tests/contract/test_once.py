@@ -1,15 +1,21 @@
 """Requests that are repeated under their idempotency key."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
+from app.store.engine import Database
+from tests.conftest import Servers
 from tests.contract.test_lines import ask, say
 from tests.contract.test_reconcile import BEGUN, user
 
 Json = dict[str, Any]
+RACING = 12
+CONTEXTS: list[Json] = [{"format": "anthropic"}, {"messages": BEGUN, "max_tokens": 9_000}]
 
 
 async def post(http: httpx.AsyncClient, path: str, body: Json, key: str = "k") -> httpx.Response:
@@ -21,7 +27,7 @@ async def conflict(http: httpx.AsyncClient, path: str, body: Json) -> None:
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/idempotency-conflict")
 
 
-@pytest.mark.parametrize("body", [{"format": "anthropic"}, {"messages": BEGUN, "max_tokens": 9_000}])
+@pytest.mark.parametrize("body", CONTEXTS)
 async def test_a_context_is_given_again_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
     await say(client, "s", "Where?")
     first = await post(client, "s/context", body)
@@ -68,3 +74,119 @@ async def test_an_outcome_is_answered_again(client: httpx.AsyncClient) -> None:
     assert first.json()["next"]["path"] == "/v1/sessions/s/context"
     assert (await post(client, path, error)).json() == first.json()
     await conflict(client, path, {"usage": {"input_tokens": 5}})
+
+
+async def race(servers: Servers, path: str, body: Json) -> list[httpx.Response]:
+    """The answers to one request under one key that reaches both servers many times together."""
+    return await asyncio.gather(*(post(servers[number % 2], path, body) for number in range(RACING)))
+
+
+@asynccontextmanager
+async def no_key_is_kept(database: Database, key: str = "k") -> AsyncIterator[None]:
+    """While the block lasts, the database refuses to store an idempotency key: as if the server died in front of it."""
+    await database.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$"
+    )
+    await database.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON appends FOR EACH ROW "
+        f"WHEN (NEW.key = '{key}') EXECUTE FUNCTION refuse()"
+    )
+    yield
+    await database.execute("DROP TRIGGER refuse ON appends")
+    await database.execute("DROP FUNCTION refuse")
+
+
+async def calls(http: httpx.AsyncClient) -> list[Json]:
+    found: list[Json] = (await ask(http, "GET", "s/calls"))["items"]
+    return found
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("body", CONTEXTS)
+async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, body: Json, held: bool) -> None:
+    http = servers[0]
+    await say(http, "s", "Where?", "There.")
+    if held:  # both hold the view, and record what they make of it without reading it again
+        for server in servers:
+            await ask(server, "POST", "s/context", body)
+    before = len(await calls(http))
+    epochs = len((await ask(http, "GET", "s/epochs"))["items"])
+    answers = await race(servers, "s/context", body)
+    assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    assert len({answer.content for answer in answers}) == 1
+    assert len(await calls(http)) == before + 1
+    assert len((await ask(http, "GET", "s/epochs"))["items"]) <= epochs + 1
+    assert (await calls(http))[0]["call_id"] == answers[0].json()["call_id"]
+
+
+async def test_racing_contexts_of_a_clients_messages_say_what_was_appended(servers: Servers) -> None:
+    answers = await race(servers, "s/context", {"messages": BEGUN})
+    assert len({answer.content for answer in answers}) == 1
+    assert [one["seq"] for one in answers[0].json()["appended"]] == list(
+        range(1, (await ask(servers[0], "GET", "s"))["head"] + 1)
+    )
+
+
+@pytest.mark.parametrize("body", CONTEXTS)
+async def test_a_context_whose_key_is_not_kept_is_not_recorded(
+    servers: Servers, database: Database, body: Json
+) -> None:
+    await say(servers[0], "s", "Where?")
+    async with no_key_is_kept(database):
+        assert (await post(servers[0], "s/context", body)).status_code == 500
+    assert await calls(servers[0]) == []
+    first, again = [await post(server, "s/context", body) for server in servers]
+    assert first.status_code == 200 and first.content == again.content
+    assert len(await calls(servers[0])) == 1
+
+
+async def test_what_an_unanswered_context_appended_is_said_when_it_is_repeated(
+    servers: Servers, database: Database
+) -> None:
+    first, other = servers
+    async with no_key_is_kept(database):  # the server dies between the append and the record
+        assert (await post(first, "s/context", {"messages": BEGUN})).status_code == 500
+    head = (await ask(first, "GET", "s"))["head"]
+    assert await calls(first) == []
+    await say(first, "s", "more")
+    answer = (await post(other, "s/context", {"messages": BEGUN})).json()
+    assert (answer["line"], answer["head"]) == ("s@line.1", head)
+    assert [one["seq"] for one in answer["appended"]] == list(range(1, head + 1))
+    assert [seq for one in answer["plan"] for seq in one["seqs"]] == list(range(1, head + 1))
+    assert len((await ask(first, "GET", "s/lines"))["items"]) == 1
+    await conflict(other, "s/context", {"messages": BEGUN, "recall": True})
+
+
+async def test_racing_rewinds_and_forks_are_made_once(servers: Servers) -> None:
+    http = servers[0]
+    await say(http, "s", "one", "two")
+    rewound = await race(servers, "s/rewind", {"to": 1})
+    assert {answer.status_code for answer in rewound} == {200}, [answer.text for answer in rewound]
+    assert len({answer.content for answer in rewound}) == 1
+    assert len((await ask(http, "GET", "s/lines"))["items"]) == 2
+    forked = await asyncio.gather(*(post(servers[number % 2], "s/fork", {"id": "f"}, "f") for number in range(RACING)))
+    assert {answer.status_code for answer in forked} == {200, 201}, [answer.text for answer in forked]
+    assert [answer.status_code for answer in forked].count(201) == 1
+    assert len({answer.content for answer in forked}) == 1
+
+
+async def test_a_rewind_and_a_fork_whose_key_is_not_kept_are_not_made(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    await say(client, "s", "one", "two")
+    async with no_key_is_kept(database):
+        assert (await post(client, "s/rewind", {"to": 1})).status_code == 500
+        assert (await post(client, "s/fork", {"id": "f"})).status_code == 500
+    assert len((await ask(client, "GET", "s/lines"))["items"]) == 1
+    assert (await client.get("/v1/sessions/f")).status_code == 404
+    assert (await post(client, "s/rewind", {"to": 1})).json()["head"] == 1
+    assert (await post(client, "s/fork", {"id": "f"}, "f")).status_code == 201
+
+
+async def test_racing_outcomes_are_answered_alike(servers: Servers) -> None:
+    await say(servers[0], "s", "one")
+    call_id = (await ask(servers[0], "GET", "s/context"))["call_id"]
+    error = {"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}
+    answers = await race(servers, f"s/calls/{call_id}/outcome", error)
+    assert {answer.status_code for answer in answers} == {200}, [answer.text for answer in answers]
+    assert len({answer.content for answer in answers}) == 1

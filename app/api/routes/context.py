@@ -21,14 +21,16 @@ from app.api.schemas.preview import PreviewOut
 from app.api.service import service
 from app.core.errors import InvalidRequest
 from app.core.view.request import ContextRequest, Injection
-from app.services.assembly import Assembly
+from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import ClientList
 from app.services.feedback import Feedback
 from app.services.layers import content_of
 from app.services.lines import Lines
 from app.services.preview import Preview
 from app.services.reconcile import Reconcile
+from app.services.reconciled import Reconciled
 from app.services.recordings import Recordings
+from app.store.answers import AnsweredBefore
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
@@ -118,21 +120,30 @@ async def post_context(
     it goes on with: one request a call instead of an append and a context. The append stays if no context can be made.
     """
     once = Once(request, who, sid, key, body)
+    recordings: Recordings = request.state.services.recordings
     if (kept := await once.before()) is not None:
-        return await _again(request.state.services.recordings, who, kept)
+        return await _again(recordings, who, kept)
     line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await _asked(body, who, line, feedback)
-    if body.messages is None:
-        _check_alone(body)
-        made = context_body(await assembly.context(who.tenant_id, line, asked))
-    else:
-        made = await _reconciled(reconcile, who, sid, body, asked)
+    try:
+        if body.messages is None:
+            _check_alone(body)
+            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.keep(_kept)))
+        else:
+            made = await _reconciled(reconcile, who, sid, body, asked, once)
+    except AnsweredBefore:
+        return await _again(recordings, who, await once.first())
     if body.retry_of is not None:
         RETRIES.inc()
-    kept = await once.keep({"head": made.head, "tail": made.tail})
-    if kept["head"]["call_id"] != made.head["call_id"]:
-        return await _again(request.state.services.recordings, who, kept)
     return Response(made.json(), media_type="application/json")
+
+
+async def _kept(answer: ContextAnswer) -> Mapping[str, Any]:
+    return context_body(answer).around()
+
+
+async def _kept_reconciled(done: Reconciled) -> Mapping[str, Any]:
+    return reconciled_body(done).around()
 
 
 def _check_alone(body: ContextIn) -> None:
@@ -150,13 +161,13 @@ async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -
 
 
 async def _reconciled(
-    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest
+    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest, once: Once
 ) -> ContextBody:
     if not who.may("ingest"):
         raise Forbidden("this key lacks the scope 'ingest', which messages need")
     sent = ClientList(asked.format, body.messages or [], body.system, body.tools)
     given = await reconcile.read(who.tenant_id, sid, sent)
-    done = await reconcile.context(who.tenant_id, sid, given, asked)
+    done = await reconcile.context(who.tenant_id, sid, given, asked, once.keep(_kept_reconciled))
     return reconciled_body(done)
 
 

@@ -53,7 +53,7 @@ async def report_outcome(
         told(verdict)
         return _out(session_of(sid), verdict)
 
-    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(OutcomeOut, reported))[0]
+    out: Mapping[str, Any] = await Once(request, who, sid, key, body).repeatable(OutcomeOut, reported)
     return out
 
 

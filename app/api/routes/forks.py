@@ -13,7 +13,8 @@ from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn, ForkOut
 from app.api.service import service
 from app.core.errors import OutOfReach
-from app.services.forks import Forks
+from app.services.answers import Keep
+from app.services.forks import Forked, Forks
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
@@ -45,14 +46,15 @@ async def fork_session(
     """
     if not who.reaches(body.id):
         raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")
-    new = False
 
-    async def forked() -> Mapping[str, Any]:
-        nonlocal new
-        made = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata)
-        new = made.created
+    def shown(made: Forked) -> Mapping[str, Any]:
         return {**session_out(made.row, who), "left_out": made.left_out}
 
-    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(ForkOut, forked))[0]
-    response.status_code = 201 if new else 200
+    async def forked(keep: Keep[Forked] | None) -> Forked:
+        made = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata, keep=keep)
+        response.status_code = 201 if made.created else 200
+        return made
+
+    response.status_code = 200
+    out: Mapping[str, Any] = await Once(request, who, sid, key, body).done(ForkOut, forked, shown)
     return out

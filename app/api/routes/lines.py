@@ -15,6 +15,8 @@ from app.api.schemas.forks import RewindOut
 from app.api.schemas.sessions import LinePage, RewindIn
 from app.api.service import service
 from app.core.log.lines import line_of, session_of
+from app.services.answers import Keep
+from app.services.forks import Forked
 from app.services.lines import Lines
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -76,9 +78,11 @@ async def rewind_session(
     show as pending: `left_out` names what was cut off.
     """
 
-    async def rewound() -> Mapping[str, Any]:
-        made = await lines.rewind(who.tenant_id, sid, body.to)
+    def shown(made: Forked) -> Mapping[str, Any]:
         return {**session_out(made.row, who), "left_out": made.left_out}
 
-    out: Mapping[str, Any] = (await Once(request, who, sid, key, body).done(RewindOut, rewound))[0]
+    async def rewound(keep: Keep[Forked] | None) -> Forked:
+        return await lines.rewind(who.tenant_id, sid, body.to, keep)
+
+    out: Mapping[str, Any] = await Once(request, who, sid, key, body).done(RewindOut, rewound, shown)
     return out

@@ -1,0 +1,52 @@
+"""The planning of contexts: in a thread where it takes long, and shown in traces."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from app import tracing
+from app.core.assemble import Assembled, assemble
+from app.core.log.event import Event
+from app.core.view.inputs import ContextInputs
+from app.services.ids import new_id
+
+PLAN: Final = "plan"
+"""The name of the span around planning."""
+OFF_LOOP_TOKENS: Final = 30_000
+OFF_LOOP_EVENTS: Final = 300
+"""Contexts with more than this to look at are planned and rendered in a thread, so that other requests go on."""
+
+Done = TypeVar("Done")
+
+
+async def assembled_of(inputs: ContextInputs) -> Assembled:
+    """Plan and render a context: off the event loop where it is long."""
+    with tracing.span(PLAN) as span:
+        assembled = await off_loop(inputs.events, partial(assemble, inputs, new_id()))
+        show(span, assembled)
+        return assembled
+
+
+def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
+    """Say in a trace what was planned."""
+    call = assembled.call
+    span.set(
+        palimpsest__call__id=str(call.call_id),
+        palimpsest__call__head=call.head,
+        palimpsest__epoch__number=call.epoch,
+        palimpsest__epoch__opened=assembled.epoch is not None,
+        palimpsest__tokens__sent=call.estimate,
+        palimpsest__tokens__log=assembled.inputs.loaded.log_tokens,
+    )
+
+
+def new_events(inputs: ContextInputs) -> Sequence[Event]:
+    """The events that no context in memory was made of."""
+    return inputs.events if inputs.standing is None else inputs.events[inputs.standing.plan.count :]
+
+
+async def off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
+    """Do what takes as long as there are events to look at, in a thread where they are many."""
+    many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
+    return await asyncio.to_thread(work) if many else work()

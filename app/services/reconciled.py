@@ -1,0 +1,70 @@
+"""What becomes of a client's list: its place in the log, what was appended, and the plan for each message."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.core.audit.client_plan import ClientPlan, client_plan
+from app.core.log.events import Json
+from app.core.render.layers import Content
+from app.core.render.request import enclose_injection
+from app.services.appends import EventReceipt
+from app.services.assembly import ContextAnswer
+from app.services.client_messages import ClientMessages
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What became of a client's messages. `appended` are the events that were new, each with the index of its
+    message."""
+
+    answer: ContextAnswer
+    appended: tuple[tuple[int | None, EventReceipt], ...]
+    plan: ClientPlan
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedList:
+    """A client's list in the log: the line, where they end there, what was appended, each with the index of its
+    message, and the seqs of the messages' links and of the prompts in force."""
+
+    line: str
+    head: int
+    appended: tuple[tuple[int | None, EventReceipt], ...]
+    seqs: Sequence[int]
+    prompts: Sequence[int]
+
+    def stored(self) -> Mapping[str, Json]:
+        """Return what is stored of it under an idempotency key; the chain has the rest."""
+        appended = [[index, *receipt] for index, receipt in self.appended]
+        return {"line": self.line, "head": self.head, "appended": appended, "prompts": list(self.prompts)}
+
+    @classmethod
+    def again(cls, stored: Mapping[str, Any], seqs: Sequence[int]) -> "AppliedList":
+        """Return it from what is stored, with the seqs of its links."""
+        appended = tuple((index, EventReceipt(*receipt)) for index, *receipt in stored["appended"])
+        return cls(stored["line"], stored["head"], appended, seqs, stored["prompts"])
+
+
+def seqs_by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Sequence[int]) -> list[list[int]]:
+    """The seqs of each message's events: those of the links, and of the leading prompts where they are in force."""
+    found: list[list[int]] = [[] for _ in range(given.count)]
+    if len(prompt_seqs) == len(given.prompts):
+        for prompt, seq in zip(given.prompts, prompt_seqs, strict=True):
+            if prompt.index is not None:
+                found[prompt.index].append(seq)
+    for link, seq in zip(given.links, seqs, strict=True):
+        found[given.indices[link.place]].append(seq)
+    return found
+
+
+def plan_of(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
+    """The plan for the client's messages, which came to the events at `seqs`."""
+    inputs, planned = answer.assembled.inputs, answer.assembled.rendered.plan
+    tail: list[tuple[Literal["layer", "injection", "note"], str | None, Content]] = [
+        ("layer", layer.kind, layer.shown) for layer in inputs.layers
+    ]
+    if planned.notice is not None:
+        tail.append(("note", None, planned.notice))
+    tail += [("injection", one.name, enclose_injection(one.name, one.content)) for one in inputs.request.injections]
+    return client_plan(seqs, planned.context, planned.state, tail)
