@@ -676,3 +676,12 @@ erased = Table(
     Column("erased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("erased_listed_idx", "tenant_id", "erasure_id", "session_id"),
 )
+
+# The names of those that must not be begun again without metadata. No foreign key: the session is gone.
+erased_names = Table(
+    "erased_names",
+    metadata,
+    Column("session_id", Uuid, primary_key=True),
+    _tenant(),
+    Column("erased_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)

@@ -46,6 +46,7 @@ def call_item(session: str, call: CallRow) -> dict[str, Json]:
         "target": call.target,
         "evicted_tokens": call.evicted_tokens,
         "summaries": call.manifest.summaries,
+        "outcome": _outcome(call),
         "overflow": bool(call.outcome and call.outcome.overflow),
         "input_tokens": call.outcome.input_tokens if call.outcome else None,
         "retry_of": None if call.retry_of is None else str(call.retry_of),
@@ -174,6 +175,7 @@ def seen_json(seen: SeenEvent) -> dict[str, Json]:
         **_why(seen.fate),
         "epoch": seen.call.epoch,
         "cause": seen.cause,
+        "reported": seen.call.reported_at is not None,
     }
 
 

@@ -83,6 +83,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.TooManyLines: Problem("too-many-lines", 409, "Line limit of the session reached"),
     errors.TooManyRequests: Problem("too-many-requests", 429, "Too many concurrent requests of the tenant"),
     errors.TooManyEvents: Problem("too-many-events", 429, "Too many events per second from the tenant"),
+    errors.SessionErased: Problem("session-erased", 410, "Session was erased on request"),
     errors.ContentsErased: Problem("contents-erased", 410, "Contents of the tenant erased"),
     errors.StoreUnavailable: Problem("store-unavailable", 503, "Database unavailable"),
     errors.TooManyStreams: Problem("too-many-streams", 503, "Stream limit of this process reached"),

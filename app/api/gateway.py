@@ -156,7 +156,9 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
     except Exception as error:
         structlog.get_logger().error("gateway", session=session, exc_info=error)
         passage.reason = "internal"
-    if passage.reason not in (None, AT_PROVIDER, NOT_IN_LOG):
+    if passage.reason in (None, AT_PROVIDER, NOT_IN_LOG):
+        return
+    if gateway.is_first_bypass(who.tenant_id, session, passage.reason):
         structlog.get_logger().warning("bypass", session=session, reason=passage.reason)
 
 

@@ -133,6 +133,12 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
     "too-many-events": ProblemText(
         "The tenant appends more events per second than it may. Nothing was appended.", _AGAIN, {**_LIMIT, **_WAIT}
     ),
+    "session-erased": ProblemText(
+        "The session was erased on request. Nothing was appended or created.",
+        "To begin again under this name, create the session with `PUT /v1/sessions/{sid}` and its `metadata`; or use "
+        "another name.",
+        {"session": _text("Name of the session.")},
+    ),
     "contents-erased": ProblemText(
         "The key that this tenant's contents were sealed with has been dropped: nothing of them can be read again.",
         "None: that is final. Go on as another tenant, with a key of its own.",

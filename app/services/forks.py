@@ -13,7 +13,7 @@ from app.services.answers import Keep
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
-from app.store import forks, sessions
+from app.store import erased_names, forks, sessions
 from app.store.engine import Connection, Database
 from app.store.forks import CutOff, Parent
 from app.store.sessions import SessionRow
@@ -49,7 +49,8 @@ class Forks:
         """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
-        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, or Conflict when the name is another session's, and
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased without
+        metadata, or Conflict when the name is another session's, and
         AnsweredBefore, having done nothing, if the key of `keep` has been used.
         """
         check_metadata(metadata)
@@ -58,6 +59,7 @@ class Forks:
             origin = await forks.parent(tx, tenant_id, external_id, at)
             created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
             if created:
+                await erased_names.admit(tx, tenant_id, fork, described=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)

@@ -7,6 +7,7 @@ written at the end is written when the client has its answer.
 import asyncio
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -37,6 +38,9 @@ from app.store.spans import MAIN
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
 """The name in an event's metadata that marks a reply which broke off."""
+ERASED: Final = "session-erased"
+ERASED_REMEMBERED: Final = 1_000
+"""Erased sessions of which a process remembers that it has logged their bypass."""
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
@@ -95,6 +99,7 @@ class Gateway:
         self._told = told
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
+        self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
     async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
@@ -124,6 +129,15 @@ class Gateway:
         async with asyncio.timeout(self._context_seconds):
             answer, count = await self._lists.preview(tenant_id, session, of, asked)
         return await _body(answer, given, of, of.messages[count:])
+
+    def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
+        """Return whether a bypass is to be logged. That a session was erased holds for all of its calls."""
+        if reason != ERASED:
+            return True
+        known = (tenant_id, session) in self._erased
+        if not known:
+            self._erased.append((tenant_id, session))
+        return not known
 
     async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
         """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""

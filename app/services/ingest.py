@@ -35,7 +35,7 @@ from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
-from app.store import event_log, log, sessions
+from app.store import erased_names, event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
@@ -211,6 +211,7 @@ class Ingest:
             else:
                 return line
         if await sessions.create(tx, tenant_id, external_id, estimator=self._counting.estimator(None).name):
+            await erased_names.admit(tx, tenant_id, external_id, described=False)
             await self._quota.admit(tx, tenant_id)
         session = await sessions.lock(tx, session_id, tenant_id)
         if session is None:

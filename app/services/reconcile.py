@@ -33,7 +33,7 @@ from app.services.policies import Policies
 from app.services.reconciled import AppliedList, Reconciled, plan_of, seqs_by_message
 from app.services.snapshots import SessionSnapshot
 from app.services.waiting import WaitingLists
-from app.store import answers, chain, event_log, sessions
+from app.store import answers, chain, erased_names, event_log, sessions
 from app.store.answers import Claim
 from app.store.engine import Connection, Database
 from app.store.log import AppendResult
@@ -220,6 +220,7 @@ class Reconcile:
         if root is None:
             estimator = self._counting.estimator(model).name
             if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
+                await erased_names.admit(tx, tenant_id, name, described=False)
                 await self._quota.admit(tx, tenant_id)
             root = await sessions.lock(tx, key, tenant_id)
         if root is None:

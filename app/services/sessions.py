@@ -12,7 +12,7 @@ from app.core.tokens.budget import own_budget
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
-from app.store import epochs, erasure, sessions
+from app.store import epochs, erased_names, erasure, sessions
 from app.store.engine import Database
 from app.store.epochs import ListedEpoch
 from app.store.session_filter import Place, SessionFilter
@@ -51,7 +51,7 @@ class Sessions:
 
         A new policy applies to the main view and to every view with the session's policy: they are planned afresh at
         their next context. Views with a policy of their own keep it.
-        Raises InvalidRequest, InvalidPolicy, NotFound or TooManySessions.
+        Raises InvalidRequest, InvalidPolicy, NotFound, TooManySessions, or SessionErased without metadata.
         """
         if metadata is not None:
             check_metadata(metadata)
@@ -90,6 +90,7 @@ class Sessions:
                 outside_tokens=outside_tokens,
             )
             if created:
+                await erased_names.admit(tx, tenant_id, external_id, described=metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 

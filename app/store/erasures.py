@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.log.events import Json, canonical_json
+from app.store import erased_names
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
 from app.store.session_filter import SessionFilter, conditions, scanned
@@ -138,7 +139,8 @@ async def count(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
 
 
 async def note(tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]) -> None:
-    """Keep that a session is erased, in the transaction that does it."""
+    """Keep that a session is erased, and its name, in the transaction that does it."""
+    await erased_names.add(tx, tenant_id, session_id)
     await tx.execute(
         "INSERT INTO erased (session_id, erasure_id, tenant_id, counts) "
         "VALUES (:session_id, :erasure_id, :tenant_id, :counts)",

@@ -24,6 +24,7 @@ from palimpsest_client.models import (
     NotFoundProblem,
     NotLocalProblem,
     OverloadedProblem,
+    SessionErasedProblem,
     StoreUnavailableProblem,
     TooManyEventsProblem,
     TooManyRequestsProblem,
@@ -51,7 +52,7 @@ def append(client: AuthenticatedClient, body: EventsIn) -> int:
             raise ValueError(answer.detail)
         case ForbiddenProblem() | NotLocalProblem() | UnauthorizedProblem() | NotFoundProblem():
             raise PermissionError(answer.detail)
-        case ContentsErasedProblem():
+        case ContentsErasedProblem() | SessionErasedProblem():
             raise PermissionError(answer.detail)
         case OverloadedProblem() | StoreUnavailableProblem() | TooManyRequestsProblem() | InternalProblem():
             raise TimeoutError(HTTPStatus(answer.status).phrase)

@@ -107,7 +107,7 @@ async def get_event_history(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
+    """List how each call's context has shown an event since it was logged, oldest first, and by which decision."""
     after = paging.identified(cursor)
     found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
     return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])

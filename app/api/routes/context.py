@@ -98,6 +98,7 @@ async def get_context(request: Request) -> Response:
         "idempotency-conflict",
         "not-reproducible",
         "too-many-sessions",
+        "session-erased",
         "too-many-lines",
         "too-many-events",
     ),

@@ -36,6 +36,7 @@ _APPEND_PROBLEMS = (
     "body-too-large",
     "not-found",
     "too-many-sessions",
+    "session-erased",
     "too-many-events",
 )
 

@@ -26,7 +26,7 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     response_model=ForkOut,
     responses={
         200: {"model": ForkOut},
-        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions"),
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
     },
 )
 async def fork_session(

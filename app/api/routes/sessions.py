@@ -41,7 +41,7 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions"),
+        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
     },
 )
 async def put_session(

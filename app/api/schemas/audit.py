@@ -1,7 +1,7 @@
 """Recorded calls: lists, manifests, contexts rendered again, differences, histories."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -30,6 +30,10 @@ from app.api.schemas.feedback import MatchedOut
 from app.api.schemas.live import LayerKind
 from app.api.schemas.policies import PolicyRef
 
+OUTCOME: Final = (
+    "Outcome of the call; null until one is reported. Until then it is not known whether its request was ever sent."
+)
+
 
 class CallRef(BaseModel):
     """A recorded call, and what its context was made with."""
@@ -44,30 +48,6 @@ class CallRef(BaseModel):
     format: CallFormat
     model: CallModel
     policy: PolicyRef = Field(description="Version of the policy that the context was made with.")
-
-
-class CallItem(CallRef):
-    """A recorded call in a list."""
-
-    estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
-    target: int = Field(description="Maximum size of the context, in the model's tokens.")
-    evicted_tokens: int = Field(
-        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
-    )
-    summaries: int = Field(description="Number of summaries that were shown.")
-    overflow: bool = Field(description="Whether the provider refused the request as too long, as far as reported.")
-    input_tokens: int | None = Field(
-        description="Input tokens that the provider reported, including cached ones; null until they are reported."
-    )
-    retry_of: RetryOf
-    sha256: RequestSha256
-
-
-class CallPage(BaseModel):
-    """A page of recorded calls."""
-
-    items: list[CallItem] = Field(description="Recorded calls, newest first.")
-    next_cursor: NextCursor
 
 
 class InjectionRef(BaseModel):
@@ -118,6 +98,31 @@ class CallOutcome(BaseModel):
     overflow: bool = Field(description="Whether the error means that the context was too long.")
 
 
+class CallItem(CallRef):
+    """A recorded call in a list."""
+
+    estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
+    target: int = Field(description="Maximum size of the context, in the model's tokens.")
+    evicted_tokens: int = Field(
+        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+    )
+    summaries: int = Field(description="Number of summaries that were shown.")
+    outcome: CallOutcome | None = Field(description=OUTCOME)
+    overflow: bool = Field(description="Whether the provider refused the request as too long, as far as reported.")
+    input_tokens: int | None = Field(
+        description="Input tokens that the provider reported, including cached ones; null until they are reported."
+    )
+    retry_of: RetryOf
+    sha256: RequestSha256
+
+
+class CallPage(BaseModel):
+    """A page of recorded calls."""
+
+    items: list[CallItem] = Field(description="Recorded calls, newest first.")
+    next_cursor: NextCursor
+
+
 class Manifest(CallRef):
     """Record of a call: everything its context was made from, and what became of each event."""
 
@@ -138,7 +143,7 @@ class Manifest(CallRef):
     stalled: str | None = Field(description="Reason why the context stayed above its trigger; null if it did not.")
     now: datetime | None = Field(description="Time of the call as given in the request; null if it was not given.")
     retry_of: RetryOf
-    outcome: CallOutcome | None = Field(description="Outcome of the call; null until it is reported.")
+    outcome: CallOutcome | None = Field(description=OUTCOME)
     expires_at: datetime | None = Field(
         description="Time after which the record may be deleted; null if it is kept forever."
     )
@@ -251,7 +256,7 @@ class DiffOut(BaseModel):
 
 
 class HistoryItem(BaseModel):
-    """What the model saw of an event in one call."""
+    """The form in which the context of one call shows an event."""
 
     call_id: CallId
     created_at: datetime = Field(description="Time at which the call's context was made.")
@@ -262,6 +267,9 @@ class HistoryItem(BaseModel):
     reason: ReasonIfAny = None
     epoch: CallEpoch
     cause: CallCause
+    reported: bool = Field(
+        description="Whether an outcome of the call was reported. If not, it is not known whether its request was sent."
+    )
 
 
 class HistoryPage(BaseModel):

@@ -21,6 +21,7 @@
       TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
       TooManyEvents         the tenant's limit of events per second is reached
+      SessionErased         the session was erased on request
       ContentsErased        the key of the tenant's contents was dropped
       StoreUnavailable      the database is unavailable
       TooManyStreams        the process's limit of streams is reached
@@ -145,6 +146,10 @@ class TooManyRequests(ContextError):
 
 class TooManyEvents(ContextError):
     """The tenant's limit of events is reached; fields: the `limit` per second and `retry_after_seconds`."""
+
+
+class SessionErased(ContextError):
+    """The session was erased on request, and is not brought back without its metadata; field: the `session`."""
 
 
 class ContentsErased(ContextError):

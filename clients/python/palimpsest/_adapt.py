@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, TypeVar
@@ -33,6 +33,7 @@ from palimpsest.errors import (
     RateLimitError,
     RequestTimeoutError,
     ServerError,
+    SessionErasedError,
     StatusError,
     TooManyLinesError,
     TooManySessionsError,
@@ -138,6 +139,7 @@ class Budget:
         self._of_loops = weakref.WeakKeyDictionary()
         self._sessions: OrderedDict[str, str | None] = OrderedDict()
         self._away = False
+        self._erased: deque[str] = deque(maxlen=SESSIONS_KEPT)  # what was said of sessions that were erased
 
     def run(self, flow: Flow[T]) -> T:
         """Do what a flow asks for, and wait for it."""
@@ -238,6 +240,9 @@ class Budget:
                 ", ".join(f"{part} {tokens}" for part, tokens in error.by_source.items()),
             )
             return None
+        except SessionErasedError as error:
+            self._say_erased(error)
+            return None
         except (TooManySessionsError, TooManyLinesError):
             raise
         except OUTAGES as error:
@@ -261,6 +266,12 @@ class Budget:
             _log.warning("%s was not reported: %s", asked.path, error)
             return None
         return answer
+
+    def _say_erased(self, error: SessionErasedError) -> None:
+        """Say once of each session that it was erased."""
+        if error.detail not in self._erased:
+            self._erased.append(error.detail)
+            _log.warning("messages go to the model as they are, and are not logged: %s", error.detail)
 
     def lost(self, error: PalimpsestError) -> None:
         """Say that there is an outage, if it has not been said."""

@@ -80,10 +80,21 @@ class NotFoundError(StatusError):
     status_of = 404
 
 
-class ContentsErasedError(StatusError):
-    """410: the key that the tenant's contents were sealed with was dropped. Nothing of them can be read again."""
+class GoneError(StatusError):
+    """410: what was asked for has been erased."""
 
     status_of = 410
+
+
+class SessionErasedError(GoneError):
+    """The session was erased on request. To create it with its metadata is to begin again under its name."""
+
+    slug_of = "session-erased"
+
+
+class ContentsErasedError(GoneError):
+    """The key that the tenant's contents were sealed with was dropped. Nothing of them can be read again."""
+
     slug_of = "contents-erased"
 
 

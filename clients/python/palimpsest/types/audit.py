@@ -29,50 +29,6 @@ class BlockOut(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CallItem(Model):
-    """A recorded call in a list."""
-
-    call_id: str
-    """Id of the recorded call, a UUID."""
-    created_at: datetime
-    """Time at which the context was made."""
-    session: str
-    """Id of the session, chosen by the client."""
-    line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
-    """
-    view: str
-    """Name of the view that the context was made for."""
-    head: int
-    """Seq of the last event that the context takes into account."""
-    epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
-    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
-    """Format of the request: a provider's, or the neutral `blocks`."""
-    model: str | None
-    """Name of the model that the context was made for; null if none was given."""
-    policy: PolicyRef
-    """Version of the policy that the context was made with."""
-    estimate: int
-    """Estimated size of the request, in the model's tokens."""
-    target: int
-    """Maximum size of the context, in the model's tokens."""
-    evicted_tokens: int
-    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
-    summaries: int
-    """Number of summaries that were shown."""
-    overflow: bool
-    """Whether the provider refused the request as too long, as far as reported."""
-    input_tokens: int | None
-    """Input tokens that the provider reported, including cached ones; null until they are reported."""
-    retry_of: str | None
-    """Id of the call that this one retries because it was too long; null if it is not a retry."""
-    sha256: str
-    """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CallUsage(Model):
     """Token usage of a call, as the provider reported it. A figure that was not reported is null."""
 
@@ -114,6 +70,54 @@ class CallOutcome(Model):
     """Error of the provider; null after a success."""
     overflow: bool
     """Whether the error means that the context was too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallItem(Model):
+    """A recorded call in a list."""
+
+    call_id: str
+    """Id of the recorded call, a UUID."""
+    created_at: datetime
+    """Time at which the context was made."""
+    session: str
+    """Id of the session, chosen by the client."""
+    line: str
+    """Id of the session's line that this is about: a path with it in place of the session's id always means this
+    line.
+    """
+    view: str
+    """Name of the view that the context was made for."""
+    head: int
+    """Seq of the last event that the context takes into account."""
+    epoch: int
+    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
+    """Format of the request: a provider's, or the neutral `blocks`."""
+    model: str | None
+    """Name of the model that the context was made for; null if none was given."""
+    policy: PolicyRef
+    """Version of the policy that the context was made with."""
+    estimate: int
+    """Estimated size of the request, in the model's tokens."""
+    target: int
+    """Maximum size of the context, in the model's tokens."""
+    evicted_tokens: int
+    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
+    summaries: int
+    """Number of summaries that were shown."""
+    outcome: CallOutcome | None
+    """Outcome of the call; null until one is reported. Until then it is not known whether its request was ever
+    sent.
+    """
+    overflow: bool
+    """Whether the provider refused the request as too long, as far as reported."""
+    input_tokens: int | None
+    """Input tokens that the provider reported, including cached ones; null until they are reported."""
+    retry_of: str | None
+    """Id of the call that this one retries because it was too long; null if it is not a retry."""
+    sha256: str
+    """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +306,7 @@ class DispositionRun(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryItem(Model):
-    """What the model saw of an event in one call."""
+    """The form in which the context of one call shows an event."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
@@ -326,6 +330,8 @@ class HistoryItem(Model):
     """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
     cause: str
     """Cause of that epoch, as in `EpochOut.cause`."""
+    reported: bool
+    """Whether an outcome of the call was reported. If not, it is not known whether its request was sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,7 +405,9 @@ class Manifest(Model):
     retry_of: str | None
     """Id of the call that this one retries because it was too long; null if it is not a retry."""
     outcome: CallOutcome | None
-    """Outcome of the call; null until it is reported."""
+    """Outcome of the call; null until one is reported. Until then it is not known whether its request was ever
+    sent.
+    """
     expires_at: datetime | None
     """Time after which the record may be deleted; null if it is kept forever."""
     dispositions: list[DispositionRun]

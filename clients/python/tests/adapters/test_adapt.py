@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncPalimpsest, InvalidRequestError, NotFoundError, Palimpsest
-from palimpsest._adapt import Budget, Fit, change
+from palimpsest._adapt import Budget, Fit, Settings, change
 from palimpsest._recall_tool import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until
 
 
 def conversation(rounds: int) -> list[dict[str, Any]]:
@@ -101,6 +101,24 @@ def test_an_outage_is_said_once_and_so_is_its_end(
     assert after is not None and after.context.head == 4
     assert fit("one", "two", "three", "four", "five") is not None
     assert [record.message.split(" at ")[0] for record in caplog.records[1:]] == ["the server is back"]
+
+
+def test_messages_of_an_erased_session_go_as_they_are_and_that_is_said_once(
+    palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = palimpsest.client()
+    settings: Settings = {"client": client, "metadata": {"user": sid}}
+    budget = Budget("openai", settings)
+    messages = [{"role": "user", "content": "Hello."}]
+    assert budget.run(budget.fit(sid, messages)) is not None
+    erasure = client.create_erasure(metadata={"user": sid})
+    until(lambda: client.get_erasure(erasure.id).state == "done", 60)
+    assert [budget.run(budget.fit(sid, messages)) for _ in range(3)] == [None] * 3
+    assert [record.message.split(",")[0] for record in caplog.records] == ["messages go to the model as they are"]
+    with pytest.raises(NotFoundError):
+        palimpsest.events(sid)
+    restarted = Budget("openai", settings)  # it creates the session with its metadata, by which it can be erased
+    assert restarted.run(restarted.fit(sid, messages)) is not None
 
 
 def test_a_server_that_is_not_there_at_all(sid: str, caplog: pytest.LogCaptureFixture) -> None:
