@@ -58,8 +58,7 @@ def serve(
     settings = settings_of(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     with database_of(settings) as (url, postgres), serving.shared_metrics(settings):
-        run(serving.prepare(url, upgrade=True))
-        run(serving.guard(settings, url))
+        run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
         serving.make_ready(settings, api=True, worker=True)
         serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
@@ -71,8 +70,7 @@ def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, 
     settings = settings_of(host=host, port=port, database_url=database_url, processes=processes)
     url = require_url(settings)
     listener = or_stop(lambda: serving.listen(settings))
-    run(serving.prepare(url, upgrade=False))
-    run(serving.guard(settings, url))
+    run(serving.make_database_ready(settings, url, upgrade=False, listener=listener))
     with serving.shared_metrics(settings):
         serving.make_ready(settings, api=True, worker=False)
         if settings.processes == 1:
@@ -96,7 +94,7 @@ def worker(
     serving.stop_early()
     settings = settings_of(database_url=database_url)
     url = require_url(settings)
-    run(serving.prepare(url, upgrade=False))
+    run(serving.make_database_ready(settings, url, upgrade=False))
     serving.make_ready(settings, api=False, worker=True)
     serving.run_worker(settings, url)
 

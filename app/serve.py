@@ -12,6 +12,7 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from app import tracing
+from app import database_wait, tracing
 from app.core.errors import StoreUnavailable
 from app.settings import Settings
 from app.supervise import Role, Supervisor
@@ -50,6 +51,10 @@ class CannotServe(Exception):
     """The process cannot start; the message is for the person who started it."""
 
 
+class DatabaseAway(CannotServe, database_wait.DatabaseAway):
+    """The process cannot start now, because its database cannot be reached."""
+
+
 def stop_early() -> None:
     """Let a signal end the process with status 0, through every `finally`, until the server or the worker runs."""
     for number in _SIGNALS:
@@ -75,6 +80,25 @@ def listen(settings: Settings) -> socket.socket:
         listener.close()
         raise CannotServe(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
     return listener
+
+
+async def make_database_ready(
+    settings: Settings, database_url: str, *, upgrade: bool, listener: socket.socket | None = None
+) -> None:
+    """Prepare the database, and check that it may be served to whoever reaches the `listener`. Raises CannotServe.
+
+    One that the settings name is waited for while it is away; the listener then says so.
+    """
+
+    async def ready() -> None:
+        await prepare(database_url, upgrade=upgrade)
+        if listener is not None:
+            await guard(settings, database_url)
+
+    if settings.database_url is None:
+        await ready()
+    else:
+        await database_wait.wait_for(ready, listener, _print_status)
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
@@ -112,7 +136,21 @@ def _in_one_line() -> Iterator[None]:
         raise CannotServe(str(error)) from None
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        raise CannotServe(f"the database cannot be used: {lines[0]}") from None
+        kind = DatabaseAway if _may_come_back(error) else CannotServe
+        raise kind(f"the database cannot be used: {lines[0]}") from None
+
+
+def _may_come_back(error: BaseException | None) -> bool:
+    """Return whether an error, or what caused it, says that the database is away for now."""
+    from app.store.connecting import UNREACHABLE
+
+    while error is not None:
+        if isinstance(error, ssl.SSLError):  # an OSError, too, but a certificate does not become another one
+            return False
+        if isinstance(error, UNREACHABLE):
+            return True
+        error = error.__cause__
+    return False
 
 
 async def guard(settings: Settings, database_url: str) -> None:
@@ -130,7 +168,7 @@ async def guard(settings: Settings, database_url: str) -> None:
                 " or set PALIMPSEST_API_KEY"
             )
     except StoreUnavailable as error:
-        raise CannotServe(error.detail) from None
+        raise DatabaseAway(error.detail) from None
     finally:
         await database.close()
 

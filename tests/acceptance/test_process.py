@@ -10,10 +10,12 @@ import pytest
 
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands
+from tests.support.clusters import free_port
 from tests.support.databases import unmigrated
 
 EVENT = {"type": "user.message", "content": "hello"}
 LATER_REVISION = "ffff"
+NOBODY = "postgresql://someone:secret@127.0.0.1:1/nothing"
 
 
 @pytest.fixture
@@ -97,11 +99,32 @@ async def test_a_port_in_use_is_refused_before_anything_starts(commands: Command
     assert not commands.folder.exists()
 
 
-@pytest.mark.parametrize("command", ["serve", "api", "worker", "migrate"])
-async def test_an_unreachable_database_is_one_line(commands: Commands, command: str) -> None:
-    refusal = await commands.refusal(command, DATABASE_URL="postgresql://someone:secret@127.0.0.1:1/nothing")
+async def test_an_unreachable_database_is_one_line_of_a_command_that_ends(commands: Commands) -> None:
+    refusal = await commands.refusal("migrate", DATABASE_URL=NOBODY)
     assert "the database cannot be used" in refusal
     assert "secret" not in refusal
+
+
+@pytest.mark.parametrize("command", ["serve", "api", "worker"])
+async def test_an_unreachable_database_is_waited_for(commands: Commands, command: str) -> None:
+    port = str(free_port())
+    process = await commands.start(command, DATABASE_URL=NOBODY, PORT=port)
+    await process.said("starting")
+    await process.said("waiting for the database")
+    if command != "worker":
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            assert (await http.get("/healthz")).json()["status"] == "ok"
+            for asked in (
+                await http.get("/readyz"),
+                await http.post("/v1/sessions/s/events", json={"events": [EVENT]}),
+            ):
+                assert (asked.status_code, asked.headers["retry-after"]) == (503, "1")
+                assert asked.json()["type"] == "/problems/store-unavailable"
+                assert "waits for its database" in asked.json()["detail"]
+    status, errors = await process.stop()
+    assert status == 0
+    assert len(errors) == 1 and "the database is away; it is tried until it answers" in errors[0], errors
+    assert "Connect call failed" in errors[0] and "secret" not in errors[0]
 
 
 @pytest.mark.parametrize("command", ["serve", "api", "worker", "migrate"])

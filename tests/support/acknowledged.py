@@ -65,11 +65,11 @@ class Agent:
         for _ in range(number):
             await self.round()
 
-    async def live(self, stop: asyncio.Event) -> None:
+    async def live(self, stop: asyncio.Event, pause: float = MODEL_SECONDS) -> None:
         """Round after round, until told to stop."""
         while not stop.is_set():
             await self.round()
-            await asyncio.sleep(MODEL_SECONDS)
+            await asyncio.sleep(pause)
 
     async def ask(self, what: str, body: Json, key: str | None = None) -> Json:
         """The answer to a request, repeated until it is done."""

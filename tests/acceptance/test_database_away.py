@@ -1,0 +1,143 @@
+"""A Postgres that is away when a process of ours starts, and comes: every way to start, with real processes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from app.store import dsn, migrate
+from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
+from tests.support.clusters import clusters_folder, free_port, make_cluster, shell
+
+pytestmark = [pytest.mark.slow, pytest.mark.embedded("a Postgres is stopped and started")]
+
+EVENT = {"type": "user.message", "content": "hello"}
+
+
+class Cluster:
+    """A Postgres that a test stops and starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    async def start(self) -> None:
+        await shell(f"pg_ctl -D {self.folder} -l {self.folder}/log -w start >/dev/null")
+
+    async def stop(self) -> None:
+        await shell(f"pg_ctl -D {self.folder} -m fast -w stop >/dev/null")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """It is migrated, and stopped."""
+    with clusters_folder() as folder:
+        made = Cluster(folder / "data")
+        await make_cluster(made.folder, made.port)
+        await migrate.upgrade(dsn.checked(made.url))
+        await made.stop()
+        yield made
+
+
+async def appended(url: str) -> int:
+    """The status of an append."""
+    async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        return (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code
+
+
+async def is_ready(url: str) -> None:
+    async with asyncio.timeout(SECONDS_MAX), httpx.AsyncClient(base_url=url, timeout=30) as http:
+        while (await http.get("/readyz")).status_code != 200:
+            pass
+
+
+def forked(server: Command) -> set[psutil.Process]:
+    """The processes of a server that run."""
+    children = psutil.Process(server.process.pid).children()
+    return {one for one in children if one.status() != psutil.STATUS_ZOMBIE}
+
+
+async def ended_well(process: Command, *words: str) -> None:
+    """It ends when it is asked to, and has logged lines with these words."""
+    status, errors = await process.stop()
+    assert status == 0, errors
+    for said in words:
+        assert any(said in line for line in errors), (said, errors)
+
+
+@pytest.mark.parametrize("arguments", [("serve",), ("api",), ("api", "--processes", "2")])
+async def test_an_api_answers_as_soon_as_its_database_comes(
+    commands: Commands, cluster: Cluster, arguments: tuple[str, ...]
+) -> None:
+    port = str(free_port())
+    api = await commands.start(*arguments, DATABASE_URL=cluster.url, PORT=port)
+    await api.said("starting")
+    await api.said("waiting for the database")
+    url = f"http://127.0.0.1:{port}"
+    assert await appended(url) == 503
+    await cluster.start()
+    await api.said(f"serving on {url}")
+    await is_ready(url)
+    assert await appended(url) == 201
+    await ended_well(api, "the database is away", "the database answers")
+
+
+async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, cluster: Cluster) -> None:
+    worker = await commands.start("worker", DATABASE_URL=cluster.url)
+    await worker.said("starting")
+    await worker.said("waiting for the database")
+    unhealthy = await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)
+    status, errors = await unhealthy.ended()
+    assert status == 1 and "the database cannot be used" in errors[0]
+    await cluster.start()
+    await worker.said("working")
+    async with asyncio.timeout(SECONDS_MAX):
+        while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
+            pass
+    await ended_well(worker, "the database is away", "the database answers")
+
+
+async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
+    await cluster.start()
+    server = await commands.start("serve", DATABASE_URL=cluster.url)
+    url = await server.url()
+    before = forked(server)
+    assert len(before) == 2
+    await cluster.stop()
+    for one in before:
+        one.kill()
+    async with asyncio.timeout(SECONDS_MAX):
+        while len(again := await asyncio.to_thread(forked, server) - before) < 2:
+            pass
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                assert await appended(url) == 503
+                break
+            except httpx.TransportError:
+                pass
+    await cluster.start()
+    await is_ready(url)
+    assert await appended(url) == 201
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        run = await http.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
+        assert run.json()["state"] in ("succeeded", "skipped"), run.text
+    assert forked(server) == again
+    await ended_well(server)
+
+
+@pytest.mark.parametrize("command", ["serve", "api", "worker"])
+async def test_what_waiting_does_not_cure_is_refused_when_the_database_comes(
+    commands: Commands, cluster: Cluster, command: str
+) -> None:
+    """The database has no such name."""
+    process = await commands.start(command, DATABASE_URL=cluster.url.replace("/postgres", "/nothing"))
+    await process.said("starting")
+    await process.said("waiting for the database")
+    await cluster.start()
+    status, errors = await process.ended()
+    assert status == 1 and "palimpsest: the database cannot be used" in errors[-1], errors
+    assert "does not exist" in errors[-1]
