@@ -11,6 +11,7 @@ import typer
 from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
+from app.database_wait import DatabaseAway
 from app.remote.stopping import stop
 from app.settings import InvalidSetting, Settings, load
 
@@ -114,7 +115,7 @@ def or_stop(work: Callable[[], _T]) -> _T:
     """What `work` returns; stop with a line if it cannot be done."""
     try:
         return work()
-    except serving.CannotServe as error:
+    except (serving.CannotServe, DatabaseAway) as error:
         stop(str(error))
     except ContextError as error:
         stop(error.detail)

@@ -24,6 +24,7 @@ import uvicorn
 
 from app import database_wait, tracing
 from app.core.errors import StoreUnavailable
+from app.database_wait import DatabaseAway
 from app.settings import Settings
 from app.supervise import Role, Supervisor
 
@@ -49,10 +50,6 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 class CannotServe(Exception):
     """The process cannot start; the message is for the person who started it."""
-
-
-class DatabaseAway(CannotServe, database_wait.DatabaseAway):
-    """The process cannot start now, because its database cannot be reached."""
 
 
 def stop_early() -> None:
@@ -85,9 +82,10 @@ def listen(settings: Settings) -> socket.socket:
 async def make_database_ready(
     settings: Settings, database_url: str, *, upgrade: bool, listener: socket.socket | None = None
 ) -> None:
-    """Prepare the database, and check that it may be served to whoever reaches the `listener`. Raises CannotServe.
+    """Prepare the database, and check that it may be served to whoever reaches the `listener`.
 
-    One that the settings name is waited for while it is away; the listener then says so.
+    One that the settings name is waited for while it is away; the listener then says so. Raises CannotServe, and
+    DatabaseAway for the embedded one.
     """
 
     async def ready() -> None:
@@ -102,7 +100,10 @@ async def make_database_ready(
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
-    """Migrate the database, or check that it is migrated, and check that it separates tenants. Raises CannotServe."""
+    """Migrate the database, or check that it is migrated, and check that it separates tenants.
+
+    Raises CannotServe, or DatabaseAway where it cannot be reached.
+    """
     from app.store import migrate, walls
 
     with _in_one_line():
@@ -111,7 +112,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
 
 async def go_back(database_url: str, schema: str) -> None:
-    """Bring the database back to an earlier schema. Raises CannotServe."""
+    """Bring the database back to an earlier schema. Raises CannotServe or DatabaseAway."""
     from app.store import migrate
 
     with _in_one_line():
@@ -120,7 +121,7 @@ async def go_back(database_url: str, schema: str) -> None:
 
 @contextlib.contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Raise as CannotServe what a database can have against being migrated or used."""
+    """Raise as CannotServe or DatabaseAway what a database can have against being migrated or used."""
     import asyncpg
 
     from app.store import migrate, walls
@@ -154,7 +155,7 @@ def _may_come_back(error: BaseException | None) -> bool:
 
 
 async def guard(settings: Settings, database_url: str) -> None:
-    """Raise CannotServe if other machines could reach data that no key protects."""
+    """Raise CannotServe if other machines could reach data that no key protects, DatabaseAway if that is not known."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
 

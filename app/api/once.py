@@ -12,7 +12,7 @@ from app.api.reach import operation_of
 from app.core.log.lines import session_of
 from app.services.answers import Answers, Keep, request_sha256
 from app.services.tenants import Caller
-from app.store.answers import AnsweredBefore, Claim
+from app.store.answers import AnsweredBefore, KeyClaim
 from app.store.sessions import session_key
 
 Key = Annotated[
@@ -28,12 +28,12 @@ class Once:
 
     def __init__(self, request: Request, who: Caller, sid: str, key: str | None, body: BaseModel) -> None:
         self._answers: Answers = request.state.services.answers
-        self._claim: Claim | None = None
+        self._claim: KeyClaim | None = None
         if key is not None:
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
             asked = f"{operation_of(request.scope)} {about} {body.model_dump()!r}"
             session_id = session_key(who.tenant_id, session_of(sid))
-            self._claim = Claim(session_id, who.tenant_id, key, request_sha256(asked))
+            self._claim = KeyClaim(session_id, who.tenant_id, key, request_sha256(asked))
 
     async def before(self) -> Mapping[str, Any] | None:
         """Return what was answered to the first such request; None without one. Raises IdempotencyConflict."""

@@ -14,7 +14,7 @@ import asyncpg
 from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.store import answers
-from app.store.answers import AnsweredBefore, Claim
+from app.store.answers import AnsweredBefore, KeyClaim
 from app.store.engine import Connection, Database
 
 Before = TypeVar("Before")
@@ -25,7 +25,7 @@ Done = TypeVar("Done")
 class Keep(Generic[Done]):
     """The answer to store for what is done, and the claim of the request that asks for it."""
 
-    claim: Claim
+    claim: KeyClaim
     answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
 
     def after(self, make: Callable[[Before], Awaitable[Done]]) -> "Keep[Before]":
@@ -47,18 +47,18 @@ class Answers:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, claim: Claim) -> Mapping[str, Json] | None:
+    async def before(self, claim: KeyClaim) -> Mapping[str, Json] | None:
         """Return what was answered before under a key; None if nothing was. Raises IdempotencyConflict."""
         return await answers.find_claimed(self._database, claim)
 
-    async def first(self, claim: Claim) -> Mapping[str, Json]:
+    async def first(self, claim: KeyClaim) -> Mapping[str, Json]:
         """Return the answer to the request that was quicker. Raises IdempotencyConflict, or Conflict if it is gone."""
         found = await self.before(claim)
         if found is None:
             raise Conflict("the session is being erased")
         return found
 
-    async def keep(self, claim: Claim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def keep(self, claim: KeyClaim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
         """Store an answer behind what was done, and return the one to give: the first, if a request was quicker.
 
         For requests that change nothing when they are done twice. Raises IdempotencyConflict if that was another one.

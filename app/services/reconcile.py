@@ -34,7 +34,7 @@ from app.services.reconciled import AppliedList, Reconciled, plan_of, seqs_by_me
 from app.services.snapshots import SessionSnapshot
 from app.services.waiting import WaitingLists
 from app.store import answers, chain, erased_names, event_log, sessions
-from app.store.answers import Claim
+from app.store.answers import KeyClaim
 from app.store.engine import Connection, Database
 from app.store.log import AppendResult
 from app.store.sessions import SessionRow
@@ -155,7 +155,7 @@ class Reconcile:
         self._tell(made, appending)
 
     async def _applied(
-        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: Claim | None
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
     ) -> AppliedList:
         """Have the log hold the client's messages; what was appended is stored under the request's key, if it has one.
 
@@ -180,7 +180,7 @@ class Reconcile:
         )
 
     async def _apply(
-        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: Claim | None
+        self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
     ) -> tuple[SessionRow, AppliedList, _Appending | None]:
         """Find the line, or make it, and append to it; all in one transaction."""
         async with self._database.transaction() as tx:

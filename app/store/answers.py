@@ -23,7 +23,7 @@ class AnsweredBefore(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class KeyClaim:
     """An idempotency key of a session, and the hash of the request that it stands for."""
 
     session_id: UUID
@@ -32,7 +32,7 @@ class Claim:
     request_sha256: bytes
 
     @property
-    def of_append(self) -> "Claim":
+    def of_append(self) -> "KeyClaim":
         """The claim of what this request appends before it does the rest. No header can hold such a key."""
         return replace(self, key=f"{self.key}\n")
 
@@ -51,7 +51,7 @@ async def find(connection: Connection | Database, session_id: UUID, key: str) ->
     return None if row is None else StoredAnswer(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
-async def find_claimed(connection: Connection | Database, claim: Claim) -> Mapping[str, Any] | None:
+async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Mapping[str, Any] | None:
     """Return the answer to an equal request under the same key. Raises IdempotencyConflict for another request."""
     found = await find(connection, claim.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
@@ -73,7 +73,7 @@ async def store(
     )
 
 
-async def store_claimed(tx: Connection, claim: Claim, answer: Mapping[str, object]) -> None:
+async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:
     """Store the answer to a claim's request. Raises AnsweredBefore if the key has been used."""
     try:
         await store(tx, claim.session_id, claim.tenant_id, claim.key, claim.request_sha256, answer)
@@ -90,7 +90,7 @@ def storing(done: str) -> str:
     return f"INSERT INTO appends ({_COLUMNS}) SELECT {values} FROM {done}"
 
 
-def stored(claim: Claim, answer: Mapping[str, object]) -> dict[str, object]:
+def stored(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters of `storing`."""
     return {
         "of_session": claim.session_id,

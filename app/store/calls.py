@@ -14,12 +14,12 @@ from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
 from app.store import answers, changes, compactions, texts
-from app.store.answers import AnsweredBefore, Claim
+from app.store.answers import AnsweredBefore, KeyClaim
 from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
 from app.store.statements import numbered
 
-NewAnswer = tuple[Claim, Mapping[str, object]]
+NewAnswer = tuple[KeyClaim, Mapping[str, object]]
 """An answer to store, and the claim of its request."""
 
 _CALL: Final = (
