@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import httpx
@@ -60,6 +61,14 @@ def forked(server: Command) -> set[psutil.Process]:
     return {one for one in children if one.status() != psutil.STATUS_ZOMBIE}
 
 
+async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
+    """The API and the worker of a server, as soon as both are forked."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while len(found := await asyncio.to_thread(forked, server) - besides) < 2:
+            pass
+    return found
+
+
 async def ended_well(process: Command, *words: str) -> None:
     """It ends when it is asked to, and has logged lines with these words."""
     status, errors = await process.stop()
@@ -104,14 +113,11 @@ async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: 
     await cluster.start()
     server = await commands.start("serve", DATABASE_URL=cluster.url)
     url = await server.url()
-    before = forked(server)
-    assert len(before) == 2
+    before = await two(server)
     await cluster.stop()
     for one in before:
         one.kill()
-    async with asyncio.timeout(SECONDS_MAX):
-        while len(again := await asyncio.to_thread(forked, server) - before) < 2:
-            pass
+    again = await two(server, besides=before)
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
