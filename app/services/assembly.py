@@ -110,9 +110,8 @@ class Assembly:
         """The view's next context, recorded, on the line that a session's name means.
 
         `head`: what it is to end at where the log has gone on meanwhile. With `keep` the answer is stored with the
-        record, or neither is: AnsweredBefore is raised if the key has been used.
-        Raises NotFound, NothingToSend, CannotFit, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at`
-        beyond the head.
+        record, or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
+        InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
         """
         try:
             answer = await self._of_line(tenant_id, external_id, request, head, keep)
@@ -375,8 +374,8 @@ class Assembly:
         """Whether the call was recorded: not where another one opened an epoch of the view meanwhile."""
         assembled = answer.assembled
         inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
-        made, kept = (assembled.call, assembled.epoch), await _new_answer(keep, answer)
-        if not await calls.record(self._database, tenant_id, *made, loaded, kept):
+        kept = await _new_answer(keep, answer)
+        if not await calls.record(self._database, tenant_id, assembled.call, assembled.epoch, loaded, kept):
             return False
         pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
         if pressed and inputs.settings.policy.summarize.enabled:
