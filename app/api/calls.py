@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from app.core.audit.evictions import eviction_row
+from app.core.audit.evictions import eviction_row, without_shown
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
 from app.core.log.events import Json, canonical_json, moment_text
 from app.core.log.lines import line_of, session_of
@@ -103,7 +103,7 @@ def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
     """Return the evictions of a call's epoch and of its format, or those that a record of an early version holds."""
     own = call.manifest.evictions
     rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
-    return [eviction_row(row) for row in sorted(rows, key=lambda row: row.from_seq)]
+    return [eviction_row(row) for row in without_shown(rows, epoch.frontier)]
 
 
 def _cache(call: CallRow) -> dict[str, Json]:

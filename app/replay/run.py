@@ -133,11 +133,12 @@ def _call(session: _Session, number: int, answer: Object, at: float) -> CallRepo
 def left_out(evictions: Sequence[Object], log: Sequence[Logged]) -> Mapping[str, int]:
     """The number of events by disposition.
 
-    A dropped run counts all events of its span, any other run those with the type of its first event.
+    A dropped or summarized run counts all events of its span, any other run those with the type of its first event.
     """
     counts: dict[str, int] = {}
     for run in evictions:
         span = log[run["from_seq"] - 1 : run["to_seq"]]
-        events = sum(run["disposition"] == "dropped" or event.type == span[0].type for event in span)
+        whole = run["disposition"] in ("dropped", "summarized")
+        events = sum(whole or event.type == span[0].type for event in span)
         counts[run["disposition"]] = counts.get(run["disposition"], 0) + events
     return counts

@@ -13,7 +13,7 @@ from app import wiring
 from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import Agent, Json, evicted, shown
 from tests.support.pooler import pooled
 from tests.support.queue import idle
 
@@ -82,6 +82,39 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     again = await agent.context()
     assert (again["epoch"], again["sha256"]) == (context["epoch"], context["sha256"])
     await idle(database)
+
+
+async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await Agent.begin(client, SMALL)
+    await agent.post({"type": "system.prompt", "content": "answer briefly"})
+    await agent.post({"type": "tools", "content": [{"name": "read", "parameters": {"type": "object"}}]})
+    await talk(agent, 3)
+    pinned = await agent.user("never push to main", pinned=True)
+    await talk(agent, 20, 3)
+    run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
+    assert run["state"] == "succeeded", run
+    context = await agent.context()
+    assert context["summaries"][-1]["to_seq"] > pinned
+    call = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}")).json()
+    again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
+    assert call["evictions"] == context["evictions"] == again["evictions"]
+    verbatim = evicted({"evictions": call["dispositions"]}, "verbatim")
+    assert verbatim > {1, 2, pinned} and pinned + 1 not in verbatim
+    assert evicted(context, "summarized") == set(range(1, context["head"] + 1)) - verbatim
+    proof = await proven(client)
+    assert evicted({"evictions": proof["runs"]}, "verbatim") == verbatim
+    everything = (await agent.context(view="all", max_tokens=1_000_000))["call_id"]
+    diff = (await client.get(f"/v1/sessions/s/calls/{everything}/diff/{context['call_id']}")).json()
+    gone = {seq for one in diff["changes"] for seq in range(one["from_seq"], one["to_seq"] + 1)}
+    assert gone == evicted(context, "summarized")
+    history = (await client.get(f"/v1/sessions/s/events/{pinned}/history", params={"view": "main"})).json()["items"]
+    assert [item["disposition"] for item in history] == ["verbatim"]
+    for seq, shown_in in ((1, True), (pinned, True), (4, False)):
+        query = {"session": "s", "evicted_seq": seq}
+        found = (await client.get("/v1/audit/calls", params=query)).json()["items"]
+        assert (context["call_id"] not in [one["call_id"] for one in found]) == shown_in
 
 
 async def test_a_summary_tells_where_it_comes_from(client: httpx.AsyncClient, worker: None) -> None:

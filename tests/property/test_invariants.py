@@ -127,6 +127,20 @@ def test_i4_every_event_is_accounted_for_once(
 
 
 @random_logs
+@given(logs(), batches, policies)
+def test_i4_no_run_of_evictions_is_about_an_event_that_is_shown_whole(
+    raw: list[Raw], sizes: list[int], policy: Policy
+) -> None:
+    front = [
+        {"type": "system.prompt", "content": "answer briefly"},
+        {"type": "tools", "content": [{"name": "read", "parameters": {"type": "object"}}]},
+        {"type": "user.message", "content": "never push to main", "pinned": True},
+    ]
+    for step in steps([*front, *raw], [4, *sizes], target_of(raw, 0.5), policy):
+        assert_accounted(step.session, step.plan)
+
+
+@random_logs
 @given(logs(), batches, shares, policies, asked)
 def test_i5_appending_only_extends(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]

@@ -17,8 +17,8 @@ from app.core.render.formats.fit import Loss
 class Eviction:
     """Events from_seq..to_seq that were not sent verbatim.
 
-    A `stubbed` run speaks of the events of its first one's type inside it, a `replaced` one also of system prompts or
-    tool lists, a `summarized` one of those that are not shown otherwise.
+    A `stubbed` or `replaced` run is about the events of its first one's type, any other run about all of its events.
+    No run is about an event that is shown whole.
     """
 
     from_seq: int
@@ -70,10 +70,28 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
     rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
-    rows += [fold_eviction(fold) for fold in state.folds]
+    rows += map(fold_eviction, state.folds)
     if state.stubs:
         rows += _stubbed(state.stubs, context)
-    return tuple(sorted(rows, key=lambda row: row.from_seq))
+    return without_shown(rows, state)
+
+
+def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
+    """The rows in seq order, the runs of folds split around events that are shown or have a run of their own.
+
+    The last part of a run has all of the tokens that it saves. Rows that are split already stay as they are.
+    """
+    apart = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
+    split: list[Eviction] = []
+    for row in rows:
+        if row.reducer != "fold":
+            split.append(row)
+            continue
+        parts = _without((row.from_seq, row.to_seq), apart)
+        split += [replace(row, from_seq=first, to_seq=last, tokens_saved=0) for first, last in parts]
+        if parts:
+            split[-1] = replace(split[-1], tokens_saved=row.tokens_saved)
+    return tuple(sorted(split, key=lambda row: row.from_seq))
 
 
 def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, int]]:
@@ -101,7 +119,7 @@ def _runs(state: Frontier) -> dict[str, tuple[int, int]]:
         _add(sums, drop.reducer, drop.to_seq - drop.from_seq + 1, drop.tokens)
     for one in state.superseded:
         _add(sums, "prefix", 1, one.tokens)
-    for row in map(fold_eviction, state.folds):
+    for row in without_shown(map(fold_eviction, state.folds), state):
         _add(sums, row.reducer, row.to_seq - row.from_seq + 1, row.tokens_saved)
     return sums
 

@@ -183,6 +183,7 @@ def test_left_out_counts_events_by_disposition() -> None:
         {"from_seq": 4, "to_seq": 6, "disposition": "stubbed"},
     ]
     assert left_out(runs, log) == {"replaced": 1, "dropped": 1, "stubbed": 2}
+    assert left_out([{"from_seq": 2, "to_seq": 6, "disposition": "summarized"}], log) == {"summarized": 5}
 
 
 def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
