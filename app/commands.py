@@ -81,7 +81,9 @@ def replay(
 
 
 def explain(
-    session: Annotated[str, typer.Argument(help="Your own id of the session.")],
+    session: Annotated[
+        str, typer.Argument(help="Your own id of the session, or the id of one of its lines, such as `demo@line.1`.")
+    ],
     seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
     view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
     server: Server = None,
@@ -92,7 +94,8 @@ def explain(
 ) -> None:
     """Say of one event what the model saw of it, from call to call, and which decision changed that.
 
-    Exits with 1 when there is no such event.
+    A session's id means its current line; if it has others, they are listed with the command that reads them. Exits
+    with 1 when there is no such event.
     """
     from app.replay.explain import tell
 

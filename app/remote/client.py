@@ -99,6 +99,11 @@ class Client:
         async for item in self._pages(f"/v1/sessions/{session}/events/{seq}/history", **asked):
             yield item
 
+    async def lines(self, session: str) -> AsyncIterator[Object]:
+        """The lines of a session, in the order in which they began, page by page."""
+        async for line in self._pages(f"/v1/sessions/{session}/lines"):
+            yield line
+
     async def calls(self) -> AsyncIterator[Object]:
         """The recorded calls of all sessions, the newest first, page by page."""
         async for call in self._pages("/v1/audit/calls"):

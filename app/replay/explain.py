@@ -1,4 +1,4 @@
-"""What the model saw of an event, and why, told in the terminal."""
+"""The command `explain`: what the model saw of an event, and why."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,8 @@ from app.remote.stopping import stop
 
 _SECONDS_MAX: Final = 60.0
 _BEGINS_CHARS: Final = 70
+_LINES_MAX: Final = 10
+"""How many of a session's other lines are listed."""
 
 Json = Mapping[str, Any]
 
@@ -36,10 +38,48 @@ async def _explain(
     await found_server(address)
     async with address.http(_SECONDS_MAX) as http:
         client = Client(http)
-        console.print(Text(describe_event(await client.event(session, seq))))
-        items = [item async for item in client.history(session, seq, view)]
-    for line in story(items, every=every):
-        console.print(Text(line))
+        about = about_lines([line async for line in client.lines(session)], session, seq)
+        try:
+            told = [describe_event(await client.event(session, seq))]
+            told += story([item async for item in client.history(session, seq, view)], every=every)
+        except RequestFailed as problem:
+            if problem.type == "not-found":
+                console.print(Text("\n".join(about)), end="\n" if about else "")
+            raise
+    console.print(Text("\n".join([*told, *about])))
+
+
+def about_lines(lines: Sequence[Json], address: str, seq: int) -> list[str]:
+    """Lines of text on the line that was read and on the session's others; none where the session has only one.
+
+    `address` is that of the session or of one line, `seq` the event that was asked for.
+    """
+    known = {line["id"]: line for line in lines}
+    read = known.get(address) or next((line for line in lines if line["current"]), None)
+    others = [line for line in reversed(lines) if line is not read]
+    if read is None or not others:
+        return []
+    name = read["id"].rpartition("@line.")[0]
+    current = f", the current line of {name}" if read["current"] else f", not the current line of {name}"
+    said = [f"Read on {read['id']} (events 1 to {read['head']}){current}. Other lines of the session:"]
+    for line in others[:_LINES_MAX]:
+        if line["head"] < seq:
+            what = "no such event"
+        elif _owner(known, line["id"], seq) == _owner(known, read["id"], seq):
+            what = f"the same event; its calls: palimpsest explain {line['id']} {seq}"
+        else:
+            what = f"its own event {seq}: palimpsest explain {line['id']} {seq}"
+        said.append(f"  {line['id']} (events 1 to {line['head']}{', current' if line['current'] else ''}): {what}")
+    if len(others) > _LINES_MAX:
+        said.append(f"  and {len(others) - _LINES_MAX} older ones: GET /v1/sessions/{name}/lines")
+    return said
+
+
+def _owner(lines: Mapping[str, Json], line: str, seq: int) -> str:
+    """The id of the line on which an event of `line` was appended."""
+    while (own := lines[line])["parent"] in lines and seq <= own["at"]:
+        line = own["parent"]
+    return line
 
 
 def describe_event(event: Json) -> str:

@@ -42,6 +42,26 @@ async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None
             assert "key" in done.stderr
 
 
+async def test_an_explanation_says_which_line_it_read_and_how_to_read_the_others(database_url: str) -> None:
+    async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
+        events = [{"type": "user.message", "content": f"event {number}"} for number in range(1, 6)]
+        await http.post("/s/events", json={"events": events})
+        await http.get("/s/context")
+        assert (await http.post("/s/rewind", json={"to": 2})).status_code == 200
+        done = await command("explain", "s", "2", settings={"URL": url})
+        assert done.returncode == 0
+        assert done.stdout.splitlines()[1:] == [
+            "No recorded call has been made since.",
+            "Read on s@line.2 (events 1 to 2), the current line of s. Other lines of the session:",
+            "  s@line.1 (events 1 to 5): the same event; its calls: palimpsest explain s@line.1 2",
+        ]
+        gone = await command("explain", "s", "4", settings={"URL": url})
+        assert (gone.returncode, gone.stderr) == (1, "palimpsest: session 's@line.2' has no event 4\n")
+        assert gone.stdout.splitlines()[1].endswith("its own event 4: palimpsest explain s@line.1 4")
+        before = await command("explain", "s@line.1", "4", settings={"URL": url})
+        assert "event 4" in before.stdout and "shown whole" in before.stdout
+
+
 @pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1"), ("verify",)])
 async def test_nobody_there_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
     done = await command(*words, settings={"PORT": "1"})

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.replay.explain import describe_call, describe_event, story
+from app.replay.explain import about_lines, describe_call, describe_event, story
 
 
 def item(number: int, disposition: str, **more: Any) -> dict[str, Any]:
@@ -48,3 +48,28 @@ def test_a_summary_is_named_once() -> None:
     told = item(1, "summarized", reducer="fold", reason="summary s1", summary="s1")
     assert describe_call(told) == "told of by a summary, by fold: summary s1"
     assert describe_call({**told, "reason": None}) == "told of by a summary, by fold: summary s1"
+
+
+def line(number: int, head: int, parent: int | None = None, at: int | None = None, **more: Any) -> dict[str, Any]:
+    own = None if parent is None else f"s@line.{parent}"
+    return {"id": f"s@line.{number}", "head": head, "parent": own, "at": at, "current": False, **more}
+
+
+def test_other_lines_of_the_session_are_listed_with_how_to_read_them() -> None:
+    lines = [line(1, 30), line(2, 26, 1, 10), line(3, 9, 2, 8), line(4, 12, 2, 11, current=True)]
+    assert about_lines(lines, "s", 9) == [
+        "Read on s@line.4 (events 1 to 12), the current line of s. Other lines of the session:",
+        "  s@line.3 (events 1 to 9): its own event 9: palimpsest explain s@line.3 9",
+        "  s@line.2 (events 1 to 26): the same event; its calls: palimpsest explain s@line.2 9",
+        "  s@line.1 (events 1 to 30): the same event; its calls: palimpsest explain s@line.1 9",
+    ]
+    read = about_lines(lines, "s@line.1", 11)
+    assert read[0] == "Read on s@line.1 (events 1 to 30), not the current line of s. Other lines of the session:"
+    assert read[1].startswith("  s@line.4 (events 1 to 12, current): its own event 11")
+    assert read[2].endswith("s@line.3 (events 1 to 9): no such event")
+    assert about_lines([line(1, 30, current=True)], "s", 9) == []
+
+
+def test_of_many_lines_the_newest_are_listed() -> None:
+    said = about_lines([line(number, 5, current=number == 40) for number in range(1, 41)], "s", 5)
+    assert (len(said), said[-1]) == (12, "  and 29 older ones: GET /v1/sessions/s/lines")
