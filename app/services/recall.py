@@ -18,7 +18,6 @@ from app.services.indexing import Indexing
 from app.services.policies import Policies
 from app.store import event_log, search, sessions
 from app.store.engine import Database
-from app.store.event_log import SessionLog
 from app.store.sessions import SessionRow
 
 LOOKED_AT: Final = 200
@@ -43,14 +42,15 @@ class RecallRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, and the paths
-    without events."""
+    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths
+    without events, and the seqs of what the query was made from."""
 
     seqs: Sequence[int] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
     matched: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    question: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,15 @@ class Recall:
         found = _Found()
         if asked.query or asked.paths:
             await self._index(session, tenant_id)
-            found = await self._search(session.log, asked)
+            found = await self._search(session, asked)
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
         shown = recall.visible(outline, seen, counter)
         there = {event.seq for event in outline}
         direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
         others = [seq for seq in found.seqs if seq in there and seq not in direct]
-        chosen = direct + recall.pick(others, shown, asked.limit)
+        picked = recall.pick(others, shown, asked.limit)
+        chosen = direct + sorted(picked, key=lambda seq: seq in found.question)
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
         missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
@@ -140,7 +141,18 @@ class Recall:
             if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
 
-    async def _search(self, log: SessionLog, asked: RecallRequest) -> _Found:
+    async def _question(self, session: SessionRow) -> frozenset[int]:
+        """Return the seqs of the running turn's user messages and of the calls without a result.
+
+        A query made from them would find them first, although they answer nothing.
+        """
+        state = session.state
+        marks = await event_log.turn_marks(self._database, session.log, state.turns, state.turns, state.head)
+        asked = {mark.seq for mark in marks.get(state.turns, ()) if mark.type is EventType.USER_MESSAGE}
+        return frozenset(asked | {call.seq for call in state.open_calls.values()})
+
+    async def _search(self, session: SessionRow, asked: RecallRequest) -> _Found:
+        log = session.log
         about: set[int] = set()
         without = []
         most = LOOKED_AT + 4 * asked.limit
@@ -154,7 +166,8 @@ class Recall:
         if not words:
             return _Found(without=tuple(without))
         matches = await search.find(self._database, log, words)
-        ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus)
+        question = await self._question(session)
+        ranked = await asyncio.to_thread(rank, matches.hits, matches.corpus, question=question)
         matched = matches.matches
         if asked.paths:
             ranked = [one for one in ranked if one.seq in about]
@@ -168,6 +181,7 @@ class Recall:
             matched,
             recall.weights_of(asked.query, matches.corpus.holding),
             tuple(without),
+            question,
         )
 
     async def _give(

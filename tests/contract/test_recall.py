@@ -184,7 +184,27 @@ async def test_searches_are_not_found_again(client: httpx.AsyncClient) -> None:
         {"type": "tool.call", "call_id": "r", "tool": "recall", "arguments": {"query": "port 8123"}},
         {"type": "tool.result", "call_id": "r", "content": "the port is 8123"},
     )
-    assert [item["seq"] for item in (await recall(client, query="8123"))["items"]] == [1, 2, 3, 4, 5]
+    assert [item["seq"] for item in (await recall(client, query="8123"))["items"]] == [1, 3, 4, 5, 2]
+
+
+async def test_the_question_itself_never_comes_first(long: httpx.AsyncClient) -> None:
+    asks = {"type": "user.message", "content": "Which port was order_id=8842 about, the port of build 2?"}
+    looks = {"type": "tool.call", "call_id": "m", "tool": "memory", "arguments": {"query": "order_id=8842 port build"}}
+    await post(long, asks, looks)
+    found = await recall(long, query="order_id=8842 port of build 2", limit=50)
+    seqs = [item["seq"] for item in found["items"]]
+    assert (seqs[0], {*seqs[-2:]}) == (7, {41, 42})
+    assert not any(item["visible"] for item in found["items"][:3])
+    call = (await long.get(f"{S}/context", params=WINDOW)).json()["call_id"]
+    again = (await recall(long, query="order_id=8842 port of build 2", call_id=call))["items"]
+    assert again[0]["seq"] == 7
+    assert all("content" not in item for item in again if item["visible"])
+
+
+async def test_what_is_visible_comes_behind_what_is_not(long: httpx.AsyncClient) -> None:
+    for asked in ({"query": "What is in build 10?"}, {"paths": ["logs/build-10.txt", "logs/build-2.txt"]}):
+        visible = [item["visible"] for item in (await recall(long, **asked))["items"]]
+        assert visible == sorted(visible) and {*visible} == {False, True}
 
 
 async def test_many_at_once_index_a_session_once(client: httpx.AsyncClient, database: Database) -> None:

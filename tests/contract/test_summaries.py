@@ -84,9 +84,7 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     await idle(database)
 
 
-async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(
-    client: httpx.AsyncClient, worker: None
-) -> None:
+async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.post({"type": "system.prompt", "content": "answer briefly"})
     await agent.post({"type": "tools", "content": [{"name": "read", "parameters": {"type": "object"}}]})

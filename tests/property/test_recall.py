@@ -71,7 +71,8 @@ def test_reading_on_gives_the_whole_text(text: str, tokens: int) -> None:
 @given(st.lists(st.integers(1, 50), unique=True), st.sets(st.integers(1, 50)), st.integers(1, 10))
 def test_picking_keeps_the_order_and_the_limit(seqs: list[int], shown: set[int], limit: int) -> None:
     picked = pick(seqs, shown, limit)
-    assert picked == [seq for seq in seqs if seq in picked]
+    ranks = [(seq in shown, seqs.index(seq)) for seq in picked]
+    assert ranks == sorted(ranks)
     bare = [seq for seq in picked if seq not in shown]
     assert bare == [seq for seq in seqs if seq not in shown][:limit]
     assert len(picked) - len(bare) <= limit
@@ -89,6 +90,22 @@ def test_ranking_is_a_function_of_the_hits_as_a_set(data: Any) -> None:
     assert rank(data.draw(st.permutations(hits)), corpus) == ranked
     assert [one.score for one in ranked] == sorted((one.score for one in ranked), reverse=True)
     assert all(one.score > 0 and one.seq > 0 for one in ranked)
+    assert {hit.seq for hit in hits if any(hit.counts)} <= {one.seq for one in ranked}
+
+
+@given(st.data())
+def test_a_question_ranks_last_and_lends_its_score_to_nothing(data: Any) -> None:
+    counts = st.lists(st.integers(0, 9), min_size=2, max_size=2)
+    hits = data.draw(
+        st.lists(st.builds(Hit, st.integers(1, 20), st.integers(1, 99), counts), unique_by=lambda hit: hit.seq)
+    )
+    question = data.draw(st.sets(st.integers(1, 20), max_size=2))
+    corpus = Corpus(20, 1_000, [sum(hit.counts[n] > 0 for hit in hits) for n in range(2)])
+    ranked = rank(hits, corpus, question=question)
+    others = [one for one in ranked if one.seq not in question]
+    assert ranked[: len(others)] == others
+    without = rank([hit for hit in hits if hit.seq not in question], corpus)
+    assert others == [one for one in without if one.seq not in question]
     assert {hit.seq for hit in hits if any(hit.counts)} <= {one.seq for one in ranked}
 
 

@@ -116,8 +116,8 @@ class RecallOut(BaseModel):
     """Originals of events, as far as there was room."""
 
     items: list[RecallItem] = Field(
-        description="Events requested by seq, then those found, best first, then requested seqs and paths that do not "
-        "exist."
+        description="Events requested by seq; then those found, best first: those that the call does not show, those "
+        "that it shows, and last the question of the running turn; then requested seqs and paths that do not exist."
     )
     omitted: int = Field(
         description="Number of further events that match or were requested, for which there was no room."

@@ -47,7 +47,7 @@ def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[
 
 
 def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
-    """The first `limit` seqs that are not shown, with the shown ones among them, at most `limit` of those too."""
+    """The first `limit` seqs that are not shown, then the shown ones among them, at most `limit` of those too."""
     picked: list[int] = []
     room = {True: limit, False: limit}
     for seq in seqs:
@@ -56,7 +56,7 @@ def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
         if room[seq in shown]:
             room[seq in shown] -= 1
             picked.append(seq)
-    return picked
+    return sorted(picked, key=lambda seq: seq in shown)
 
 
 def portions(costs: Sequence[int], room: int) -> list[int]:

@@ -7,7 +7,7 @@ session's events, and no words are stored. Everything here is a function of the 
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -186,19 +186,24 @@ def _salted(salt: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=8, key=salt)
 
 
-def rank(hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY) -> list[Ranked]:
+def rank(
+    hits: Sequence[Hit], corpus: Corpus, nearby: Sequence[float] = NEARBY, question: Collection[int] = ()
+) -> list[Ranked]:
     """Rank the hits and the seqs near them, the best first; of equals the newer first.
 
-    The caller must leave out near seqs that are not indexed or do not exist.
+    Hits in `question`, the seqs of what the query was made from, come last, and nothing gains by being near them. The
+    caller must leave out near seqs that are not indexed or do not exist.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(1.0, corpus.length / max(1, corpus.entries))
     base = {hit.seq: _score(hit, weights, mean) for hit in hits}
+    own = {seq: base.pop(seq, 0.0) for seq in question}
     near = {seq + step * side for seq in base for step in range(1, len(nearby) + 1) for side in (-1, 1)}
     asking = frozenset(hit.seq for hit in hits if hit.asks)
     factors = {hit.seq: (ASKS if hit.asks else 1.0) * (SPEAKS if hit.speaks else 1.0) for hit in hits}
-    scores = {seq: _spread(seq, base, nearby, asking) * factors.get(seq, 1.0) for seq in near.union(base) if seq > 0}
-    ordered = sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
+    seqs = [seq for seq in near.union(base, own) if seq > 0]
+    scores = {seq: _spread(seq, base, nearby, asking) * factors.get(seq, 1.0) + own.get(seq, 0.0) for seq in seqs}
+    ordered = sorted(scores.items(), key=lambda pair: (pair[0] in own, -pair[1], -pair[0]))
     return [Ranked(seq, score) for seq, score in ordered if score > 0]
 
 
