@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.cover.summaries import Summary
+from app.core.digest.digest import complete
 from app.core.log.events import Json, canonical_json, readable
 from app.store import texts
 from app.store.engine import Connection, Database
@@ -273,7 +274,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
     held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
     content = {
         "text": texts.read(held["text"]),
-        "digest": texts.loads(held["digest"]),
+        "digest": complete(texts.loads(held["digest"])),
         "usage": json.loads(held["usage"]),
     }
     return decode(WholeSummary, row, **content)

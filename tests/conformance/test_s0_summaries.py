@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, shown
+from tests.conformance.agent import WAIT_MS, Agent, Json, shown, until_folded
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
 from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, context_too_long, empty, is_prefix, ok
 
@@ -329,8 +329,8 @@ async def test_s0_12_what_it_reads_of_a_turns_beginning(
     assert headings == ["Original Request", "Early Progress", "Context for Suffix"]
 
 
-async def worked(client: httpx.AsyncClient) -> Agent:
-    """Work with files and a search, then enough talk that it is cut away."""
+async def worked(client: httpx.AsyncClient, turns: int = 40) -> Agent:
+    """Work with files and a search, then with so many turns enough talk that it is cut away."""
     agent = await begin(client)
     await agent.user(f"go {TEXT}")
     await agent.calls("fs.read", "text", {"path": "b.py"})
@@ -339,8 +339,11 @@ async def worked(client: httpx.AsyncClient) -> Agent:
     await agent.calls("apply_patch", "ok", {"file": "c.py"})
     await agent.calls("memsearch", "notes/1.md: blue\nnotes/2.md: red", {"query": "which colour"})
     await agent.post({"type": "user.message", "content": TEXT, "replacement": "[a long text]"})
-    await agent.post({"type": "assistant.message", "content": "made", "path": "out/plot.png", "mime": "image/png"})
-    for turn in range(40):
+    about = {"visibility": "external", "sources_used": ["so:1", "so:2"]}
+    plot = {"path": "out/plot.png", "mime": "image/png", "metadata": about}
+    await agent.post({"type": "assistant.message", "content": "made", **plot})
+    await agent.calls("shell", "drawn in 3 s", {"command": "make plot"})
+    for turn in range(turns):
         await agent.user(f"turn-{turn}. {TEXT}")
     await agent.context()
     return agent
@@ -369,14 +372,20 @@ async def test_s0_14_the_digest(client: httpx.AsyncClient, worker: None) -> None
     log = await agent.log()
     hidden = next(event["seq"] for event in log if event.get("replacement"))
     assert digest["hidden"] == [[hidden, "[a long text]"]]
-    assert digest["artifacts"] == [{"path": "out/plot.png", "mime": "image/png", "seq": hidden + 1, "turn": 2}]
+    plot = {"path": "out/plot.png", "mime": "image/png", "seq": hidden + 1, "turn": 2, "tool": None, "call_id": None}
+    assert digest["artifacts"] == [{**plot, "visibility": "external", "sources_used": ["so:1", "so:2"]}]
     assert {row["tool"]: row["results"] for row in digest["outputs"]} == {
         "fs.read": 2,
         "fs.write": 1,
         "apply_patch": 1,
         "memsearch": 1,
+        "shell": 1,
     }
-    [search] = digest["searches"]
+    [search], [command] = digest["searches"], digest["commands"]
+    assert (command["text"], command["state"]) == ("make plot", "ok")
+    for made in (search, command):
+        call, result = log[made["seq"] - 1], log[made["result_seq"] - 1]
+        assert made["call_id"] == call["call_id"] == result["call_id"]
     assert (search["tool"], search["query"], search["hits"]) == ("memsearch", "which colour", 2)
     assert search["found"] == ["notes/1.md", "notes/2.md"]
     assert (sorted(digest["files_read"]), sorted(digest["files_modified"])) == (["a.py", "b.py"], ["c.py", "out.py"])
@@ -443,10 +452,8 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
 async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
     client: httpx.AsyncClient, worker: None
 ) -> None:
-    agent = await worked(client)
-    context = await agent.context(wait_ms=WAIT_MS)
-    await agent.user(f"more {TEXT * 4}")
-    context = await agent.context(wait_ms=WAIT_MS)
+    agent = await worked(client, 0)
+    _, context = await until_folded(agent, lambda number: agent.user(f"turn-{number}. {TEXT}"))
     made = await one(client)
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
     digest = made["digest"]
@@ -456,3 +463,10 @@ async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
         asked = {"paths": [path], "call_id": context["call_id"]}
         items = (await client.post("/v1/sessions/s/recall", json=asked)).json()["items"]
         assert any(item.get("seq", made["to_seq"]) <= made["to_seq"] and item.get("content") for item in items), items
+    calls = [*digest["searches"], *digest["commands"]]
+    assert {row["tool"] if "tool" in row else row["text"] for row in calls} == {"memsearch", "make plot"}
+    for row in calls:
+        asked = {"seqs": [row["seq"], row["result_seq"]], "call_id": context["call_id"]}
+        call, result = (await client.post("/v1/sessions/s/recall", json=asked)).json()["items"]
+        assert (call["visible"], result["visible"], result["call_seq"]) == (False, False, call["seq"])
+        assert row.get("query", row.get("text")) in call["content"] and result["content"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.digest.diff import diffed
-from app.core.digest.digest import Digest, appendix, digest_of, from_json, to_json, unite
+from app.core.digest.digest import Digest, appendix, complete, digest_of, from_json, to_json, unite
 from app.core.digest.files import FileUse, files_of
 from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
 from app.core.digest.packing import Packing
@@ -74,13 +74,15 @@ def work() -> Log:
 
 
 def test_a_span_of_work_is_told_by_its_digest() -> None:
-    digest = digest_of(work().events)
+    log = work()
+    digest = digest_of(log.events)
     assert digest.files_read == ("tide/report.py",)
     assert digest.files_modified == ("tide/gauge.py", "/srv/tide/units.py")
-    assert digest.searches == (Search("grep", "feet", 2, ("tide/units.py", "tide/report.py")),)
+    ids = {event.seq: event.call_id for event in log.events}
+    assert digest.searches == (Search("grep", "feet", 2, ("tide/units.py", "tide/report.py"), ids[7], 7, 8),)
     assert digest.commands == (
-        Command("make test", "error"),
-        Command("cd /srv/tide && sed -i 's/ft/m/' units.py > /dev/null", "ok"),
+        Command("make test", "error", ids[11], 11, 12),
+        Command("cd /srv/tide && sed -i 's/ft/m/' units.py > /dev/null", "ok", ids[14], 14, 15),
     )
     assert digest.errors == ("bash: Exit code 2",)
     assert digest.outputs[-1] == Output("bash", 2, 1)
@@ -100,13 +102,26 @@ def test_artifacts_and_hidden_events_are_listed_with_their_places() -> None:
     assert digest.hidden == ((seq, "a plot"),)
 
 
+def test_an_artifact_has_its_call_and_what_the_metadata_says_of_it() -> None:
+    log = Log()
+    call = log.call("render", body={"arguments": {}})
+    odd = [7, True, {"a": 1}, None, "su:2", "x" * 999]
+    about = {"visibility": "external", "sources_used": ["so:1", *odd]}
+    log.result(call, body={"content": "done", "path": "out/plot.png", "metadata": about})
+    log.says(body={"content": "odd", "path": "odd.txt", "metadata": {"visibility": ["x"], "sources_used": "so:1"}})
+    plot, other = digest_of(log.events).artifacts
+    assert (plot.tool, plot.call_id, plot.visibility) == ("render", log.events[-2].call_id, "external")
+    assert plot.sources_used[:3] == ("so:1", 7, "su:2") and len(str(plot.sources_used[3])) == 200
+    assert (other.visibility, other.sources_used) == (None, ())
+
+
 def test_an_edit_that_was_refused_has_modified_nothing_and_an_open_command_is_unknown() -> None:
     log = Log()
     used(log, "write_file", {"path": "a.py", "content": "x"}, "no such folder", is_error=True)
     log.call("bash", body={"arguments": {"command": "sleep 9"}})
     digest = digest_of(log.events)
     assert (digest.files_modified, digest.files_read) == ((), ("a.py",))
-    assert digest.commands == (Command("sleep 9", "unknown"),)
+    assert digest.commands == (Command("sleep 9", "unknown", log.events[2].call_id, 3),)
 
 
 def test_events_that_were_redacted_or_never_read_are_passed_over() -> None:
@@ -264,8 +279,20 @@ def test_uniting_many_keeps_every_file_and_constraint_and_the_best_names() -> No
 
 
 def test_a_digest_comes_back_from_json_as_it_was() -> None:
-    digest = digest_of(work().events, {3: "shown instead"})
-    assert from_json(json.loads(json.dumps(to_json(digest)))) == digest
+    log = work()
+    log.says(body={"content": "here", "path": "a.png", "metadata": {"visibility": "external", "sources_used": [1]}})
+    digest = digest_of(log.events, {3: "shown instead"})
+    stored = json.loads(json.dumps(to_json(digest)))
+    assert from_json(stored) == digest
+    assert complete(stored)["artifacts"][0]["visibility"] == "external"
+    # A worker of the release before, which knows these fields only, can read it.
+    assert [stored[name][0].keys() for name in ("artifacts", "searches", "commands")] == [
+        {"path", "mime", "seq", "turn"},
+        {"tool", "query", "hits", "found"},
+        {"text", "state"},
+    ]
+    before = {name: value for name, value in stored.items() if name != "details"}
+    assert from_json(before).commands[0] == Command("make test", "error")
     assert from_json({"files_read": ["a"], "of_a_later_version": 1}) == Digest(files_read=("a",))
 
 

@@ -24,6 +24,7 @@ from app.core.digest.record import (
     Digest,
     Output,
     Search,
+    complete,
     ends,
     from_json,
     newest,
@@ -44,6 +45,7 @@ __all__ = [
     "Output",
     "Search",
     "appendix",
+    "complete",
     "digest_of",
     "from_json",
     "requests_tokens",
@@ -55,6 +57,8 @@ __all__ = [
 COMMAND_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 200
 QUERY_CHARS_MAX: Final = 200
+SOURCE_CHARS_MAX: Final = 200
+SOURCES_MAX: Final = 50
 SCANNED_CHARS: Final = 20_000
 DIRECTIVE_CHARS_MAX: Final = 2_000
 
@@ -182,7 +186,21 @@ def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
     for event in events:
         body = event.body or {}
         if body.get("path") and event.type is not EventType.TOOL_CALL:
-            yield Artifact(body["path"], body.get("mime"), event.seq, event.turn)
+            visibility, used = _provenance(body.get("metadata") or {})
+            yield Artifact(
+                body["path"], body.get("mime"), event.seq, event.turn, event.tool, event.call_id, visibility, used
+            )
+
+
+def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | int, ...]]:
+    """The `visibility` and the `sources_used` in an event's metadata, as far as they are of that kind."""
+    visibility, used = metadata.get("visibility"), metadata.get("sources_used")
+    names = used if isinstance(used, list) else ()
+    found = (shortened(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
+    return (
+        shortened(visibility, SOURCE_CHARS_MAX) if isinstance(visibility, str) else None,
+        tuple(name for name in found if isinstance(name, str | int) and not isinstance(name, bool)),
+    )
 
 
 def _outputs(results: Iterable[Event]) -> tuple[Output, ...]:
@@ -201,7 +219,9 @@ def _searches(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Search]:
             continue
         text = "" if result is None or result.is_error else result.text
         found = [name for name in names_in(text[:SCANNED_CHARS]) if "/" in name]
-        yield Search(call.tool or "", shortened(query, QUERY_CHARS_MAX), _hits(text), tuple(found[:FOUND_MAX]))
+        words = shortened(query, QUERY_CHARS_MAX)
+        answer = 0 if result is None else result.seq
+        yield Search(call.tool or "", words, _hits(text), tuple(found[:FOUND_MAX]), call.call_id, call.seq, answer)
 
 
 def _query(arguments: Mapping[str, Json]) -> str | None:
@@ -221,7 +241,9 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
     for call, result in calls:
         text = command_of(call.tool or "", call.arguments)
         if text and text.strip():
-            yield Command(shortened(" ".join(text.split()), COMMAND_CHARS_MAX), state_of(result, text))
+            words = shortened(" ".join(text.split()), COMMAND_CHARS_MAX)
+            answer = 0 if result is None else result.seq
+            yield Command(words, state_of(result, text), call.call_id, call.seq, answer)
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:

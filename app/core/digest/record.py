@@ -24,12 +24,19 @@ for a runaway log."""
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A logged event that has a path and is not a tool call."""
+    """A logged event that has a path and is not a tool call.
+
+    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` are what the event's metadata says.
+    """
 
     path: str
     mime: str | None
     seq: int
     turn: int
+    tool: str | None = None
+    call_id: str | None = None
+    visibility: str | None = None
+    sources_used: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +50,29 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search: the number of hits in its result, and the first paths and addresses there (at most FOUND_MAX)."""
+    """One search: the number of hits in its result, and the first paths and addresses there (at most FOUND_MAX).
+
+    `call_id`, `seq` and `result_seq` are the call's id and seq and its result's seq, 0 without one.
+    """
 
     tool: str
     query: str
     hits: int
     found: tuple[str, ...]
+    call_id: str | None = None
+    seq: int = 0
+    result_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One shell command, shortened; `state` is `ok`, `error` or `unknown`."""
+    """One shell command, shortened; `state` is `ok`, `error` or `unknown`. The last three fields are as in `Search`."""
 
     text: str
     state: str
+    call_id: str | None = None
+    seq: int = 0
+    result_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +182,30 @@ def _seq(hidden: tuple[int, str]) -> int:
     return hidden[0]
 
 
+_DETAILS: Final = {
+    "artifacts": ("tool", "call_id", "visibility", "sources_used"),
+    "searches": ("call_id", "seq", "result_seq"),
+    "commands": ("call_id", "seq", "result_seq"),
+}
+"""Fields of entries that are stored beside them, because version 0.3 refuses an entry with a field it does not know."""
+
+
 def to_json(digest: Digest) -> dict[str, Json]:
-    """The digest as a JSON object of lists and plain values; `from_json` restores it."""
-    return {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
+    """The digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
+    document: dict[str, Json] = {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
+    details = {
+        name: [{known: entry.pop(known) for known in names} for entry in document[name]]
+        for name, names in _DETAILS.items()
+    }
+    return {**document, "details": details}
+
+
+def complete(document: Mapping[str, Json]) -> dict[str, Json]:
+    """A stored digest with all fields of an entry in the entry. Older documents lack some fields."""
+    whole = {name: value for name, value in document.items() if name != "details"}
+    for name, details in document.get("details", {}).items():
+        whole[name] = [{**entry, **more} for entry, more in zip(whole[name], details, strict=True)]
+    return whole
 
 
 def _as_json(value: Json) -> Json:
@@ -184,8 +221,9 @@ def from_json(document: Mapping[str, Json]) -> Digest:
 
     Raises TypeError for a document of another shape.
     """
+    whole = complete(document)
     values: dict[str, Json] = {
-        field.name: _MAKERS[field.name](document[field.name]) for field in fields(Digest) if field.name in document
+        field.name: _MAKERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
     }
     return Digest(**values)
 
@@ -194,18 +232,22 @@ def _pairs(values: Json) -> Json:
     return tuple((first, second) for first, second in values)
 
 
-def _searches(values: Json) -> Json:
-    return tuple(Search(v["tool"], v["query"], v["hits"], tuple(v["found"])) for v in values)
+def _entries(shape: type[Artifact | Search | Command]) -> Callable[[Json], Json]:
+    """The reader of a list of entries; lists inside them become tuples."""
+    return lambda values: tuple(
+        shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
+        for entry in values
+    )
 
 
 _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "events": int,
     "files_read": tuple,
     "files_modified": tuple,
-    "artifacts": lambda values: tuple(Artifact(**v) for v in values),
+    "artifacts": _entries(Artifact),
     "outputs": lambda values: tuple(Output(**v) for v in values),
-    "searches": _searches,
-    "commands": lambda values: tuple(Command(**v) for v in values),
+    "searches": _entries(Search),
+    "commands": _entries(Command),
     "errors": tuple,
     "hidden": _pairs,
     "identifiers": _pairs,
