@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from app.core.policy.presets import DOCUMENTS
-from tests.conformance.agent import Agent, evicted, shown
+from tests.conformance.agent import WAIT_MS, Agent, evicted, shown
 from tests.conformance.conftest import compact
+from tests.support.summarizers import Summarizers, ok
 
 TEXT = "head line\n" + "word " * 100
 
@@ -184,6 +185,73 @@ async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_und
     epochs = (await client.get("/v1/sessions/capped/epochs", params={"view": "main"})).json()["items"]
     assert {row["cause"] for row in epochs} == {"start", "cap"}
     assert len(epochs) < 12
+
+
+async def long_session(client: httpx.AsyncClient, name: str, caps: dict[str, float], by_turn: bool) -> Agent:
+    """Ten windows of 8,000 tokens and more, posted turn by turn with a context after each, or all at once."""
+    bare = {"age_turns": None, "keep_last": None, "superseded": False}
+    document = pipeline(retention=bare, dialogue_window={"turns": None}, caps=caps)
+    agent = await Agent.begin(client, {**document, "window_tokens": 8_000}, name, format="blocks")
+    turns = [
+        [
+            {"type": "user.message", "content": f"question-{turn}. {TEXT * 3}"},
+            {"type": "tool.call", "call_id": f"c{turn}", "tool": "read", "arguments": {}},
+            {"type": "tool.result", "call_id": f"c{turn}", "content": f"result-{turn}."},
+            {"type": "assistant.message", "content": f"answer-{turn}. {TEXT * 3}"},
+        ]
+        for turn in range(130)
+    ]
+    for events in turns if by_turn else [[event for events in turns for event in events]]:
+        await agent.post(*events)
+        if by_turn:
+            assert (await agent.context())["tokens"]["estimate"] <= 8_000
+    return agent
+
+
+def tokens_of(context: dict[str, Any], *kinds: str) -> int:
+    """What the blocks of these kinds take by the estimator of the context, but for the bytes of their wrapping."""
+    blocks = [block for block in context["request"]["blocks"] if block["kind"] in kinds]
+    return sum(len(str(block["content"]).encode()) // 4 for block in blocks)
+
+
+@pytest.mark.parametrize("by_turn", [True, False], ids=["turns", "bulk"])
+async def test_s2_13_and_s2_20_dialogue_over_its_cap_goes_while_the_whole_is_under_its_target(
+    client: httpx.AsyncClient, by_turn: bool
+) -> None:
+    agent = await long_session(client, "capped", {"dialogue": 0.3}, by_turn)
+    for view in ("main", "another"):
+        context = await agent.context(view=view)
+        assert context["tokens"]["estimate"] <= 0.4 * context["tokens"]["target"]
+        assert 0 < tokens_of(context, "user", "assistant") <= 0.3 * context["tokens"]["target"]
+        assert "answer-129." in shown(context) and "question-0." not in shown(context)
+        assert {"caps"} <= {row["reducer"] for row in context["evictions"]} <= {"caps", "last_resort"}
+    assert not by_turn or {row["reducer"] for row in (await agent.context())["evictions"]} == {"caps"}
+    epochs = (await client.get("/v1/sessions/capped/epochs", params={"view": "main", "limit": 1_000})).json()["items"]
+    assert len(epochs) < 100
+
+
+async def test_s2_13_and_s2_20_summaries_over_their_cap_are_shortened_while_the_whole_is_under_its_target(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    headings = ("## Goal", "## Constraints & Preferences", "## Progress", "### Done", "### In Progress", "### Blocked")
+    more = ("## Key Decisions", "## Next Steps", "## Critical Context")
+    points = "\n".join(f"- They talked about thing {number}." for number in range(12))
+    model.default = ok("\n".join(f"{heading}\n{points}" for heading in (*headings, *more)))
+    taken = {}
+    for name, caps in (("without", {}), ("capped", {"summaries": 0.05})):
+        agent = await long_session(client, name, caps, by_turn=False)
+        answer = await client.post(f"/v1/sessions/{name}/compactions", json={"wait_ms": WAIT_MS})
+        assert answer.json()["state"] in ("succeeded", "skipped"), answer.text  # the worker may have been first
+        for view in ("main", "another"):
+            context = await agent.context(view=view)
+            assert [row["reducer"] for row in context["evictions"]] == ["fold"]
+            assert "answer-129." in shown(context)
+            taken[name, view] = context["tokens"]["by_source"]["summaries"]
+        again = await agent.context()
+        assert again["epoch"] == (await agent.context())["epoch"]
+    target = 0.05 * context["tokens"]["target"]
+    assert max(taken["capped", view] for view in ("main", "another")) <= target
+    assert min(taken["without", view] for view in ("main", "another")) > target
 
 
 async def test_s2_13_without_a_cap_of_its_own_a_tier_falls_back_to_the_whole(

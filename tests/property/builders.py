@@ -209,7 +209,12 @@ policies = st.builds(
             TtlPruning, ttl_seconds=st.just(300), keep_recent_turns=st.just(1), keep_recent_intact_turns=st.just(0)
         ),
     ),
-    caps=st.builds(Caps, tool_results=st.sampled_from([None, None, 0.1, 0.5])),
+    caps=st.builds(
+        Caps,
+        tool_results=st.sampled_from([None, None, 0.1, 0.5]),
+        dialogue=st.sampled_from([None, None, 0.1, 0.5]),
+        summaries=st.sampled_from([None, None, 0.05, 0.2]),
+    ),
     cut=st.one_of(
         st.just(Cut()),
         st.builds(

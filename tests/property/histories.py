@@ -205,7 +205,7 @@ def policy(random: Random) -> Json:
     if random.random() < 0.3:
         document["dialogue_window"] = {"turns": random.choice([2, 4])}
     if random.random() < 0.3:
-        document["caps"] = {"tool_results": 0.3}
+        document["caps"] = {"tool_results": 0.3, "dialogue": 0.4, "summaries": 0.1}
     if random.random() < 0.3:
         document["cut"] = {"keep_tokens": 300, "split_turn": random.choice(["prefix", "protect_current", "advance"])}
     return document

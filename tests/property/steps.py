@@ -21,7 +21,7 @@ from app.core.policy.shows import EVERYTHING
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange
 from app.core.render.formats.layout import Layout
-from app.core.tokens.budget import Budget
+from app.core.tokens.budget import Budget, caps_of
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.property.builders import (
     Raw,
@@ -135,9 +135,8 @@ def target_of(raw: Sequence[Raw], share: float) -> int:
 def budget_of(target: int, policy: Policy) -> Budget:
     """With a threshold below the target in every other case."""
     limit = target if target % 2 else max(1, int(target * 0.8))
-    share = policy.caps.tool_results
-    caps = {} if share is None else {"tool_results": int(target * share)}
-    return Budget(target, 0, 0, target, int(limit * policy.low_water), limit, policy.low_water, caps)
+    goal = int(limit * policy.low_water)
+    return Budget(target, 0, 0, target, goal, limit, policy.low_water, caps_of(policy, target))
 
 
 def planned(

@@ -232,7 +232,7 @@ def _pairs(values: Json) -> Json:
     return tuple((first, second) for first, second in values)
 
 
-def _entries(shape: type[Artifact | Search | Command]) -> Callable[[Json], Json]:
+def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
     """The reader of a list of entries; lists inside them become tuples."""
     return lambda values: tuple(
         shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})

@@ -11,7 +11,8 @@ from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.naming import omit_recall_hints
 from app.core.plan.reducers import ttl
-from app.core.plan.reducers.caps import CapsReducer
+from app.core.plan.reducers.caps import CAUSE as CAP
+from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
@@ -21,7 +22,7 @@ from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
-from app.core.plan.reducers.worth import only_caps_changed, stall_reason
+from app.core.plan.reducers.worth import stall_reason
 from app.core.plan.update import PlanInputs, updated
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -132,7 +133,7 @@ AT_ONCE: Final = (
 EVICTIONS: Final = (
     Row(_economic, lambda at, _: at.policy.evict == "economic"),
     Row(_retention, lambda at, _: at.policy.evict != "economic" and at.may_evict),
-    Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps)),
+    Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps), CAP),
     Row(
         lambda at: WindowReducer(at.policy.dialogue_window),
         lambda at, _: at.moment != "warm" or at.at_every_assembly,
@@ -143,6 +144,11 @@ EVICTIONS: Final = (
     ),
     HEALING,
     Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
+    Row(
+        lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
+        lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),
+        CAP,
+    ),
     Row(
         lambda _: PinnedReducer(),
         lambda _, done: any(map(is_pinned_stub, done.context.stubbed)),
@@ -206,11 +212,11 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
     after, stalled = base, None
-    reduced, _ = _run(evictions, base, at)
+    reduced, causes = _run(evictions, base, at)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
-            after, cause = reduced, _cause(at, base, reduced, cold=_rewrites_all(read, cause))
+            after, cause = reduced, _cause(at, base, causes, cold=_rewrites_all(read, cause))
     elif pressed and base.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
     after, cause = _fit_target(after, base, at, state, cause)
@@ -254,14 +260,14 @@ def _noted(after: Reduced, begun: Begun) -> Frontier:
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
-    """Run the rows; return the result, and the causes of the rows that changed the state."""
+    """Run the rows; return the result, and the causes of the rows that changed the state, "" for those without one."""
     causes: list[str] = []
     for row in rows:
         if not row.when(at, done):
             continue
         after = row.reducer(at).reduce(done.context, at.budget, done.state)
-        if after.state is not done.state and row.cause is not None:
-            causes.append(row.cause)
+        if after.state is not done.state:
+            causes.append(row.cause or "")
         done = after
     return done, causes
 
@@ -305,11 +311,11 @@ def _is_cold(read: PlanInputs) -> bool:
     return read.now - read.used_at >= read.cache.ttl_seconds
 
 
-def _cause(at: Situation, base: Reduced, reduced: Reduced, *, cold: bool) -> str:
-    """Why evictions open an epoch."""
+def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -> str:
+    """Why evictions open an epoch; `causes` are those of the rows that made them."""
     pressed = at.moment == "pressed"
-    if not pressed and only_caps_changed(base.state, reduced.state):
-        return "cap"
+    if not pressed and CAP in causes and {*causes} <= {CAP, HEALING.cause}:
+        return CAP
     if base.context.tokens > at.budget.target or (pressed and not at.force):
         return "budget"
     if at.force:

@@ -91,6 +91,15 @@ class Caps:
     tool_results: float | None = _knob(
         "share", None, "Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."
     )
+    dialogue: float | None = _knob(
+        "share",
+        None,
+        "Maximum share of the target for messages and tool calls; beyond it the oldest turns are summarized where a "
+        "summary covers them, else dropped. Null: no cap.",
+    )
+    summaries: float | None = _knob(
+        "share", None, "Maximum share of the target for summaries; beyond it the longest are shortened. Null: no cap."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ calibration, and the planned figures back.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from app.core.errors import CannotFit, InvalidPolicy
@@ -139,9 +139,14 @@ def budget_for(
     base = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
     target = base.own(limit)
     own_most = base.own(most)
-    share = policy.caps.tool_results
-    caps = {} if share is None else {"tool_results": int(target * share)}
-    return replace(base, target=target, threshold=own_most, goal=int(own_most * policy.low_water), caps=caps)
+    goal = int(own_most * policy.low_water)
+    return replace(base, target=target, threshold=own_most, goal=goal, caps=caps_of(policy, target))
+
+
+def caps_of(policy: Policy, target: int) -> dict[str, int]:
+    """The caps of a policy in tokens, by kind of content."""
+    shares = {kind.name: getattr(policy.caps, kind.name) for kind in fields(policy.caps)}
+    return {kind: int(target * share) for kind, share in shares.items() if share is not None}
 
 
 def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:

@@ -191,15 +191,24 @@ def fold(
 
 
 def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Cut the summaries of a context above its target down to their share of the target.
+    """Cut the summaries of a context above its target down to their share of the target, as `cut_summaries` does.
+
+    No more is cut than brings the context to `budget.low`.
+    """
+    context = done.context
+    most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
+    if context.tokens <= budget.target or not done.state.folds or context.summary_tokens <= most:
+        return done
+    return cut_summaries(done, most, summaries, rules)
+
+
+def cut_summaries(done: Reduced, most: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
+    """Cut the summaries of a context down to `most` tokens.
 
     `summaries` include those that the state names. In a clipped archive the ones between the first and the last are
-    left out; otherwise the longest are shortened at their ends. No more is cut than brings the context to `budget.low`.
+    left out; otherwise the longest are shortened at their ends.
     """
     context, state = done.context, done.state
-    most = max(int(COVER_SHARE * budget.target), context.summary_tokens - (context.tokens - budget.low))
-    if context.tokens <= budget.target or not state.folds or context.summary_tokens <= most:
-        return done
     cover = _folded_summaries(state, summaries)
     if rules.view == "clip":
         shown = {summary.id for summary in clip(cover, rules).shown}

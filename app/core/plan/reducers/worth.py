@@ -1,10 +1,6 @@
-"""Checks on a reduction: whether it is worth a new epoch, and whether caps alone made it."""
-
-from dataclasses import replace
+"""Whether a reduction is worth a new epoch."""
 
 from app.core.plan.context.context import Reduced
-from app.core.plan.context.frontier import Frontier
-from app.core.plan.reducers import caps
 from app.core.tokens.budget import ROOM_SHARE, Budget
 
 
@@ -28,9 +24,3 @@ def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | Non
     return (
         f"what may go would save {shown(saved)} tokens only, and {shown(before.context.tokens)} are above the threshold"
     )
-
-
-def only_caps_changed(before: Frontier, after: Frontier) -> bool:
-    """Whether the two states differ only by stubs that caps made."""
-    new = set(after.stubs) - set(before.stubs)
-    return all(stub.reducer == caps.REDUCER for stub in new) and replace(after, stubs=before.stubs) == before

@@ -64,8 +64,8 @@ class CompactionOut(Model):
 class EvictionOut(Model):
     """A range of events that were not sent verbatim, for one reason.
 
-    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one, in a
-    `summarized` range only events without an eviction of their own.
+    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one. Other ranges
+    end before an event that the context shows, such as a pinned one, and go on behind it.
     """
 
     from_seq: int

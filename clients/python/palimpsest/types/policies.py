@@ -96,6 +96,12 @@ class PolicyCaps(TypedDict, total=False):
 
     tool_results: float | None
     """Maximum share of the target for tool results; beyond it the oldest become stubs. Null: no cap."""
+    dialogue: float | None
+    """Maximum share of the target for messages and tool calls; beyond it the oldest turns are summarized where a
+    summary covers them, else dropped. Null: no cap.
+    """
+    summaries: float | None
+    """Maximum share of the target for summaries; beyond it the longest are shortened. Null: no cap."""
 
 
 class PolicyDialogueWindow(TypedDict, total=False):

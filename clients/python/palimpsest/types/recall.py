@@ -61,7 +61,9 @@ class RecallOut(Model):
     """Originals of events, as far as there was room."""
 
     items: list[RecallItem]
-    """Events requested by seq, then those found, best first, then requested seqs and paths that do not exist."""
+    """Events requested by seq; then those found, best first: those that the call does not show, those that it
+    shows, and last the question of the running turn; then requested seqs and paths that do not exist.
+    """
     omitted: int
     """Number of further events that match or were requested, for which there was no room."""
     tokens: int
