@@ -208,6 +208,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         now=request.now,
         layers={layer.kind: layer.version for layer in inputs.layers},
         recall=request.recall,
+        cache_last=request.cache_last,
         injections=tuple((injection.name, injection.content) for injection in request.injections),
     )
 
@@ -252,6 +253,7 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> 
         lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
         changed_seq=changed,
         turn_seq=planned.context.turn_seq,
+        tail=inputs.request.cache_last,
     )
     points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds

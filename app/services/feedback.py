@@ -140,8 +140,7 @@ class Feedback:
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
-        Raises NotFound without such a call, Conflict when it did not overflow or is itself a retry, InvalidRequest for
-        another view or an earlier head.
+        Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, retry_of)
@@ -166,6 +165,7 @@ class Feedback:
             injections=request.injections if "injections" in given else injections,
             outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
             recall=request.recall if "recall" in given else call.manifest.recall,
+            cache_last=request.cache_last if "cache_last" in given else call.manifest.cache_last,
             force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )

@@ -308,6 +308,39 @@ async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client:
     ]
 
 
+@pytest.mark.parametrize("by_turn", [True, False], ids=["turns", "bulk"])
+async def test_s0_26_the_last_block_is_marked_unless_a_call_says_that_none_follows(
+    client: httpx.AsyncClient, by_turn: bool
+) -> None:
+    """Ten windows; a call that says `cache_last: false` reads what was written and writes nothing at its end."""
+    asks = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 8_000}
+    agent = await Agent.begin(client, "timeline", **asks)
+    turns = [
+        [
+            {"type": "user.message", "content": f"u{n}. {TEXT}"},
+            {"type": "assistant.message", "content": f"a{n}. {TEXT}"},
+        ]
+        for n in range(120)
+    ]
+    for events in turns if by_turn else [[event for events in turns for event in events]]:
+        head = (await agent.post(*events))["head"]
+        if by_turn:
+            marked = (await agent.context())["cache"]["breakpoints"]
+            assert (marked[-1]["kind"], marked[-1]["seq"]) == ("tail", head)
+    for view in ("main", "another"):
+        await agent.context(view=view)
+        await agent.post({"type": "user.message", "content": f"one more for {view}"})
+        last = await agent.context(view=view, cache_last=False)
+        kinds = [point["kind"] for point in last["cache"]["breakpoints"]]
+        assert kinds and "tail" not in kinds
+        assert json.dumps(last["request"]).count("cache_control") == len(kinds)
+        again = (await client.get(f"/v1/sessions/s/calls/{last['call_id']}/context")).json()
+        assert again["sha256"] == last["sha256"]
+        usual = await agent.context(view=view)
+        assert usual["cache"]["breakpoints"][-1]["kind"] == "tail"
+        assert usual["cache"]["prefix_sha256"] == last["cache"]["prefix_sha256"]
+
+
 async def test_s0_24_also_below_the_providers_minimum(client: httpx.AsyncClient) -> None:
     asks = {"format": "anthropic", "model": "claude-haiku-4-5", "max_tokens": 100_000}
     agent = await Agent.begin(client, "timeline", **asks)

@@ -240,6 +240,20 @@ def test_s0_26_the_tail_is_the_last_visible_block() -> None:
     assert set(points_of("hpa hp", upto=3).values()) == {2}
 
 
+@pytest.mark.parametrize("markers", ["tail", "rounds"])
+def test_s0_26_without_cache_last_what_was_written_is_read_and_the_end_is_not_written(markers: str) -> None:
+    given = layout(*talk(2, 7), *working(8, 8))
+    limits = {"markers": markers, "turn_seq": 8}
+    whole = dict(map(reversed, marked(given, (1, 6), **limits)))
+    bare = dict(map(reversed, marked(given, (1, 6), tail=False, **limits)))
+    assert whole["tail"] == given.blocks[-1].seq
+    assert bare == {kind: seq for kind, seq in whole.items() if kind not in ("tail", "chain")}
+    assert marked(given, (1, 20), tail=False, **limits)[-1] == (20, "previous")
+    assert marked(given, tail=False, markers="tail") == [(1, "system")]
+    again = marked(given, (given.blocks[-1].seq,), tail=False)
+    assert again[-1] == (given.blocks[-1].seq, "tail")  # written before, so that reading it costs no more
+
+
 def test_nothing_has_no_rounds() -> None:
     assert round_points([], None, 0) == ()
 

@@ -210,6 +210,7 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         recall=body.recall,
         policy=body.policy,
         force=body.force,
+        cache_last=body.cache_last,
         wait_ms=body.wait_ms,
         now=body.now,
         injections=tuple(Injection(i.name, content_of(i.content), i.max_tokens) for i in body.injections),

@@ -142,6 +142,10 @@ class ContextIn(ContextQuery):
     )
     policy: PolicyGiven = None
     force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
+    cache_last: bool = Field(
+        True,
+        description="Whether the end gets a cache breakpoint, from which the next call reads. False where none follows.",
+    )
     now: Clock | None = Field(
         None,
         description="Time of the call, for replaying a recorded session; it decides what has expired and whether the "

@@ -46,7 +46,7 @@ class CallManifest:
     sent beside the request, as `outside_by` said (call, policy, session, learned). `unfit` is what the format had no
     place for; `evictions` are those of records that hold their own, None where the epoch does. `summaries` counts those
     shown, `redactions` the events erased before the call. `now` is the clock that the caller set. `layers` are versions
-    by kind, `injections` names and contents.
+    by kind, `injections` names and contents. `cache_last`: whether the end was to be marked for the next call.
     """
 
     window: int = 0
@@ -70,6 +70,7 @@ class CallManifest:
     now: datetime | None = None
     layers: Mapping[str, int] = field(default_factory=dict)
     recall: bool = False
+    cache_last: bool = True
     injections: tuple[tuple[str, Content], ...] = ()
 
     @property
@@ -112,6 +113,7 @@ def to_json(manifest: CallManifest) -> dict[str, Json]:
         "by_source": dict(manifest.by_source),
         "prefix_sha256": manifest.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in points],
+        **({} if manifest.cache_last else {"cache_last": False}),
         **({} if manifest.evictions is None else {"evictions": [eviction_row(row) for row in manifest.evictions]}),
         **{name: value for name, value in optional.items() if value not in _UNSAID},
     }
@@ -149,5 +151,6 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
         now=now and datetime.fromisoformat(now),
         layers=dict(document.get("layers", {})),
         recall=document.get("recall", False),
+        cache_last=document.get("cache_last", True),
         injections=tuple((one["name"], one["content"]) for one in document.get("injections", ())),
     )

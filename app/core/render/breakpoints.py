@@ -29,7 +29,8 @@ class Marking:
     """How markers are set: a policy's `markers`, and what the provider allows.
 
     `lookback` is how many blocks a marker looks at, its own the first. `turn_seq` is the first seq of the running turn,
-    `changed_seq` the first seq that a new epoch shows differently (0: none, or all).
+    `changed_seq` the first seq that a new epoch shows differently (0: none, or all). `tail`: whether the end is marked,
+    for the next call to read.
     """
 
     markers: str = "tail"
@@ -37,6 +38,7 @@ class Marking:
     lookback: int = LOOKBACK_BLOCKS
     turn_seq: int = 0
     changed_seq: int = 0
+    tail: bool = True
 
     @property
     def reach(self) -> int:
@@ -97,6 +99,8 @@ def _tail(
     and the newest steps go: this call then reads everything that was written, and writes the rest once."""
     tail = places[next(reversed(places))]
     steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
+    if not marking.tail:
+        return system if previous is None else (*system, _breakpoint(previous, kind))
     unreached = previous is not None and tail.at - previous.at > marking.reach
     if marking.markers_max == 1 or (marking.markers_max == 2 and unreached):
         system = ()  # the tail, and `previous` if the tail cannot reach it, matter more
@@ -129,7 +133,7 @@ def _rounds(
     kinds: dict[Place, str] = {}
     for index, kind in round_points(round_ends(blocks), older, len(blocks)):
         place = next((places[b.seq] for b in reversed(blocks[: index + 1]) if b.seq in places), None)
-        if place is not None:
+        if place is not None and (marking.tail or kind != "tail"):
             kinds[place] = kind
     chosen = _newest(kinds, marking.markers_max)
     if previous and marking.markers_max > 1 and not any(0 <= p.at - previous.at <= marking.reach for p in chosen):

@@ -47,6 +47,7 @@ class ContextRequest:
     retry: Retry | None = None
     outside_tokens: int | None = None
     recall: bool = False
+    cache_last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class Session(SessionOperations, Blocking):
         wait_ms: int | None = None,
         policy: str | PolicyDocument | None = None,
         force: bool | None = None,
+        cache_last: bool | None = None,
         injections: Sequence[InjectionIn] | None = None,
         now: str | datetime | None = None,
     ) -> Call:
@@ -116,6 +117,7 @@ class Session(SessionOperations, Blocking):
             wait_ms=wait_ms,
             policy=policy,
             force=force,
+            cache_last=cache_last,
             injections=injections,
             now=now,
         )
@@ -187,6 +189,7 @@ class AsyncSession(SessionOperations, Asynchronous):
         wait_ms: int | None = None,
         policy: str | PolicyDocument | None = None,
         force: bool | None = None,
+        cache_last: bool | None = None,
         injections: Sequence[InjectionIn] | None = None,
         now: str | datetime | None = None,
     ) -> AsyncCall:
@@ -199,6 +202,7 @@ class AsyncSession(SessionOperations, Asynchronous):
             wait_ms=wait_ms,
             policy=policy,
             force=force,
+            cache_last=cache_last,
             injections=injections,
             now=now,
         )
