@@ -1,6 +1,7 @@
 """What a session does for its agent beside the calls: what stands, results, branches, explanations, and refusals."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -202,6 +203,30 @@ async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends
             assert (await call.send(lambda **_: whole("Enough."))).content == "Enough."
     assert asked == len(results) == 8
     assert [event.is_error for event in results[:3]] == [True, None, True]
+
+
+async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(server: str) -> None:
+    async with AsyncPalimpsest(base_url=server) as client:
+        memory = client.session("s", model="gpt-4o")
+        await memory.tools([TOOLS["openai"]])
+        await memory.user("The port is 8123.")
+        answers = iter([whole("", ("c1", "recall", '{"seqs": [2], "query": "port"}')), whole("It is 8123.")])
+        async with memory.call() as call:
+            first = call.id
+            await call.send(lambda **_: next(answers))
+        result = next(
+            event
+            for event in [event async for event in memory.list_events()]
+            if event.call_id == "c1" and event.type == "tool.result"
+        )
+        async with memory.call() as call:
+            later = await memory.get_call(call.id)
+            seen = await memory.explain(result.seq)
+    recorded = json.loads(result.content)
+    assert recorded["call_id"] == first
+    assert [(item["seq"], item["visible"], "content" in item) for item in recorded["items"]] == [(2, True, False)]
+    assert any(run.from_seq <= result.seq <= run.to_seq for run in later.dispositions)
+    assert [item.disposition for item in seen.calls] == ["verbatim", "verbatim"]
 
 
 async def test_recalls_beside_other_calls_leave_those_to_the_agent(server: str) -> None:

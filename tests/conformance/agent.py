@@ -1,13 +1,19 @@
 """An agent in a few words, over real HTTP."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import httpx
+import pytest
 
 Json = dict[str, Any]
 WAIT_MS = 60_000
+BY_TURN = pytest.mark.parametrize(
+    "by_turn", [pytest.param(True, id="turns", marks=pytest.mark.slow), pytest.param(False, id="bulk")]
+)
+"""A test of both ways in which a session may be posted; see `batches`."""
 
 
 class Agent:
@@ -81,6 +87,11 @@ async def until_folded(agent: Agent, append: Callable[[int], Awaitable[object]],
         assert context["evictions"] == []
         before = context
     raise AssertionError("nothing was ever summarized")
+
+
+def batches(turns: Sequence[Sequence[Json]], by_turn: bool) -> list[list[Json]]:
+    """The events of turns as they are posted: turn by turn, or all at once."""
+    return [list(turn) for turn in turns] if by_turn else [list(chain.from_iterable(turns))]
 
 
 def shown(context: Json) -> str:

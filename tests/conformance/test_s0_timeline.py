@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown, until_folded
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted, shown, until_folded
 from tests.conformance.conftest import compact, one
 
 TEXT = "word " * 80
@@ -308,7 +308,7 @@ async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client:
     ]
 
 
-@pytest.mark.parametrize("by_turn", [True, False], ids=["turns", "bulk"])
+@BY_TURN
 async def test_s0_26_the_last_block_is_marked_unless_a_call_says_that_none_follows(
     client: httpx.AsyncClient, by_turn: bool
 ) -> None:
@@ -322,7 +322,7 @@ async def test_s0_26_the_last_block_is_marked_unless_a_call_says_that_none_follo
         ]
         for n in range(120)
     ]
-    for events in turns if by_turn else [[event for events in turns for event in events]]:
+    for events in batches(turns, by_turn):
         head = (await agent.post(*events))["head"]
         if by_turn:
             marked = (await agent.context())["cache"]["breakpoints"]

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.core.policy.presets import DOCUMENTS
-from tests.conformance.agent import WAIT_MS, Agent, evicted, shown
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted, shown
 from tests.conformance.conftest import compact
 from tests.support.summarizers import Summarizers, ok
 
@@ -116,6 +116,50 @@ async def test_s2_07_count_per_tool_overrides_and_protection(client: httpx.Async
     assert not stubs & kept
 
 
+@BY_TURN
+@pytest.mark.parametrize("rules", [{"age_turns": 1}, {"age_turns": None, "keep_last": 1}], ids=["age", "count"])
+async def test_s2_07_one_result_is_never_evicted_if_it_is_pinned(
+    client: httpx.AsyncClient, worker: None, rules: dict[str, Any], by_turn: bool
+) -> None:
+    """More than ten windows: a result that was appended as pinned, and one that was pinned later, stay whole."""
+    agent = await Agent.begin(client, {**pipeline(retention=rules), "window_tokens": 6_000}, format="blocks")
+    pinned = {}
+    turns = [
+        [
+            {"type": "user.message", "content": f"question-{turn}. {TEXT}"},
+            {"type": "tool.call", "call_id": f"c{turn}", "tool": "read", "arguments": {}},
+            {
+                "type": "tool.result",
+                "call_id": f"c{turn}",
+                "content": f"result-{turn}. {TEXT * 3}",
+                "pinned": turn == 2,
+            },
+        ]
+        for turn in range(130)
+    ]
+    for events in (*batches(turns[:4], by_turn), [], *batches(turns[4:], by_turn)):
+        if events:
+            await agent.post(*events)
+        else:
+            asked = {"pin": [{"seq": 12}], "show": [{"seq": 12}]}
+            pinned = (await client.patch("/v1/sessions/s/visibility", json=asked)).json()
+        if by_turn:
+            await agent.context()
+    assert pinned["pinned"] == [12], pinned
+    await compact(client)
+    for view in ("main", "another"):
+        context = await agent.context(view=view)
+        results = [b["content"] for b in context["request"]["blocks"] if b["kind"] == "result" and TEXT in b["content"]]
+        assert [text.split(".")[0] for text in results][:2] == ["result-2", "result-3"]
+        assert not {9, 12} & {s for word in ("stubbed", "summarized", "dropped") for s in named(context, word)}
+        assert {6, 15, 18} <= {s for word in ("summarized", "dropped") for s in evicted(context, word)}
+
+
+def named(context: dict[str, Any], disposition: str) -> set[int]:
+    """The seqs of results that the runs of one disposition are about."""
+    return {seq for seq in evicted(context, disposition) if seq % 3 == 0}
+
+
 async def test_s2_08_a_stub_keeps_the_pair(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(retention={"age_turns": 1}))
     await agent.user()
@@ -201,7 +245,7 @@ async def long_session(client: httpx.AsyncClient, name: str, caps: dict[str, flo
         ]
         for turn in range(130)
     ]
-    for events in turns if by_turn else [[event for events in turns for event in events]]:
+    for events in batches(turns, by_turn):
         await agent.post(*events)
         if by_turn:
             assert (await agent.context())["tokens"]["estimate"] <= 8_000
@@ -214,7 +258,7 @@ def tokens_of(context: dict[str, Any], *kinds: str) -> int:
     return sum(len(str(block["content"]).encode()) // 4 for block in blocks)
 
 
-@pytest.mark.parametrize("by_turn", [True, False], ids=["turns", "bulk"])
+@BY_TURN
 async def test_s2_13_and_s2_20_dialogue_over_its_cap_goes_while_the_whole_is_under_its_target(
     client: httpx.AsyncClient, by_turn: bool
 ) -> None:

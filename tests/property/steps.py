@@ -233,7 +233,6 @@ def assert_accounted(session: Session, result: Plan) -> None:
     shown = sorted(block.seq for block in own_blocks(layout, result.state))
     prefix = {event.seq for event in result.context.prefix}
     visible = prefix | {item.event.seq for item in result.context.items if item.shown}
-    there = prefix | {item.event.seq for item in result.context.items}
     assert shown == sorted(visible)
     assert visible >= {seq for seq, word in words.items() if word in ("verbatim", "stubbed")}
 

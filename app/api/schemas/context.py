@@ -144,7 +144,7 @@ class ContextIn(ContextQuery):
     force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
     cache_last: bool = Field(
         True,
-        description="Whether the end gets a cache breakpoint, from which the next call reads. False where none follows.",
+        description="Whether the end gets a cache breakpoint, from which the next call reads. False if none follows.",
     )
     now: Clock | None = Field(
         None,
@@ -215,8 +215,8 @@ class SummaryRef(BaseModel):
 class EvictionOut(BaseModel):
     """A range of events that were not sent verbatim, for one reason.
 
-    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one. Other ranges end before
-    an event that the context shows, such as a pinned one, and go on behind it.
+    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one. Other ranges end
+    before an event that the context shows, such as a pinned one, and go on behind it.
     """
 
     from_seq: FromSeq

@@ -56,9 +56,9 @@ class SummaryWhole(SummaryOut):
     text: str = Field(description="Text of the summary; empty if an event it covers was erased.")
     digest: dict[str, Any] = Field(
         description="Facts extracted from the events without a model, such as files, commands, constraints and errors; "
-        "empty if `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata; commands and "
-        "searches have the `call_id`, the `seq` and the `result_seq` (0 without a result) of their call, by which a "
-        "recall returns them."
+        "empty if `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata; commands "
+        "and searches have the `call_id`, the `seq` and the `result_seq` (0 without a result) of their call, by which "
+        "a recall returns them."
     )
     prompt_version: str | None = Field(description="Version of the prompt that it was written with; null if not known.")
     usage: dict[str, int] = Field(
