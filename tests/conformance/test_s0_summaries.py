@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, shown, until_folded
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted, shown
 from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
 from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, context_too_long, empty, is_prefix, ok
 
@@ -449,11 +449,25 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
     assert "said-0." not in shown(context)
 
 
+@BY_TURN
 async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
-    client: httpx.AsyncClient, worker: None
+    client: httpx.AsyncClient, worker: None, by_turn: bool
 ) -> None:
+    """Ten windows behind what it names: one summary after the other has taken up the digest of the one before."""
     agent = await worked(client, 0)
-    _, context = await until_folded(agent, lambda number: agent.user(f"turn-{number}. {TEXT}"))
+    for events in batches(
+        [[{"type": "user.message", "content": f"turn-{n}. {TEXT * 4}"}] for n in range(130)], by_turn
+    ):
+        await agent.post(*events)
+        if by_turn:
+            await agent.context(wait_ms=WAIT_MS)
+    for view in ("main", "another"):
+        context = await agent.context(view=view, wait_ms=WAIT_MS)
+        assert evicted(context, "summarized") and not evicted(context, "dropped")
+        await named_can_be_recalled(client, context)
+
+
+async def named_can_be_recalled(client: httpx.AsyncClient, context: Json) -> None:
     made = await one(client)
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
     digest = made["digest"]

@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.conformance.agent import Agent
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted
 
 POLICY = {"retention": {"keep_last": 1, "never_evict": []}, "evict": "every_assembly"}
 SKILL = "The deploy skill: run migrations first, port 8123. " * 40
@@ -21,6 +21,31 @@ async def sources(client: httpx.AsyncClient) -> Agent:
     await agent.post({"type": "assistant.message", "content": "Read both."})
     await agent.user("And now?")
     return agent
+
+
+@BY_TURN
+async def test_s1_07_in_a_long_session_too(client: httpx.AsyncClient, worker: None, by_turn: bool) -> None:
+    """Ten windows, asked by a view that asked all along and by one that never had."""
+    agent = await Agent.begin(client, "timeline", max_tokens=4_000)
+    turns = [
+        [
+            {"type": "user.message", "content": f"question-{n}. {'word ' * 400}"},
+            {"type": "tool.call", "call_id": f"c{n}", "tool": "react.read", "arguments": {"path": f"fi:part-{n}.py"}},
+            {"type": "tool.result", "call_id": f"c{n}", "content": f"lines of part-{n}", "path": f"fi:part-{n}.py"},
+        ]
+        for n in range(100)
+    ]
+    for events in batches(turns, by_turn):
+        await agent.post(*events)
+        if by_turn:
+            await agent.context(wait_ms=WAIT_MS)
+    for view in ("main", "another"):
+        context = await agent.context(view=view, wait_ms=WAIT_MS)
+        assert evicted(context, "summarized")
+        [result, call] = await read(client, "fi:part-3.py", call_id=context["call_id"])
+        assert (result["content"], result["visible"], call["visible"]) == ("lines of part-3", False, False)
+        both = await read(client, "fi:part-99.py", call_id=context["call_id"])
+        assert [(item["visible"], "content" in item) for item in both] == [(True, False)] * 2
 
 
 async def read(client: httpx.AsyncClient, path: str, **more: object) -> list[dict[str, object]]:

@@ -198,6 +198,26 @@ async def test_s2_09_or_of_tokens(client: httpx.AsyncClient) -> None:
     assert [f"user-{turn}." in seen for turn in range(6)] == [False, False, False, False, True, True]
 
 
+@BY_TURN
+@pytest.mark.parametrize("window", [{"turns": 5}, {"turns": None, "tokens": 2_000}], ids=["turns", "tokens"])
+async def test_s2_09_in_a_long_session_too(
+    client: httpx.AsyncClient, worker: None, window: dict[str, Any], by_turn: bool
+) -> None:
+    """Ten windows: what leaves the dialogue window is the oldest, and a summary stands for it once there is one."""
+    agent = await Agent.begin(client, {**pipeline(dialogue_window=window), "window_tokens": 6_000})
+    turns = [[{"type": "user.message", "content": f"user-{n}. {TEXT * 3}"}] for n in range(180)]
+    for events in batches(turns, by_turn):
+        await agent.post(*events)
+        if by_turn:
+            context = await agent.context()
+            assert 1 <= sum(f"user-{n}." in shown(context) for n in range(180)) <= 5
+    for view in ("main", "another"):
+        context = await agent.context(view=view, wait_ms=WAIT_MS)
+        seen = [f"user-{n}." in shown(context) for n in range(180)]
+        assert seen == sorted(seen) and 1 <= sum(seen) <= 5
+    assert context["summaries"] or evicted(context, "dropped")
+
+
 @pytest.mark.parametrize("evict", ["every_assembly", "on_pressure", "economic"])
 async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_under_its_target(
     client: httpx.AsyncClient, evict: str
