@@ -7,6 +7,7 @@ from uuid import UUID
 import typer
 
 from app.command_line import DatabaseUrl, DataDir, on_database, require_database, settings_of
+from app.core.lexicon.times import parse_time
 from app.remote.stopping import stop
 
 if TYPE_CHECKING:
@@ -165,7 +166,6 @@ def _parse_time(given: str | None) -> datetime | None:
     if given is None:
         return None
     try:
-        moment = datetime.fromisoformat(given)
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
+        return parse_time(given)
+    except ValueError:
         stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")

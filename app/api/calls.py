@@ -5,7 +5,8 @@ from dataclasses import asdict
 
 from app.core.audit.evictions import eviction_row, without_shown
 from app.core.audit.explain import ABSENT, DispositionChange, EventFate
-from app.core.log.events import Json, canonical_json, moment_text
+from app.core.lexicon.times import time_text
+from app.core.log.events import Json, canonical_json
 from app.core.log.lines import line_of, session_of
 from app.core.plan.context.frontier import Frontier
 from app.core.render.formats.parts import plain_text
@@ -34,7 +35,7 @@ def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
 
 def _ref(session: str, call: CallRow) -> dict[str, Json]:
     """Return the fields that name a recorded call."""
-    made = {"call_id": str(call.call_id), "created_at": moment_text(call.created_at)}
+    made = {"call_id": str(call.call_id), "created_at": time_text(call.created_at)}
     return {**made, **context_fields(session, call)}
 
 
@@ -60,7 +61,7 @@ def _outcome(call: CallRow) -> Json:
     if found is None or call.reported_at is None:
         return None
     return {
-        "reported_at": moment_text(call.reported_at),
+        "reported_at": time_text(call.reported_at),
         "usage": found,
         "latency_ms": found.latency_ms,
         "error": found.error,
@@ -131,10 +132,10 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
         "layers": manifest.layers,
         "notice": manifest.notice,
         "stalled": manifest.stalled,
-        "now": manifest.now and moment_text(manifest.now),
+        "now": manifest.now and time_text(manifest.now),
         "retry_of": None if call.retry_of is None else str(call.retry_of),
         "outcome": _outcome(call),
-        "expires_at": None if call.expires_at is None else moment_text(call.expires_at),
+        "expires_at": None if call.expires_at is None else time_text(call.expires_at),
         "dispositions": found.dispositions,
         "redacted_since": found.redacted_since,
         "sha256": call.sha256.hex(),
@@ -169,7 +170,7 @@ def seen_json(seen: SeenEvent) -> dict[str, Json]:
     """Return an item of an event's history."""
     return {
         "call_id": str(seen.call.call_id),
-        "created_at": moment_text(seen.call.created_at),
+        "created_at": time_text(seen.call.created_at),
         "view": seen.call.view,
         "disposition": seen.fate.disposition,
         **_why(seen.fate),

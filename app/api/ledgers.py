@@ -7,7 +7,8 @@ from typing import Final
 from app.core.audit.bill import Bill
 from app.core.audit.ledger import LedgerLine
 from app.core.audit.ledger_totals import Account, Sums, Totals, money_of
-from app.core.log.events import Json, moment_text
+from app.core.lexicon.times import time_text
+from app.core.log.events import Json
 from app.services.ledger import BilledSums, TenantLedger, ViewLedger
 from app.store.ledger import LedgerRow
 
@@ -25,8 +26,8 @@ def tenant_ledger_json(found: TenantLedger) -> dict[str, Json]:
     """Return the sums of a tenant's calls, by model and in total."""
     by_model = groupby(found.sums, lambda one: one.sums.model)
     return {
-        "since": moment_text(found.since),
-        "until": moment_text(found.until),
+        "since": time_text(found.since),
+        "until": time_text(found.until),
         "items": [{"model": model, **_sums(list(members))} for model, members in by_model],
         "totals": _sums(found.sums),
     }
@@ -36,7 +37,7 @@ def _line(row: LedgerRow, line: LedgerLine, causes: Mapping[int, str]) -> dict[s
     usage, prices = line.call.usage, line.call.prices
     return {
         "call_id": str(row.call_id),
-        "created_at": moment_text(row.created_at),
+        "created_at": time_text(row.created_at),
         "epoch": row.epoch,
         "model": row.model,
         "format": row.format,

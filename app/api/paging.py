@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
-from app.api.schemas.common import in_utc
 from app.core.errors import InvalidRequest
+from app.core.lexicon.times import parse_time
 from app.core.log.events import readable
 
 CURSOR_CHARS_MAX: Final = 4096
@@ -57,7 +57,7 @@ def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
         return None
     try:
         created_at, id = value
-        return in_utc(datetime.fromisoformat(created_at)), UUID(id)
+        return parse_time(created_at), UUID(id)
     except (AttributeError, TypeError, ValueError):
         _refuse()
 

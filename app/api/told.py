@@ -8,6 +8,7 @@ from typing import Final, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.core.lexicon.times import to_seconds
 from app.store import jobs, spending, work_counts
 from app.store.engine import Database
 from app.store.jobs import Queue
@@ -113,7 +114,7 @@ def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
     )
     for maker in dict.fromkeys(one.maker for one in written):
         own = [one for one in written if one.maker == maker]
-        newest.add_metric([maker], max(one.newest_at for one in own).timestamp())
+        newest.add_metric([maker], to_seconds(max(one.newest_at for one in own)))
         lag.add_metric([maker], _buckets(own), sum(one.seconds for one in own))
     return made, tokens, newest, lag
 

@@ -7,9 +7,9 @@ wrote), and lines copied by a resume.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
+from app.core.lexicon.times import parse_time, to_seconds
 from app.core.log.events import Json
 from app.recordings.chat import check_message, native_steps
 from app.recordings.checks import numbered_lines, parse_json, require_object, require_string
@@ -202,6 +202,6 @@ def _time(value: Json, line: int) -> float | None:
     if value is None:
         return None
     try:
-        return datetime.fromisoformat(require_string(value, "timestamp", line)).timestamp()
+        return to_seconds(parse_time(require_string(value, "timestamp", line)))
     except ValueError:
         raise MalformedRecording(f"timestamp {value!r} is not an RFC 3339 time", line=line) from None

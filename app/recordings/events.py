@@ -1,10 +1,9 @@
 """A recording as the events of a log, each with an id and its time, so that it can be sent again without doubling."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import chain, zip_longest
 
-from app.core.log.events import Json
+from app.core.lexicon.times import from_seconds, time_text
 from app.core.render.formats import FORMATS
 from app.recordings.recording import AppendEvents, AppendMessages, Object, Recording
 
@@ -37,8 +36,4 @@ def _timed(event: Object, at: float | None) -> Object:
     """The event with the time at which it happened, if that is known and it does not say so itself."""
     if at is None or event.get("occurred_at") is not None:
         return event
-    try:
-        time: Json = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):  # no time that a calendar has
-        return event
-    return {**event, "occurred_at": time}
+    return {**event, "occurred_at": time_text(from_seconds(at))}

@@ -1,10 +1,10 @@
 """Neutral JSONL: one recorded session on each line, as messages close to OpenAI's or as the events of a log."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
+from app.core.lexicon.times import is_time, parse_time, to_seconds
 from app.core.log.events import ASSISTANT_SIDE, Json
 from app.recordings.checks import require_content, require_object, require_objects, require_string, type_name
 from app.recordings.recording import AppendEvents, MalformedRecording, Object, RecordedMessage, Recording, weave
@@ -70,9 +70,8 @@ def _spoken(events: tuple[Object, ...]) -> Iterator[RecordedMessage]:
 def _epoch(time: Json) -> float | None:
     """A time of the log in epoch seconds, as UTC if without a zone; None if it is no time, which a log may hold too."""
     try:
-        moment = datetime.fromisoformat(time)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
+        return to_seconds(parse_time(time))
+    except (TypeError, ValueError):
         return None
 
 
@@ -85,7 +84,7 @@ def _times(session: Object, messages: int, line: int) -> tuple[float | None, ...
     for at in times:
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | float)):
             raise MalformedRecording(f"meta.ts must hold epoch seconds, not {type_name(at)}", line=line)
-    return tuple(times)
+    return tuple(at if at is not None and is_time(at) else None for at in times)
 
 
 def _entry(message: Object, index: int, at: float | None, line: int) -> RecordedMessage:

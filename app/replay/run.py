@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
+from app.core.lexicon.times import from_seconds, time_text
 from app.core.log.events import canonical_json
 from app.core.tokens.cache_profiles import CacheProfile
 from app.recordings.recording import AppendEvents, AppendMessages, ModelCall, Object, Recording
@@ -81,7 +81,7 @@ async def _steps(
             _record_append(session, step, await client.append(session.id, step))
             continue
         number += 1
-        now = None if step.at is None else datetime.fromtimestamp(step.at, UTC).isoformat()
+        now = None if step.at is None else time_text(from_seconds(step.at))
         body = asked if now is None else {**asked, "now": now}
         try:
             answer = await client.context(session.id, body)

@@ -18,6 +18,7 @@ from app import tracing
 from app.core.assemble import Assembled, assemble_on, assemble_rest, begin_plan
 from app.core.digest.digest import modifications
 from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, Moved, NotFound, NothingToSend
+from app.core.lexicon.times import to_seconds
 from app.core.log.event import Event
 from app.core.log.lines import is_line
 from app.core.plan.context.drops import files_named
@@ -393,7 +394,7 @@ class Assembly:
 
 def clock(request: ContextRequest) -> float:
     """When a call is made, in epoch seconds."""
-    return request.now.timestamp() if request.now is not None else time.time()
+    return to_seconds(request.now) if request.now is not None else time.time()
 
 
 async def _new_answer(keep: KeepContext | None, answer: ContextAnswer) -> NewAnswer | None:

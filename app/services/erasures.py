@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from app.core.errors import IdempotencyConflict, InvalidRequest, NotFound
+from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
 from app.core.log.lines import session_of
 from app.services.ids import new_id
@@ -222,5 +223,5 @@ def _filter(asked: ErasureAsked, made_before: datetime | None = None) -> Session
 
 def _read(text: str, *, forks: bool) -> ErasureAsked:
     given = json.loads(text)
-    moments = {name: datetime.fromisoformat(given[name]) for name in ("since", "until") if name in given}
+    moments = {name: parse_time(given[name]) for name in ("since", "until") if name in given}
     return ErasureAsked(given["metadata"], given.get("model"), forks=forks, **moments)

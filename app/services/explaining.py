@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from app.core.audit.explain import (
 )
 from app.core.audit.replay_call import ReplayedCall
 from app.core.errors import NotFound
+from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.plan.context.frontier import Frontier
@@ -90,7 +90,7 @@ class Explaining:
         events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
         if not events:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-        stored_at = datetime.fromtimestamp(events[-1].at, UTC)  # no body was read that could say otherwise
+        stored_at = from_seconds(events[-1].at)  # no body was read that could say otherwise
         calls = await audit.calls_since(
             self._database,
             session_id,

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from app.core.lexicon.times import to_seconds
+
 CLOCKS_APART: Final = timedelta(hours=1)
 """The most by which the clocks of processes and of the database may differ."""
 
@@ -21,12 +23,12 @@ def new_id() -> UUID:
 
 def first_id(moment: datetime) -> UUID:
     """Return an id below all ids made from a moment on, by any clock within CLOCKS_APART of ours."""
-    return _at(moment.timestamp() - CLOCKS_APART.total_seconds())
+    return _at(to_seconds(moment) - CLOCKS_APART.total_seconds())
 
 
 def last_id(moment: datetime) -> UUID:
     """Return an id above all ids made before a moment, by any such clock."""
-    return _at(moment.timestamp() + CLOCKS_APART.total_seconds())
+    return _at(to_seconds(moment) + CLOCKS_APART.total_seconds())
 
 
 def _at(seconds: float) -> UUID:

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from app.core.log.events import moment_text
+from app.core.lexicon.times import time_text
 from app.services.appends import event_id
 from app.store import event_log, sessions
 from app.store.engine import Database
@@ -48,5 +48,5 @@ def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
         "id": row.event_id or event_id(session_id, row.seq),
         "turn": row.turn,
         "tokens": row.tokens,
-        "created_at": moment_text(row.created_at),
+        "created_at": time_text(row.created_at),
     }

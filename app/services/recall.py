@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from app.core.errors import NotFound
+from app.core.lexicon.times import from_seconds
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.recall import answer as recall
@@ -219,7 +220,7 @@ def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int,
         seq=event.seq,
         type=event.type,
         turn=event.turn,
-        occurred_at=datetime.fromtimestamp(event.at, UTC).replace(microsecond=0),
+        occurred_at=from_seconds(event.at).replace(microsecond=0),
         author=event.author,
         tool=event.tool,
         path=about[0] if about else None,

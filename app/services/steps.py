@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from uuid import UUID
 
 from app.core.compaction.next_span import Span, merged_sizes, sizes
 from app.core.cover.summaries import COVER_SHARE, Clipped, Summary, clip, contiguous
 from app.core.digest.digest import Digest, to_json
+from app.core.lexicon.times import from_seconds, to_seconds
 from app.core.log.event import Event
 from app.core.plan.context import wording
 from app.core.plan.reducers.visibility import NewestDecision
@@ -114,7 +114,7 @@ def of_span(
         depth=max((one.depth + 1 for one in sources), default=0),
         turns=tuple(sorted({turn for one in parts for turn in one.turns} | {event.turn for event in events})),
         events=len(events) + sum(one.events for one in sources),
-        starts=min([one.starts_at.timestamp() for one in parts] or [event.at for event in events] or [0.0]),
+        starts=min([to_seconds(one.starts_at) for one in parts] or [event.at for event in events] or [0.0]),
         ends=max((event.at for event in events), default=0.0),
         split_turn=span.split_turn,
         sources=tuple(UUID(one.id) for one in sources),
@@ -153,8 +153,8 @@ def of_summaries(
         depth=max(one.depth for one in merged) + 1,
         turns=tuple(sorted({turn for one in parts for turn in one.turns})),
         events=sum(one.events for one in merged),
-        starts=min(one.starts_at.timestamp() for one in parts),
-        ends=max(one.ends_at.timestamp() for one in parts),
+        starts=min(to_seconds(one.starts_at) for one in parts),
+        ends=max(to_seconds(one.ends_at) for one in parts),
         split_turn=merged[-1].split_turn,
         sources=tuple(UUID(one.id) for one in merged),
     )
@@ -179,8 +179,8 @@ def written(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
         events=step.events,
         turns=step.turns,
         split_turn=step.split_turn,
-        starts_at=datetime.fromtimestamp(step.starts, UTC),
-        ends_at=datetime.fromtimestamp(step.ends, UTC),
+        starts_at=from_seconds(step.starts),
+        ends_at=from_seconds(step.ends),
         summarizer=draft.summarizer,
         model=draft.model,
         prompt_version=draft.prompt_version,

@@ -20,6 +20,7 @@ import asyncpg
 import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, TooManyStreams
+from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
 from app.services.reading import shown
 from app.store import sessions, stream
@@ -301,7 +302,7 @@ class Stream:
 
 def _mark(began: datetime) -> str:
     """Return a mark that tells a session from an earlier one of the same name."""
-    return f"{int(began.timestamp() * 1_000_000):x}"
+    return f"{int(to_seconds(began) * 1_000_000):x}"
 
 
 def _place(last_id: str, began: datetime) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from app.core.errors import InvalidRequest, NotFound, OutOfReach
-from app.core.log.events import SESSION_ID_PATTERN, moment_text
+from app.core.lexicon.times import time_text
+from app.core.log.events import SESSION_ID_PATTERN
 from app.services.last_used import LastUsed
 from app.store import keys
 from app.store.engine import Database
@@ -140,9 +141,7 @@ class Tenants:
         if not (asked.session_prefix or "").startswith(who.session_prefix):
             raise OutOfReach(f"this key makes none for other sessions: session_prefix begins with {who.session_prefix}")
         if who.expires_at is not None and (asked.expires_at is None or asked.expires_at > who.expires_at):
-            raise OutOfReach(
-                f"this key makes none that outlives it: expires_at is at most {moment_text(who.expires_at)}"
-            )
+            raise OutOfReach(f"this key makes none that outlives it: expires_at is at most {time_text(who.expires_at)}")
         if await self.is_open() and ("admin" not in asked.scopes or asked.expires_at or asked.session_prefix):
             raise InvalidRequest(
                 "the first key closes the server to everyone without one: it must have the scope admin, and neither"

@@ -1,15 +1,15 @@
 """Webhooks for compactions, and the sending of their deliveries, whose HTTP client only a worker imports."""
 
 import secrets
-import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
 
 from app.core.errors import Conflict, InvalidRequest, NotFound
+from app.core.lexicon.times import to_seconds
 from app.core.network.webhooks import DELAYS, check_secret, check_url, next_delay, secret_of, signature
 from app.services.tenants import Tenants
 from app.store import webhooks, work_counts
@@ -125,11 +125,11 @@ class Sending:
         due = await webhooks.due(self._database, session_id, id)
         if due is None:
             return
-        timestamp = int(time.time())
+        now = datetime.now(UTC).replace(microsecond=0)
         headers = {
             "webhook-id": str(id),
-            "webhook-timestamp": str(timestamp),
-            "webhook-signature": signature(due.secret, str(id), timestamp, due.body),
+            "webhook-timestamp": str(int(to_seconds(now))),
+            "webhook-signature": signature(due.secret, str(id), now, due.body),
         }
         private = due.private_targets and self._private_targets is not False
         status, retry_after, error = None, None, None

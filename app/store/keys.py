@@ -6,8 +6,11 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
+import asyncpg
+
+from app.core.lexicon.times import in_utc
 from app.store.engine import Connection, Database
-from app.store.rows import columns, decode
+from app.store.rows import Value, columns, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,12 @@ class Holder:
     key_id: UUID
     expires_at: datetime | None
     session_prefix: str | None
+
+
+def _decode(kind: type[Value], row: asyncpg.Record) -> Value:
+    """Decode a key. Old rows have infinity for the calendar's end, which the driver returns without a zone."""
+    expires_at = row["expires_at"]
+    return decode(kind, row, expires_at=None if expires_at is None else in_utc(expires_at))
 
 
 async def create(
@@ -93,7 +102,7 @@ async def add(
     )
     if row is None:
         raise RuntimeError("a key was not stored although nothing was in its way")
-    return decode(KeyRow, row)
+    return _decode(KeyRow, row)
 
 
 async def page(database: Database) -> list[KeyRow]:
@@ -101,7 +110,7 @@ async def page(database: Database) -> list[KeyRow]:
     rows = await database.fetch(
         f"SELECT {_LISTED} FROM api_keys k JOIN tenants t USING (tenant_id) ORDER BY k.created_at, k.key_id"
     )
-    return [decode(KeyRow, row) for row in rows]
+    return [_decode(KeyRow, row) for row in rows]
 
 
 async def page_of(
@@ -120,7 +129,7 @@ async def page_of(
         key_id=key_id,
         limit=limit,
     )
-    return [decode(KeyRow, row) for row in rows]
+    return [_decode(KeyRow, row) for row in rows]
 
 
 async def revoke(database: Database, key_id: UUID) -> bool:
@@ -151,7 +160,7 @@ async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
         f"SELECT {columns(Holder)} FROM palimpsest_across_key(:secret_sha256) WHERE revoked_at IS NULL",
         secret_sha256=secret_sha256,
     )
-    return None if row is None else decode(Holder, row)
+    return None if row is None else _decode(Holder, row)
 
 
 async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:

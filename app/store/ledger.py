@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.audit.manifest import from_json
+from app.core.lexicon.times import to_seconds
 from app.store import texts
 from app.store.calls import manifest_columns
 from app.store.engine import Database
@@ -99,7 +100,7 @@ def _call(row: asyncpg.Record) -> LedgerRow:
     return decode(
         LedgerRow,
         row,
-        at=(read["clock"] or row["created_at"]).timestamp(),
+        at=to_seconds(read["clock"] or row["created_at"]),
         policy=(row["policy_name"], row["policy_version"]),
         window=read["window_tokens"],
         tools=read["tools_tokens"],

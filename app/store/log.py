@@ -10,6 +10,7 @@ import asyncpg
 
 from app import tracing
 from app.core.compaction.next_span import Readiness
+from app.core.lexicon.times import to_seconds
 from app.core.log.event import Batch, LogEnd, tombstone
 from app.core.log.events import EventType
 from app.core.log.turns import TurnState, moves_state
@@ -230,7 +231,7 @@ async def _append_on_shard(
         await jobs.compact(tx, session_id, tenant_id)
     if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
         await stream.tell(tx, session_id)
-    return _result(row, row["now"].timestamp(), row["due"])
+    return _result(row, to_seconds(row["now"]), row["due"])
 
 
 def _result(row: asyncpg.Record, stored_at: float, woke: bool) -> AppendResult:

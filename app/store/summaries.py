@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -11,15 +11,21 @@ import asyncpg
 
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import complete
+from app.core.lexicon.times import time_text
 from app.core.log.events import Json, canonical_json, readable
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode, parameters
 
+
+def _time(column: str) -> str:
+    """Return the SQL of a time as `time_text` writes it, to the second. Old rows have minus infinity for the year 1."""
+    return f"to_char(greatest({column}, '0001-01-01 00:00+00') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"
+
+
 COLUMNS: Final = (
-    "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn,"
-    " to_char(starts_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'),"
-    " to_char(ends_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), cover_id::text, status = 'live', origin"
+    "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn, "
+    f"{_time('starts_at')}, {_time('ends_at')}, cover_id::text, status = 'live', origin"
 )
 
 FINER_MAX: Final = 200
@@ -146,7 +152,7 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
 
 def as_live(new: NewSummary) -> LiveSummary:
     """A summary that has been stored, as `live` returns it."""
-    starts, ends = (at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for at in (new.starts_at, new.ends_at))
+    starts, ends = (f"{time_text(at)[:19]}Z" for at in (new.starts_at, new.ends_at))
     about = (new.source_tokens, new.events, new.split_turn, starts, ends, str(new.cover_id))
     summary = Summary(str(new.id), new.from_seq, new.to_seq, new.depth, new.tokens, readable(new.text), *about)
     return LiveSummary(summary, new.turns, new.starts_at, new.ends_at, new.degraded)

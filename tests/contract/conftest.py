@@ -1,12 +1,17 @@
 """Fixtures of the gateway's tests: a stand-in provider, a server with the gateway in front of it, and a client."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from app import wiring
+from app.settings import Settings
+from app.worker.run import run as run_worker
 from tests.conftest import serving
 from tests.support.gateways import Behind, behind, settings
+from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
 
 
@@ -34,3 +39,13 @@ async def _behind(database_url: str) -> AsyncIterator[Behind]:
     """What the gateway writes behind its answers to the test's own database."""
     async with behind(database_url) as found:
         yield found
+
+
+@pytest.fixture
+async def worker(database_url: str) -> AsyncIterator[None]:
+    """A worker on the test's database, with the summarizer that needs no model."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
+    yield
+    stop.set()
+    await running

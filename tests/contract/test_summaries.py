@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -24,16 +23,6 @@ SMALL = {
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 6
-
-
-@pytest.fixture
-async def worker(database_url: str) -> AsyncIterator[None]:
-    """A worker on the test's database, with the summarizer that needs no model."""
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
-    yield
-    stop.set()
-    await running
 
 
 async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:

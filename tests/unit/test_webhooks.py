@@ -1,5 +1,7 @@
 """Signatures, addresses and delays of webhooks."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from app.core.network.webhooks import DELAYS, check_secret, is_public, next_delay, secret_of, signature
@@ -8,7 +10,9 @@ from app.core.network.webhooks import DELAYS, check_secret, is_public, next_dela
 def test_the_signature_of_the_specifications_example() -> None:
     """Standard Webhooks' own example (its reference library's test vector)."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    found = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, '{"test": 2432232314}')
+    found = signature(
+        secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime(2021, 2, 25, 15, 2, 10, tzinfo=UTC), '{"test": 2432232314}'
+    )
     assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 

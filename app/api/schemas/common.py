@@ -1,11 +1,12 @@
 """Types and fields that several schemas of the API share, each described once."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, get_args
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from app.core.lexicon.times import in_utc
 from app.core.log.events import SESSION_ID_PATTERN, readable
 from app.core.log.lines import session_of
 from app.core.render.formats import FormatName
@@ -21,17 +22,6 @@ ViewName = Annotated[
         "A view exists from its first context on.",
     ),
 ]
-
-
-def in_utc(moment: datetime) -> datetime:
-    """Return a time in UTC, as the database takes it; one without an offset is read as UTC.
-
-    Raises ValueError for a time that lies outside the years 1 to 9999 in UTC.
-    """
-    try:
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("must be a time of the years 1 to 9999 in UTC") from None
 
 
 YEARS: Final = (1900, 9000)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from app.core.audit.evictions import Eviction, eviction_of, eviction_row
+from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
 from app.core.render.layers import Content
 
@@ -148,7 +149,7 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
         ttl_pruning=document.get("ttl_pruning", "disabled"),
         notice=document.get("notice"),
         stalled=document.get("stalled"),
-        now=now and datetime.fromisoformat(now),
+        now=now and parse_time(now),
         layers=dict(document.get("layers", {})),
         recall=document.get("recall", False),
         cache_last=document.get("cache_last", True),

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
 from app.core.errors import DuplicateCall, HeadConflict, UnknownCall
 from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
+from app.core.lexicon.times import parse_time, to_seconds
 from app.core.log.block import Block, Kind
 from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
 from app.core.log.lazy import lazy
@@ -286,9 +286,8 @@ def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
     if not isinstance(stated, str):
         return stored_at
     try:
-        moment = datetime.fromisoformat(stated)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
-    except (ValueError, OverflowError):
+        return to_seconds(parse_time(stated))
+    except ValueError:
         return stored_at
 
 

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -116,11 +115,6 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _UNREADABLE: Final = re.compile("[\x00\ud800-\udfff]")
 REPLACEMENT: Final = "\ufffd"
 """The replacement for a character that no text may hold."""
-
-
-def moment_text(moment: datetime) -> str:
-    """The text of a time as every answer has it: ISO 8601 in UTC, with `Z`."""
-    return moment.astimezone(UTC).isoformat().removesuffix("+00:00") + "Z"
 
 
 def canonical_json(value: Json) -> str:

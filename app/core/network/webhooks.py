@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -55,9 +55,9 @@ def check_secret(secret: str) -> None:
         raise InvalidRequest(f"secret must be {SECRET_PREFIX} and {least} to {most} bytes in base64", field="secret")
 
 
-def signature(secret: str, id: str, timestamp: int, body: str) -> str:
-    """The value of the header `webhook-signature` for the message `id`, sent at `timestamp` (Unix seconds)."""
-    return Webhook(secret).sign(id, datetime.fromtimestamp(timestamp, UTC), body)
+def signature(secret: str, id: str, sent_at: datetime, body: str) -> str:
+    """The value of the header `webhook-signature` for the message `id`, sent at `sent_at`."""
+    return Webhook(secret).sign(id, sent_at, body)
 
 
 def _key(secret: str) -> bytes:

@@ -9,13 +9,13 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Final
 
 from app.core.digest.diff import diffed
 from app.core.digest.files import files_of, named
+from app.core.lexicon.times import from_seconds
 from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
@@ -126,7 +126,7 @@ def _metadata_terms(event: Event) -> Iterable[str]:
     for name in (event.tool if event.type is EventType.TOOL_RESULT else None, event.author):
         yield from terms(name or "")
     if event.at:
-        day = datetime.fromtimestamp(event.at, UTC)
+        day = from_seconds(event.at)
         yield from terms(f"{_MONTHS.split()[day.month - 1]} {day.year} {day.date().isoformat()}")
 
 

@@ -340,3 +340,10 @@ def test_contents_of_gemini_are_its_messages() -> None:
     assert appended == [tuple(contents[:1]), tuple(contents[1:])]
     assert refused(json.dumps({"contents": []})) == (None, "contents is empty")
     assert "contents[0].parts" in refused(json.dumps({"contents": [{"role": "user"}]}))[1]
+
+
+def test_a_time_outside_the_calendar_is_no_time() -> None:
+    messages = (said("user", "a"), said("assistant", "b"))
+    recording = one(lines(session(*messages, meta={"ts": [1e300, -1e12]})))
+    assert all(event.get("occurred_at") is None for event in events_of(recording))
+    assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [None]
