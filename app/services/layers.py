@@ -13,7 +13,7 @@ from app.core.tokens.counter import Counter
 from app.services.counting import OFF_LOOP_BYTES, Counting
 from app.services.ids import first_id, last_id
 from app.services.view_cache import ViewCache
-from app.store import event_log, layers, sessions
+from app.store import event_log, layers, sessions, texts
 from app.store.engine import Connection, Database, acting_for
 from app.store.layers import StoredLayer
 from app.store.sessions import SessionRow
@@ -31,7 +31,7 @@ class Layers:
 
     async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
         """Store a layer and return it; equal content makes no new version. Raises NotFound or InvalidRequest."""
-        content = content_of(raw)
+        content, text = await asyncio.to_thread(_prepared, raw)
         row = await sessions.get(self._database, tenant_id, external_id)
         counter = self._counting.session_counter(row.estimator, row.model)
         tokens = await counted((Layer(kind, 0, content),), counter)
@@ -41,7 +41,7 @@ class Layers:
             same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
                 return same
-            version = await layers.put(tx, row.session_id, tenant_id, kind, content, tokens=tokens, turn=turn)
+            version = await layers.put(tx, row.session_id, tenant_id, kind, text, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
         self._view_cache.layered(row.session_id, version - 1, version, tuple(one.layer for one in now))
@@ -79,6 +79,12 @@ def content_of(raw: Json) -> Content:
     if not content:
         raise InvalidRequest("content must not be blank", field="content")
     return content
+
+
+def _prepared(raw: Json) -> tuple[Content, str]:
+    """Return content in its stored form, and the text of it that is stored. Raises InvalidRequest."""
+    content = content_of(raw)
+    return content, texts.dumps(content)
 
 
 async def counted(shown: tuple[Layer, ...], counter: Counter) -> int:

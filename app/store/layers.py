@@ -1,5 +1,6 @@
 """Layers: versions of the content shown behind the conversation. The newest of each kind holds."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,11 +8,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.log.events import LAYERS, Json
-from app.core.render.layers import Content, Layer
+from app.core.render.layers import Layer
 from app.store import texts
 from app.store.engine import Connection, Database
 from app.store.lists import Lists
 from app.store.rows import columns, decode
+
+AT_ONCE_TOKENS: Final = 32_768
+"""Layers with more tokens are decoded in a thread."""
 
 _CURRENT: Final = f"""
     SELECT l.* FROM unnest(ARRAY{list(LAYERS)}) kind, LATERAL (
@@ -54,7 +58,12 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
     rows = await connection.fetch(
         f"SELECT ROW({_LAYER}) AS layer, tokens, created_at FROM ({_CURRENT}) c", session_id=session_id
     )
-    return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
+
+    def decoded() -> tuple[StoredLayer, ...]:
+        return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
+
+    large = sum(row["tokens"] for row in rows) > AT_ONCE_TOKENS
+    return await asyncio.to_thread(decoded) if large else decoded()
 
 
 async def put(
@@ -62,14 +71,14 @@ async def put(
     session_id: UUID,
     tenant_id: UUID,
     kind: str,
-    content: Content | None,
+    text: str | None,
     *,
     tokens: int,
     turn: int | None,
 ) -> int:
-    """Store a new version of a layer, with `content` None to remove it; return the session's new version.
+    """Store a new version of a layer, None to remove it; return the session's new version.
 
-    The session must be locked.
+    `text` is the layer's content as `texts.dumps` writes it. The session must be locked.
     """
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
@@ -80,7 +89,7 @@ async def put(
         session_id=session_id,
         tenant_id=tenant_id,
         kind=kind,
-        content=None if content is None else texts.dumps(content),
+        content=text,
         tokens=tokens,
         turn=turn,
     )

@@ -162,3 +162,23 @@ async def test_an_api_that_agents_use_while_a_worker_is_busy_never_holds_its_loo
     worker.terminate()
     assert await worker.wait() == 0
     assert longest(stretches.result()) < unit(events)
+
+
+async def test_a_huge_layer_never_holds_the_loop_for_long(database_url: str) -> None:
+    content = '{"a":[' + "[]," * 6_000_000 + "[]]}"
+    bodies = [json.dumps({"content": content + "!" * number}).encode() for number in range(4)]
+    stretches: Future[list[float]] = Future()
+    async with (
+        watched_server(database_url, stretches) as url,
+        httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
+    ):
+        assert (await http.put("/v1/sessions/s", json={})).status_code == 201
+        for body in bodies:
+            answer = await http.put(
+                "/v1/sessions/s/layers/sources", content=body, headers={"Content-Type": "application/json"}
+            )
+            assert answer.status_code == 200, answer.text
+    before = time.thread_time()
+    for _ in range(2):
+        json.dumps(content)
+    assert longest(stretches.result()) < time.thread_time() - before

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.core.compaction.injection_guard import repeated_instructions
 from app.core.compaction.prompt import Completion
+from app.core.log.events import check_values
 
 TOLERANCE: Final = 1.15
 """How many times the requested length a summary may have; models count neither words nor tokens well."""
@@ -185,7 +186,7 @@ def _error_object(text: str) -> bool:
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:
-        value = json.loads(text)
+        value = json.loads(check_values(text))
     except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and (

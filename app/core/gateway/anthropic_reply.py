@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, text_or_none, usage_of
-from app.core.log.events import Json
+from app.core.log.events import Json, check_values
 
 _THINKING = ("thinking", "redacted_thinking")
 
@@ -45,7 +45,7 @@ class _Block:
             value[name] = [*(begun if isinstance(begun, list) else ()), *items]
         if self.arguments is not None and str(self.arguments).strip():
             try:
-                value["input"] = json.loads(str(self.arguments))
+                value["input"] = json.loads(check_values(str(self.arguments)))
             except (ValueError, RecursionError):
                 if not self.done:
                     return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.core.gateway.reply import Message, Reply, error_of, mapping, objects, text_or_none, usage_of
-from app.core.log.events import Json
+from app.core.log.events import Json, check_values
 
 _SAID_ONCE: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
 """Fields that some servers repeat in every delta, and that no delta continues."""
@@ -125,6 +125,6 @@ def _is_whole(call: Mapping[str, Any]) -> bool:
     if not isinstance(function, Mapping):
         return False
     try:
-        return isinstance(json.loads(function.get("arguments") or ""), dict) and bool(call.get("id"))
+        return isinstance(json.loads(check_values(str(function.get("arguments") or ""))), dict) and bool(call.get("id"))
     except (ValueError, RecursionError):
         return False

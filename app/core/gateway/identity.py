@@ -13,6 +13,8 @@ from app.core.log.events import SESSION_ID_PATTERN, Json
 SESSION_HEADER: Final = "x-palimpsest-session"
 NAME_CHARS_MAX: Final = 110
 """The length of a name that is made here, so that ids of lines and the prefix of a key still fit."""
+USER_CHARS_MAX: Final = 4_096
+"""A longer `user_id` is not looked through for the session that Claude Code writes into it."""
 
 _NAME: Final = re.compile(SESSION_ID_PATTERN)
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._:@-]")
@@ -69,7 +71,7 @@ def _said_by_body(body: Mapping[str, Json] | None) -> str | None:
     user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     if not isinstance(user, str) or not user:
         return None
-    if user.startswith("{"):
+    if user.startswith("{") and len(user) <= USER_CHARS_MAX:
         try:
             session = json.loads(user).get("session_id")
         except (ValueError, RecursionError):

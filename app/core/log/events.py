@@ -24,6 +24,9 @@ NAME_CHARS_MAX: Final = 256
 NESTING_MAX: Final = 64
 """JSON nested deeper than this is refused: agents log nothing so deep, and a parser's stack is finite."""
 
+VALUES_MAX: Final = 200_000
+"""JSON inside a text is parsed if it holds at most so many values; one with more stays text."""
+
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
 
 
@@ -152,12 +155,34 @@ def readable(text: str) -> str:
     return _UNREADABLE.sub(REPLACEMENT, text)
 
 
+def more_values(text: str, most: int = VALUES_MAX) -> bool:
+    """Whether a JSON text holds more values than `most`, by its brackets and commas outside strings.
+
+    It is not parsed: each step is one pass over the text, and most texts need only the first.
+    """
+    if text.count("[") + text.count("{") + text.count(",") <= most:
+        return False
+    plain = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
+    if plain.count('"') > 4 * most:  # a value is a string at most, and has one for its name
+        return True
+    outside = "".join(plain.split('"')[::2])  # what stands between strings
+    return outside.count("[") + outside.count("{") + outside.count(",") > most
+
+
+def check_values(text: str) -> str:
+    """Return the JSON text. Raises ValueError for one with more than VALUES_MAX values."""
+    if more_values(text):
+        raise ValueError(f"holds more than {VALUES_MAX} values")
+    return text
+
+
 def read_json(text: str) -> Json:
     """Parse JSON text into a value that can be written as JSON again.
 
     Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text. Raises
-    ValueError, or RecursionError for text that is nested too deeply.
+    ValueError, also for more than VALUES_MAX values, or RecursionError for text that is nested too deeply.
     """
+    check_values(text)
     value: Json = json.loads(text, parse_constant=str, parse_float=finite)
     if "\\ud" in text.lower():
         value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
@@ -169,7 +194,10 @@ INVALID_ARGUMENTS: Final = "invalid_arguments"
 
 
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again; others are put under INVALID_ARGUMENTS."""
+    """A call's arguments as an object that can be written as JSON again.
+
+    Others are put under INVALID_ARGUMENTS, as are those with more than VALUES_MAX values in a text.
+    """
     if isinstance(arguments, str):
         text, arguments = arguments, _read_or_none(arguments) if arguments.strip() else {}
     else:
@@ -182,9 +210,9 @@ def arguments_object(arguments: Json) -> Mapping[str, Json]:
 
 
 def is_object_text(text: str) -> bool:
-    """Whether the text is strict JSON of an object, which every provider can read."""
+    """Whether the text is strict JSON of an object, which every provider can read, with at most VALUES_MAX values."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(check_values(text), parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return False
     return isinstance(value, Mapping) and not too_deep(value)

@@ -16,6 +16,7 @@ from app.core.log.events import (
     EventType,
     Json,
     canonical_json,
+    check_values,
     finite,
     readable,
     too_deep,
@@ -110,6 +111,8 @@ def _check_together(draft: Draft, index: int) -> None:
         raise InvalidEvent("only a tool.call has arguments", index=index, field="arguments")
     if draft.type is EventType.TOOLS:
         try:
+            if isinstance(draft.content, str):
+                check_values(draft.content)
             deep = too_deep(tool_definitions(draft.content))
         except ValueError as error:
             raise InvalidEvent(f"content: {error}", index=index, field="content") from None

@@ -52,7 +52,7 @@ ROLES: Final = ("user", "function", "tool")
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What the provider's documentation says to send as the signature of a call that another model made: since Gemini 3 a
 call without any is refused."""
-_WHOLE: Final = "json"
+WHOLE: Final = "json"
 _TEXTS: Final = ("output", "result", "error")
 """The fields of a function's response that hold its text, if one of them is all that it has."""
 
@@ -147,8 +147,8 @@ def _read_result(
     text = None
     if "response" in found:
         response = message_object(found["response"], index, "response")
-        shape = next((one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), _WHOLE)
-        text = _json_text(response, index) if shape == _WHOLE else response[shape]
+        shape = next((one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), WHOLE)
+        text = _json_text(response, index) if shape == WHOLE else response[shape]
         kept["response"] = shape
         if shape == "error":
             event["is_error"] = True
@@ -321,7 +321,7 @@ def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json])
     text = parts[0].get("text") if shape and parts else content
     if shape is None:
         return media
-    if shape == _WHOLE:
+    if shape == WHOLE:
         return {"response": json.loads(str(text)), **media}
     return {"response": {str(shape): text}, **media}
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from app.core.errors import InvalidEvent, InvalidMessage
-from app.core.log.events import Draft, EventType, Json
+from app.core.log.event import content_text
+from app.core.log.events import Draft, EventType, Json, check_values
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_chat, openai_responses
-from app.core.render.formats.gemini import own_response
+from app.core.render.formats.gemini import WHOLE, own_response
 
 _FIELDS: Final = frozenset({"format", "head", "part"})
 _INNER: Final = {
@@ -175,6 +176,8 @@ def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
         return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **beside}], **head}
     if draft.type is EventType.TOOL_RESULT:
         try:
+            if part.get("response") == WHOLE:
+                check_values(content_text(content))
             told = own_response(content, part)
         except (ValueError, TypeError, AttributeError, IndexError):
             return None
