@@ -74,6 +74,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.Conflict: Problem("conflict", 409, "Conflict with the current state"),
     errors.HeadConflict: Problem("head-conflict", 409, "expected_head is not the session's head"),
     errors.IdempotencyConflict: Problem("idempotency-conflict", 409, "Key or event id already used with other content"),
+    errors.ErasureCountConflict: Problem("erasure-count-conflict", 409, "Erasure of another number of sessions"),
     errors.CannotFit: Problem("context-infeasible", 422, "No valid context fits the token budget"),
     errors.NothingToSend: Problem("nothing-to-send", 422, "Session has nothing to send to a model yet"),
     errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "Injected content exceeds its reserve"),

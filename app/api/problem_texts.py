@@ -76,6 +76,12 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
         "Read the events after the head you know, then append with the new one.",
         {"head": _number("Seq of the last event in the log.")},
     ),
+    "erasure-count-conflict": ProblemText(
+        "The erasure would erase another number of sessions than `expected` says, or many and `expected` is missing. "
+        "Nothing was erased.",
+        "Get a preview of the same conditions, look at what it finds, and repeat its `sessions` as `expected`.",
+        {"sessions": _number("Number of sessions that would be erased, as in the preview.")},
+    ),
     "idempotency-conflict": ProblemText(
         "The idempotency key, or the id of an event, was used before with other content.",
         "Repeat a request exactly as it was, or use a new key or id.",

@@ -13,10 +13,11 @@ from uuid import UUID
 
 import structlog
 
-from app.core.errors import IdempotencyConflict, InvalidRequest, NotFound
+from app.core.errors import ErasureCountConflict, IdempotencyConflict, NotFound
 from app.core.lexicon.times import parse_time
 from app.core.log.events import Json
 from app.core.log.lines import session_of
+from app.core.log.metadata import check_names_values
 from app.services.ids import new_id
 from app.services.sessions import check_metadata
 from app.store import erasure, erasures, sessions, work_counts
@@ -30,17 +31,23 @@ from app.store.work_counts import WorkDone
 PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
 """The most matching sessions that one dry run looks at."""
+UNEXPECTED_MAX: Final = 100
+"""An erasure of more sessions has to name the number of them that its preview gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
-    """Which sessions are to go: all of these conditions hold. `forks`: with forks for which they do not."""
+    """Which sessions are to go: all of these conditions hold. `forks`: with forks for which they do not.
+
+    `expected` is how many that are, by the preview.
+    """
 
     metadata: Mapping[str, Json]
     model: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     forks: bool = False
+    expected: int | None = None
 
     @property
     def text(self) -> str:
@@ -125,9 +132,13 @@ class Erasures:
     ) -> tuple[ErasureState, bool]:
         """Begin an erasure; return it and True, or the one begun under this idempotency `key` and False.
 
-        Raises InvalidRequest, or IdempotencyConflict for another request under that key.
+        Raises InvalidRequest, ErasureCountConflict if it would erase another number of sessions than expected, or
+        IdempotencyConflict for another request under that key.
         """
         _check(asked)
+        known = None if key is None else await erasures.under_key(self._database, tenant_id, key)
+        if known is None:
+            await self._check_expected(tenant_id, asked)
         async with self._database.transaction() as tx:
             row, new = await erasures.add(
                 tx, tenant_id, new_id(), key_id=key_id, key=key, text=asked.text, forks=asked.forks
@@ -137,6 +148,11 @@ class Erasures:
         if (row.filter_sha256, row.forks) != (erasures.filter_sha256(asked.text), asked.forks):
             raise IdempotencyConflict("this Idempotency-Key was used with another request", key=key)
         return await self._state(row), new
+
+    async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:
+        found = await self.preview(tenant_id, asked, 1)
+        if found.sessions != asked.expected and (asked.expected is not None or found.sessions > UNEXPECTED_MAX):
+            raise ErasureCountConflict(found.sessions, asked.expected, more=found.more)
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
         """Return an erasure. Raises NotFound."""
@@ -211,17 +227,16 @@ class Erasures:
 
 
 def _check(asked: ErasureAsked) -> None:
-    if not asked.metadata:
-        raise InvalidRequest("metadata must name at least one field", field="metadata")
     check_metadata(asked.metadata)
+    check_names_values(asked.metadata)
 
 
 def _filter(asked: ErasureAsked, made_before: datetime | None = None) -> SessionFilter:
     until = min((one for one in (asked.until, made_before) if one is not None), default=None)
-    return SessionFilter(since=asked.since, until=until, model=asked.model, metadata=asked.metadata)
+    return SessionFilter(since=asked.since, until=until, model=asked.model, metadata=asked.metadata, exact=True)
 
 
 def _read(text: str, *, forks: bool) -> ErasureAsked:
     given = json.loads(text)
     moments = {name: parse_time(given[name]) for name in ("since", "until") if name in given}
-    return ErasureAsked(given["metadata"], given.get("model"), forks=forks, **moments)
+    return ErasureAsked(given["metadata"], given.get("model"), moments.get("since"), moments.get("until"), forks)

@@ -45,6 +45,10 @@ def _row(row: asyncpg.Record) -> ErasureRow:
 
 def filter_sha256(text: str) -> bytes:
     """Return the hash of a filter's text that a receipt has."""
+    return _hashed(text)
+
+
+def _hashed(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -60,7 +64,6 @@ async def add(
 ) -> tuple[ErasureRow, bool]:
     """Store an erasure by the `text` of its filter; return it and True, or the one that was stored under this
     idempotency `key` before and False."""
-    hashed = None if key is None else hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     row = await tx.fetchrow(
         "INSERT INTO erasures (tenant_id, id, key_id, idempotency_sha256, filter, filter_sha256, forks) "
         "VALUES (:tenant_id, :id, :key_id, :hashed, :filter, :filter_sha256, :forks) "
@@ -68,21 +71,27 @@ async def add(
         tenant_id=tenant_id,
         id=id,
         key_id=key_id,
-        hashed=hashed,
+        hashed=None if key is None else _hashed(key),
         filter=text,
         filter_sha256=filter_sha256(text),
         forks=forks,
     )
     if row is not None:
         return _row(row), True
-    row = await tx.fetchrow(
+    stored = None if key is None else await under_key(tx, tenant_id, key)
+    if stored is None:
+        raise RuntimeError("an erasure was neither stored nor there already")
+    return stored, False
+
+
+async def under_key(reader: Connection | Database, tenant_id: UUID, key: str) -> ErasureRow | None:
+    """Return the erasure that was stored under an idempotency key; None if there is none."""
+    row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
         tenant_id=tenant_id,
-        hashed=hashed,
+        hashed=_hashed(key),
     )
-    if row is None:
-        raise RuntimeError("an erasure was neither stored nor there already")
-    return _row(row), False
+    return None if row is None else _row(row)
 
 
 async def find(database: Database, tenant_id: UUID, id: UUID) -> ErasureRow | None:
@@ -151,21 +160,29 @@ async def note(tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UU
     )
 
 
+_FILTERED: Final = (
+    "SELECT s.session_id, s.external_id, s.line, s.model, s.metadata FROM sessions s "
+    "WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id"
+)
+
+
 async def matching(
     reader: Connection | Database, tenant_id: UUID, names: Collection[str], asked: SessionFilter
 ) -> set[str]:
     """Return those of some sessions for which the conditions hold."""
     sql, values = conditions(asked, None)
     more, others = scanned(asked, None)
-    rows = await reader.fetch(
-        "SELECT s.external_id FROM sessions s WHERE s.session_id = ANY(:keys::uuid[]) AND s.tenant_id = :tenant_id "
-        f"AND {sql}{more}",
-        keys=[session_key(tenant_id, name) for name in names],
-        tenant_id=tenant_id,
-        **values,
-        **others,
-    )
-    return {row["external_id"] for row in rows}
+    keys = [session_key(tenant_id, name) for name in names]
+    found = await reader.fetch(f"{_FILTERED} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
+    lines = [session_key(tenant_id, row["line"]) for row in found if row["line"] is not None]
+    current = await reader.fetch(_FILTERED, keys=lines, tenant_id=tenant_id) if lines else []
+    by_key = {row["session_id"]: row for row in current}
+
+    def holds(row: asyncpg.Record) -> bool:
+        now = row if row["line"] is None else by_key.get(session_key(tenant_id, row["line"]), row)
+        return asked.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
+
+    return {row["external_id"] for row in found if holds(row)}
 
 
 async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> ErasureRow | None:

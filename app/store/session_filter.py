@@ -9,6 +9,7 @@ from uuid import UUID
 
 from app.core.log.events import Json, canonical_json
 from app.core.log.lines import row_name
+from app.core.log.metadata import has_values
 
 SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
@@ -23,7 +24,8 @@ _FIRST: Final = UUID(int=0)
 class SessionFilter:
     """Conditions that all must hold; None is no condition. `since` and `until` are on the time of creation.
 
-    `metadata` holds fields that a session's metadata has with these values, at any depth.
+    `metadata` holds fields that a session's metadata has with these values, at any depth; lists in it are equal if
+    `exact`, and else have all of these items.
     """
 
     parent: str | None = None
@@ -32,11 +34,18 @@ class SessionFilter:
     until: datetime | None = None
     model: str | None = None
     metadata: Mapping[str, Json] = field(default_factory=dict)
+    exact: bool = False
 
     @property
     def scans(self) -> bool:
         """Whether sessions are passed over that an index cannot tell apart."""
         return self.model is not None or bool(self.metadata)
+
+    def holds(self, model: str | None, *metadata: Mapping[str, Json]) -> bool:
+        """Whether the conditions on model and metadata hold, the latter for any of a session's rows."""
+        return (self.model is None or model == self.model) and any(
+            has_values(one, self.metadata, exact=self.exact) for one in metadata
+        )
 
 
 def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
@@ -60,17 +69,21 @@ def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str
 
 
 def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
-    """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters."""
+    """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
+
+    It finds every session for which they hold, and more: `SessionFilter.holds` decides. The row of a session's name
+    tells nothing of one whose current line is another row, which may lie in another shard.
+    """
     sql, values = "", dict[str, object]()
     if floor is not None:
         values |= {"floor_at": floor[0], "floor_id": floor[1]}
         sql += " AND (s.created_at, s.session_id) >= (:floor_at, :floor_id)"
     if asked.model is not None:
         values["model"] = asked.model
-        sql += " AND s.model = :model"
+        sql += " AND (s.line IS NOT NULL OR s.model = :model)"
     if asked.metadata:
         values["metadata"] = canonical_json(asked.metadata)
-        sql += " AND s.metadata::jsonb @> :metadata::jsonb"
+        sql += " AND (s.line IS NOT NULL OR s.metadata::jsonb @> :metadata::jsonb)"
     return sql, values
 
 

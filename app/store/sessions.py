@@ -175,8 +175,12 @@ async def page(
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
     sql, values = listing(tenant_id, limit, after, asked, floor, distributed=await database.distributed())
-    rows = [_row(row) for row in await database.fetch(sql, **values)]
-    return await _as_they_are(database, tenant_id, rows), floor if len(rows) < limit else None
+    own = [_row(row) for row in await database.fetch(sql, **values)]
+    pairs = zip(own, await _as_they_are(database, tenant_id, own), strict=True)
+    rows = [now for named, now in pairs if asked.holds(now.model, now.metadata, named.metadata)]
+    if len(rows) < len(own) == limit:
+        return rows, (own[-1].created_at, own[-1].session_id)
+    return rows, floor if len(own) < limit else None
 
 
 async def _as_they_are(database: Database, tenant_id: UUID, rows: list[SessionRow]) -> list[SessionRow]:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app import wiring
-from app.services.erasures import Erasures
+from app.services.erasures import UNEXPECTED_MAX, Erasures
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.settings import Settings
 from app.store import erasure, erasures
@@ -298,7 +298,13 @@ async def test_workers_at_once_erase_each_session_once(client: httpx.AsyncClient
         {},
         {"metadata": {}},
         {"metadata": []},
+        {"metadata": {"a": {}}},
+        {"metadata": {"a": []}},
+        {"metadata": {"a": None}},
+        {"metadata": {"a": [None], "b": {"c": None}}},
+        {"metadata": {"a": 1, "b": {"c": [{}]}}},
         {"metadata": {"a": "\x00"}},
+        {"metadata": {"a": 1}, "expected": "1"},
         {"metadata": {"a": 1}, "forks": "some"},
         {"metadata": {"a": 1}, "since": "yesterday"},
         {"metadata": {"a": 1}, "prefix": "a"},
@@ -328,3 +334,90 @@ async def test_erasures_are_listed_and_each_is_its_tenants(
         assert (await theirs.get("/v1/erasures")).json()["items"] == []
         for path in ("", "/sessions"):
             assert (await theirs.get(f"/v1/erasures/{begun[0]['id']}{path}")).status_code == 404
+
+
+async def test_only_sessions_with_exactly_the_named_values_are_found(client: httpx.AsyncClient) -> None:
+    for name, metadata in {
+        "ann": {"user": {"id": 5, "team": "x"}, "tags": ["a", "b"]},
+        "bob": {"user": {"id": 6, "team": "x"}, "tags": ["a"]},
+        "true": {"user": {"id": True}, "tags": ["a", {"b": 1}]},
+        "text": {"user": "5"},
+    }.items():
+        assert (await client.put(f"/v1/sessions/{name}", json={"metadata": metadata})).status_code == 201
+    for metadata, found in (
+        ({"user": {"id": 5}}, {"ann"}),
+        ({"user": {"id": 5.0}}, {"ann"}),
+        ({"user": {"team": "x"}}, {"ann", "bob"}),
+        ({"user": {"team": "x", "id": None}}, set()),
+        ({"user": {"id": True}}, {"true"}),
+        ({"user": "5"}, {"text"}),
+        ({"tags": ["a"]}, {"bob"}),
+        ({"tags": ["b", "a"]}, set()),
+        ({"tags": ["a", {"b": 1}]}, {"true"}),
+    ):
+        told = (await client.post("/v1/erasures:preview", json={"metadata": metadata})).json()
+        assert ({one["id"] for one in told["items"]}, told["sessions"]) == (found, len(found)), metadata
+    listed = await client.get("/v1/sessions", params={"metadata": '{"tags": ["a"]}'})
+    assert {one["id"] for one in listed.json()["items"]} == {"ann", "bob", "true"}
+
+
+async def test_many_sessions_are_erased_only_by_the_number_of_the_preview(
+    client: httpx.AsyncClient, application: Database
+) -> None:
+    puts = [client.put(f"/v1/sessions/s{number}", json=ANN) for number in range(UNEXPECTED_MAX)]
+    assert {answer.status_code for answer in await asyncio.gather(*puts)} == {201}
+    wrong = await client.post("/v1/erasures", json={**ANN, "expected": 1})
+    assert (wrong.status_code, wrong.json()["type"]) == (409, "/problems/erasure-count-conflict")
+    assert wrong.json()["sessions"] == UNEXPECTED_MAX
+    begun = await begin(client, ANN, key="few")  # not more than can go without a number
+    await client.put("/v1/sessions/more", json=ANN)
+    again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "few"})
+    assert (again.status_code, again.json()["id"]) == (200, begun["id"])
+    missing = await client.post("/v1/erasures", json=ANN)
+    assert (missing.status_code, missing.json()["sessions"]) == (409, UNEXPECTED_MAX + 1)
+    assert [one["id"] for one in (await client.get("/v1/erasures")).json()["items"]] == [begun["id"]]
+    told = (await client.post("/v1/erasures:preview", json=ANN)).json()["sessions"]
+    begun = await begin(client, {**ANN, "expected": told}, key="all")
+    await work(application, begun)
+    assert ((await receipt(client, begun))["sessions"], await named(client)) == (UNEXPECTED_MAX + 1, set())
+    again = await client.post("/v1/erasures", json={**ANN, "expected": told}, headers={"Idempotency-Key": "all"})
+    assert (again.status_code, again.json()["state"]) == (200, "done")  # although none is left to be counted
+
+
+@pytest.mark.parametrize("asked", ["metadata", "model"])
+async def test_a_session_is_found_by_what_its_current_line_has(
+    client: httpx.AsyncClient, application: Database, database: Database, asked: str
+) -> None:
+    """Also where only that line's row has it, as earlier versions stored what was put behind a rewind."""
+    for name in ("a", "b"):
+        await append(client, rounds(2), sid=name)
+        assert (await client.post(f"/v1/sessions/{name}/rewind", json={"to": 1})).status_code == 200
+    body: dict[str, Any] = {**ANN, "model": "gpt-5"}
+    assert (await client.put("/v1/sessions/a", json=body)).status_code == 200
+    await database.execute(
+        "UPDATE sessions SET metadata = '{}' WHERE session_id = :key", key=session_key(DEFAULT_TENANT, "a")
+    )
+    params = {"metadata": json.dumps(ANN["metadata"]), "model": "gpt-5"}
+    listed = await client.get("/v1/sessions", params={asked: params[asked]})
+    assert [one["id"] for one in listed.json()["items"]] == ["a"]
+    begun = await begin(client, {**ANN, asked: body[asked]})
+    await work(application, begun)
+    assert ((await receipt(client, begun))["sessions"], await named(client)) == (1, {"b"})
+
+
+async def test_pages_of_a_filtered_list_miss_nothing(client: httpx.AsyncClient) -> None:
+    """Sessions with further lines are looked at one by one, so that pages of them come shorter."""
+    for number in range(9):
+        await append(client, rounds(1), sid=f"s{number}")
+        assert (await client.post(f"/v1/sessions/s{number}/rewind", json={"to": 1})).status_code == 200
+        user = "ann" if number % 3 == 0 else "bob"
+        assert (await client.put(f"/v1/sessions/s{number}", json={"metadata": {"user": user}})).status_code == 200
+    found: list[str] = []
+    params: dict[str, Any] = {"metadata": json.dumps(ANN["metadata"]), "limit": 1}
+    while True:
+        page = (await client.get("/v1/sessions", params=params)).json()
+        found += [one["id"] for one in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert found == ["s6", "s3", "s0"]

@@ -1,6 +1,7 @@
 """Erasures of all sessions that a filter finds: begin one, preview it, read its receipt."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -12,7 +13,14 @@ from app.api.body import BodyRoute
 from app.api.documents import problems
 from app.api.once import Key
 from app.api.routes.sessions import Cursor, Limit
-from app.api.schemas.erasures import ErasedSessionPage, ErasureIn, ErasureOut, ErasurePage, ErasurePreview
+from app.api.schemas.erasures import (
+    ErasedSessionPage,
+    ErasureIn,
+    ErasureOut,
+    ErasurePage,
+    ErasurePreview,
+    NewErasureIn,
+)
 from app.api.service import service
 from app.services.erasures import ErasureAsked, Erasures, ErasureState
 
@@ -28,10 +36,10 @@ ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
     operation_id="create_erasure",
     status_code=202,
     response_model=ErasureOut,
-    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict")},
+    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict", "erasure-count-conflict")},
 )
 async def create_erasure(
-    body: ErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
+    body: NewErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
 ) -> Mapping[str, Any]:
     """Erase all sessions for which the conditions hold, with everything derived from them. This cannot be undone.
 
@@ -39,7 +47,7 @@ async def create_erasure(
     created after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure
     as it stands (200).
     """
-    state, new = await erasures.create(who.tenant_id, _asked(body), who.key_id, key)
+    state, new = await erasures.create(who.tenant_id, replace(_asked(body), expected=body.expected), who.key_id, key)
     response.status_code = 202 if new else 200
     return _out(state)
 

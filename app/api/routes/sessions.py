@@ -101,7 +101,8 @@ async def list_sessions(
         Query(
             max_length=4096,
             description='JSON object: return only sessions whose `metadata` has all of its fields, such as `{"user": '
-            '"ann"}`; objects within it are compared in the same way.',
+            '"ann"}`; objects within it are compared in the same way, lists have to hold all of its items, so that '
+            '`{"user": {}}` finds every session whose user is an object. The conditions of an erasure are stricter.',
         ),
     ] = None,
 ) -> Mapping[str, Any]:

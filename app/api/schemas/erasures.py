@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import Closed, CreatedAt, Id, Moment, NextCursor, SessionName
+from app.services.erasures import UNEXPECTED_MAX
 
 FORKS = (
     "What to do with a session that has forks for which the conditions do not hold, and which share its events: `keep` "
@@ -20,12 +21,24 @@ class ErasureIn(Closed):
 
     metadata: dict[str, Any] = Field(
         min_length=1,
-        description="Fields that a session's `metadata` has with these values, at any depth; at least one.",
+        description="Fields that a session's `metadata` has with exactly these values; fields of an object in it are "
+        "compared one by one, lists as a whole. At least one value that is not null; no empty object or list.",
     )
     model: str | None = Field(None, min_length=1, max_length=256, description="Name of the sessions' model.")
     since: Moment | None = Field(None, description="Earliest time of the sessions' creation, inclusive.")
     until: Moment | None = Field(None, description="Latest time of the sessions' creation, exclusive.")
     forks: Literal["keep", "erase"] = Field("keep", description=FORKS)
+
+
+class NewErasureIn(ErasureIn):
+    """The sessions to erase, and how many they are."""
+
+    expected: int | None = Field(
+        None,
+        ge=0,
+        description="Number of sessions that would be erased, as `sessions` of the preview. Required for more than "
+        f"{UNEXPECTED_MAX}; the error `erasure-count-conflict` says the number if it is another one.",
+    )
 
 
 class MatchingOut(BaseModel):

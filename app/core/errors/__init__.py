@@ -11,6 +11,7 @@
       Conflict              the request conflicts with the current state
         HeadConflict        the log has another head than expected
         IdempotencyConflict a key or event id was used with other content
+        ErasureCountConflict an erasure would erase another number of sessions
         Moved               the session's name means another line by now
       CannotFit             no valid context fits the target
       NothingToSend         the session holds no conversation yet
@@ -102,6 +103,18 @@ class HeadConflict(Conflict):
 
 class IdempotencyConflict(Conflict):
     """An idempotency key or an event id was already used with other content."""
+
+
+class ErasureCountConflict(Conflict):
+    """An erasure would erase another number of sessions than it expects; field: the actual number of `sessions`."""
+
+    def __init__(self, sessions: int, expected: int | None, *, more: bool) -> None:
+        asked = "names no expected number" if expected is None else f"expects {expected}"
+        least = "at least " if more else ""
+        super().__init__(
+            f"this would erase {least}{sessions} sessions, but the request {asked}; nothing was erased",
+            sessions=sessions,
+        )
 
 
 class Moved(Conflict):

@@ -160,6 +160,17 @@ class IdempotencyConflictError(ConflictError):
     slug_of = "idempotency-conflict"
 
 
+class ErasureCountConflictError(ConflictError):
+    """The erasure would erase another number of sessions than `expected`. Nothing was erased."""
+
+    slug_of = "erasure-count-conflict"
+
+    @property
+    def sessions(self) -> int:
+        """The number of sessions that would be erased."""
+        return int(self.problem["sessions"])
+
+
 class TooManySessionsError(ConflictError):
     """The tenant may have no more sessions."""
 

@@ -50,10 +50,21 @@ def create_erasure(
     since: str | datetime | None = None,
     until: str | datetime | None = None,
     forks: Forks | None = None,
+    expected: int | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ErasureOut]:
-    """Erase all sessions for which the conditions hold; a worker does it. This cannot be undone."""
-    body = {"metadata": metadata, "model": model, "since": since, "until": until, "forks": forks}
+    """Erase all sessions for which the conditions hold; a worker does it. This cannot be undone.
+
+    More than 100 are erased only if `expected` is the preview's number of `sessions`.
+    """
+    body = {
+        "metadata": metadata,
+        "model": model,
+        "since": since,
+        "until": until,
+        "forks": forks,
+        "expected": expected,
+    }
     return Request("POST", path("erasures"), ErasureOut, body=body, idempotency_key=idempotency_key)
 
 
