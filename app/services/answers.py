@@ -9,9 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import asyncpg
-
-from app.core.errors import Conflict
+from app.core.errors import Conflict, SessionGone
 from app.core.log.events import Json
 from app.store import answers
 from app.store.answers import AnsweredBefore, KeyClaim
@@ -68,7 +66,7 @@ class Answers:
                 await answers.store_claimed(tx, claim, answer)
         except AnsweredBefore:
             return await self.before(claim) or answer
-        except asyncpg.ForeignKeyViolationError:  # the session has been erased
+        except SessionGone:
             pass
         return answer
 

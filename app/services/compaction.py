@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 
 from app.core.cover.summaries import Spanning, contiguous
-from app.core.errors import StoreUnavailable
+from app.core.errors import SessionGone, StoreUnavailable
 from app.core.log.events import Json
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
@@ -102,7 +102,7 @@ class Compaction:
         run = _Run([one.id for one in waiting], tuple(one.wanted for one in waiting if one.wanted))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
-        except (PutOff, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except (PutOff, SessionGone, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             raise  # to be tried again, by this worker or another
         except Exception as error:  # a fault of ours must not be tried for ever
             structlog.get_logger().exception("compaction failed")

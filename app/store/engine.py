@@ -20,7 +20,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from app import tracing
-from app.core.errors import StoreUnavailable
+from app.core.errors import SessionGone, StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
 from app.store.driver import Driver, Remembering, is_distributed, json_as_text, keep, setting
 from app.store.statements import given
@@ -161,7 +161,7 @@ async def _retried(once: Callable[[], Awaitable[Result]]) -> Result:
 
 
 class Database:
-    """The pool; raises StoreUnavailable for whatever a retry may cure, asyncpg's own errors otherwise.
+    """The pool; raises StoreUnavailable for what a retry may cure, SessionGone, and asyncpg's own errors otherwise.
 
     Connections are made when they are first needed, so a database that is down does not keep a server from starting.
     They act as `role`; None: as the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is
@@ -381,7 +381,9 @@ class Database:
         self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
-        """Raise StoreUnavailable for an error that a retry may cure."""
+        """Raise StoreUnavailable for an error that a retry may cure, SessionGone for a session that is gone."""
+        if isinstance(error, asyncpg.ForeignKeyViolationError) and "session_id_fkey" in (error.constraint_name or ""):
+            raise SessionGone("the session has been erased") from error
         if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
             raise _GaveWay("the database let another transaction go first") from error
         if isinstance(error, _TOO_LONG):

@@ -14,7 +14,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
-from app.core.errors import ContentsErased, StoreUnavailable
+from app.core.errors import ContentsErased, SessionGone, StoreUnavailable
 from app.services import layers
 from app.services.compaction import Compaction
 from app.services.indexing import Indexing
@@ -179,7 +179,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
             async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
                 await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
-        except ContentsErased:
+        except (ContentsErased, SessionGone):
             return
         except PutOff as error:
             raise _retry(job, error.delay, error.detail) from error

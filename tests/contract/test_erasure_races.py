@@ -6,10 +6,36 @@ from typing import Any
 import httpx
 import pytest
 
-from app.store.engine import Database
+from app.services.tenants import DEFAULT_TENANT
+from app.store import erasure
+from app.store.engine import Database, acting_for
 from tests.contract.test_context import append, rounds
+from tests.support.waiting import waiting
 
 SESSIONS = 40
+SECONDS_MAX = 20
+MESSAGES = {"format": "openai", "messages": [{"role": "user", "content": "go"}]}
+REQUESTS: list[tuple[str, str, Any]] = [
+    ("PUT", "", {"metadata": {"user": "ann"}}),
+    ("POST", "/events", {"events": [{"type": "user.message", "content": "go"}]}),
+    ("POST", "/messages", MESSAGES),
+    ("POST", "/context", {"view": "new"}),
+    ("POST", "/context", {"messages": MESSAGES["messages"]}),
+    ("POST", "/context:preview", {}),
+    ("POST", "/compactions", {}),
+    ("POST", "/compactions", {"wait_ms": 100}),
+    ("POST", "/compactions/{run}:retry", None),
+    ("POST", "/calls/{call}/outcome", {"usage": {"input_tokens": 10}}),
+    ("POST", "/recall", {"query": "question"}),
+    ("PATCH", "/visibility", {"hide": [{"seq": 2}]}),
+    ("PUT", "/layers/sources", {"content": "text"}),
+    ("DELETE", "/layers/sources", None),
+    ("POST", "/turns/end", {}),
+    ("POST", "/rewind", {"to": 1}),
+    ("POST", "/fork", {"id": "f"}),
+    ("DELETE", "/events/1", None),
+    ("DELETE", "", None),
+]
 INJECTED = {"injections": [{"name": "secret", "content": "only for this call"}]}
 
 
@@ -56,3 +82,32 @@ async def erased_in_use(client: httpx.AsyncClient, name: str, number: int) -> li
         erasing(),
     )
     return found
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
+async def test_a_request_that_meets_an_erasure_is_answered(
+    client: httpx.AsyncClient,
+    application: Database,
+    database: Database,
+    method: str,
+    path: str,
+    body: Any,
+    key: str | None,
+) -> None:
+    """The session is there when the request begins, and gone when it comes to write."""
+    await append(client, rounds(1))
+    call = (await client.post("/v1/sessions/s/context", json={})).json()["call_id"]
+    run = (await client.post("/v1/sessions/s/compactions", json={})).json()["id"]
+    url = "/v1/sessions/s" + path.format(call=call, run=run)
+    headers = {} if key is None else {"Idempotency-Key": key}
+    with acting_for(DEFAULT_TENANT):
+        async with application.transaction() as tx:
+            names = await erasure.family(tx, DEFAULT_TENANT, "s", lines=True)
+            await erasure.delete(tx, DEFAULT_TENANT, names)
+            asking = asyncio.create_task(client.request(method, url, json=body, headers=headers))
+            async with asyncio.timeout(SECONDS_MAX):
+                while not asking.done() and not await waiting(database):
+                    pass
+    answer = await asking
+    assert answer.status_code in (200, 201, 202, 204, 404, 409), answer.text

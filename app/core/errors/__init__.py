@@ -8,6 +8,7 @@
         UnknownCall         a tool result names no open call
         DuplicateCall       a tool call has the id of one that is still open
       NotFound              the tenant has nothing by that name
+        SessionGone         the session was erased during the request
       Conflict              the request conflicts with the current state
         HeadConflict        the log has another head than expected
         IdempotencyConflict a key or event id was used with other content
@@ -88,6 +89,10 @@ class DuplicateCall(InvalidRequest):
 
 class NotFound(ContextError):
     """The tenant has nothing by the name that the request gives."""
+
+
+class SessionGone(NotFound):
+    """The session was erased while the request was processed."""
 
 
 class Conflict(ContextError):
