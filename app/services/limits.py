@@ -15,9 +15,11 @@ from app.store.engine import Connection
 BURST_SECONDS: Final = 10
 """How many seconds' worth of events an idle tenant may append at once; at least one whole batch."""
 TENANTS_REMEMBERED_MAX: Final = 10_000
+NEAR: Final = 1_000
+"""With no more sessions than this left, they are counted whenever one is created."""
 SHARE: Final = 16
-"""Before a process counts again it admits the remaining sessions divided by this: so many processes together stay
-within the limit."""
+"""With more left, a process admits the number above NEAR divided by this before it counts again: so many processes
+together stay within the limit."""
 FULL: Final = -1
 """Instead of how many may be admitted: none, which is believed as long, so that repeated refusals cost no counting."""
 COUNTED_SECONDS: Final = 1.0
@@ -54,8 +56,8 @@ class EventRates:
 class SessionQuota:
     """The limit on a tenant's sessions; `most` 0: no limit.
 
-    Sessions are counted when one is created, but no more than once a second as long as that leaves enough room. Those
-    that several processes create within COUNTED_SECONDS may exceed the limit, by a SHARE of what each has found left.
+    Near the limit sessions are counted when one is created, by one transaction at a time; far from it once in
+    COUNTED_SECONDS. The limit is exceeded only if more than NEAR sessions are created within that time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +76,7 @@ class SessionQuota:
             made = await sessions.count(tx, tenant_id, self._most + 1)
             if len(self._counted) >= TENANTS_REMEMBERED_MAX:
                 self._counted.clear()
-            until, left = now + COUNTED_SECONDS, FULL if made > self._most else (self._most - made) // SHARE + 1
+            until, left = now + COUNTED_SECONDS, _allowance(self._most - made)
         self._counted[tenant_id] = until, max(left - 1, FULL)
         if left == FULL:
             raise TooManySessions(f"this tenant may have {self._most} sessions; erase some", limit=self._most)
@@ -83,3 +85,8 @@ class SessionQuota:
         """Note that a session of the tenant was erased."""
         if self._counted.get(tenant_id, (0.0, 0))[1] == FULL:
             del self._counted[tenant_id]
+
+
+def _allowance(left: int) -> int:
+    """The number of sessions that may be admitted, the one just counted included, before they are counted again."""
+    return FULL if left < 0 else 1 + max(0, left - NEAR) // SHARE

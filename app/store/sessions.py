@@ -147,9 +147,13 @@ async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUI
     return {row["session_id"]: row["external_id"] for row in rows}
 
 
-async def count(connection: Connection, tenant_id: UUID, most: int) -> int:
-    """Count a tenant's sessions, up to `most`, each with all of its lines as one."""
-    row = await connection.fetchrow(
+async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
+    """Count a tenant's sessions, up to `most`, each with all of its lines as one.
+
+    No other transaction counts them until this one ends, so that each sees what the ones before it have created.
+    """
+    await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))", key=f"sessions of {tenant_id}")
+    row = await tx.fetchrow(
         "SELECT count(*) AS n FROM (SELECT 1 AS one FROM sessions "
         "WHERE tenant_id = :tenant_id AND root IS NULL LIMIT :limit) s",
         tenant_id=tenant_id,

@@ -13,7 +13,7 @@ from app.core.errors import TooManyEvents, TooManySessions
 from app.services.limits import BURST_SECONDS, COUNTED_SECONDS, EventRates, SessionQuota
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
-from app.store import sessions
+from app.store import erasure, sessions
 from app.store.engine import Database, acting_for
 from tests.conftest import serving
 from tests.support.openapi import document
@@ -242,7 +242,9 @@ async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str
         assert len(listed.json()["items"]) == 60
 
 
-async def test_what_other_processes_made_counts_within_a_second(application: Database) -> None:
+async def test_what_other_processes_made_counts_at_once_and_what_they_erased_within_a_second(
+    application: Database,
+) -> None:
     now = 0.0
     one, other = (SessionQuota(64, lambda: now) for _ in range(2))
 
@@ -255,10 +257,47 @@ async def test_what_other_processes_made_counts_within_a_second(application: Dat
         await make(one, "first")
         for number in range(63):
             await make(other, f"s{number}")
-        now = COUNTED_SECONDS
         for quota in (one, other):
             with pytest.raises(TooManySessions):
                 await make(quota, "one more")
+        await sessions_erased(application, "first")
+        with pytest.raises(TooManySessions):
+            await make(one, "one more")
+        now = COUNTED_SECONDS
+        await make(one, "one more")
+
+
+async def sessions_erased(application: Database, name: str) -> None:
+    """Erase a session as another process does, of which no quota here hears."""
+    assert await erasure.erase(application, DEFAULT_TENANT, name)
+
+
+@pytest.mark.parametrize("way", ["put", "events", "fork", "context"])
+async def test_concurrent_requests_never_exceed_the_limit_of_sessions(database_url: str, way: str) -> None:
+    most, asked = 10, 40
+    async with (
+        served(database_url, tenant_sessions_max=most) as (_, http),
+        served(database_url, tenant_sessions_max=most) as (_, beside),
+    ):
+        assert (await http.post("/v1/sessions/first/events", json=events(1))).status_code == 201
+
+        async def create(number: int) -> int:
+            client, name = (http, beside)[number % 2], f"s{number}"
+            if way == "put":
+                answer = await client.put(f"/v1/sessions/{name}", json={})
+            elif way == "events":
+                answer = await client.post(f"/v1/sessions/{name}/events", json=events(1))
+            elif way == "fork":
+                answer = await client.post("/v1/sessions/first/fork", json={"id": name})
+            else:
+                said = {"messages": [{"role": "user", "content": "go"}]}
+                answer = await client.post(f"/v1/sessions/{name}/context", json=said)
+            return answer.status_code
+
+        statuses = await asyncio.gather(*map(create, range(asked)))
+        assert sum(status in (200, 201) for status in statuses) == most - 1
+        assert statuses.count(409) == asked - most + 1
+        assert len((await http.get("/v1/sessions", params={"limit": 1000})).json()["items"]) == most
 
 
 def test_refusals_are_documented_for_every_operation_that_gives_them() -> None:
