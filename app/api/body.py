@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import math
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -68,6 +69,8 @@ class BodyRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
+        if path.endswith("_id}"):  # ids hold no colon: one leads to a verb, as in `{compaction_id}:retry`
+            self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
         if list(inspect.signature(endpoint).parameters) == ["request"]:
             self.app = _called(endpoint)
 

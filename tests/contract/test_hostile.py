@@ -2,13 +2,16 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.contract.test_context import rounds
+from tests.support.openapi import document
 
+DOCUMENT = json.loads(document())
 JSON = {"Content-Type": "application/json"}
 CALL = "019373a1-0000-7000-8000-000000000000"
 WHEN = "2026-01-01T00:00:00"
@@ -262,10 +265,20 @@ class TestMethods:
             ("/v1/sessions/s/events/1", "DELETE, GET"),
             ("/healthz", "GET"),
             ("/mcp", "POST"),
+            (f"/v1/sessions/s/compactions/{CALL}", "GET"),
         ):
             answer = await client.request("OPTIONS", path)
             assert (answer.status_code, answer.headers.get("allow")) == (405, allowed)
             assert answer.json()["type"] == "/problems/method-not-allowed"
+
+    @pytest.mark.parametrize("path", [path for path in DOCUMENT["paths"] if ":" in path])
+    async def test_verbs_have_no_other_methods(self, client: httpx.AsyncClient, path: str) -> None:
+        allowed = ", ".join(sorted(method.upper() for method in DOCUMENT["paths"][path]))
+        place = re.sub(r"\{\w+\}", CALL, path)
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT"):
+            if method not in allowed:
+                answer = await client.request(method, place)
+                assert (answer.status_code, answer.headers.get("allow")) == (405, allowed), (method, place)
 
     async def test_nothing_leads_where_the_callers_host_says(self, client: httpx.AsyncClient) -> None:
         for path in ("/v1/sessions/", "/v1/sessions/s/events/", "/healthz/", "/mcp/"):
