@@ -53,7 +53,7 @@ class Options:
 
     def request(self, asked: Request[Any]) -> dict[str, Any]:
         """The arguments of httpx for a request; each of its attempts is sent with the same ones."""
-        headers = {"User-Agent": f"palimpsest-client/{VERSION}", **self.headers}
+        headers = {"User-Agent": f"palimpsest-context-client/{VERSION}", **self.headers}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         if asked.method == "POST":
