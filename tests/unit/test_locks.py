@@ -1,0 +1,27 @@
+"""The lock files agree: a server's environment, once extended by the tools of development, is still the pinned one."""
+
+import re
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+
+
+def pins(name: str) -> set[str]:
+    """The pinned versions of a lock file, with their markers."""
+    text = (REQUIREMENTS / f"{name}.lock").read_text(encoding="utf-8")
+    return set(re.findall(r"^([\w.\[\]-]+==[^\\\n]*?)\s*\\?$", text, re.MULTILINE))
+
+
+def test_the_development_environment_extends_that_of_a_server() -> None:
+    assert len(pins("runtime")) > 50
+    assert {pin.split(" ;")[0] for pin in pins("runtime")} <= {pin.split(" ;")[0] for pin in pins("dev")}
+
+
+def test_the_package_is_built_with_one_version() -> None:
+    assert len(pins("build")) == 1
+    assert pins("build") <= pins("dev")
+
+
+def test_a_server_needs_no_tools_of_development() -> None:
+    names = {pin.split("==")[0] for pin in pins("runtime")}
+    assert not names & {"pytest", "mypy", "ruff", "hypothesis", "httpx", "setuptools", "kubernetes-validate"}
