@@ -1,10 +1,10 @@
-"""Write the tables that pages repeat from the code: the knobs in docs/policies.md and the settings in README.md."""
+"""Write the tables that pages repeat from the code: knobs in docs/policies.md, settings in docs/settings.md."""
 
 import re
 from pathlib import Path
 
+from app import settings_report
 from app.core.policy.policy import knob_table
-from app.settings import settings_table
 
 ROOT = Path(__file__).parent.parent
 
@@ -21,4 +21,4 @@ def write(page: Path, name: str, table: str) -> None:
 
 if __name__ == "__main__":
     write(ROOT / "docs" / "policies.md", "knobs", knob_table())
-    write(ROOT / "README.md", "settings", settings_table())
+    write(ROOT / "docs" / "settings.md", "settings", settings_report.table())

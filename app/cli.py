@@ -4,12 +4,13 @@ A command imports its own modules when it runs, so that the others start at once
 """
 
 import asyncio
+import json
 import sys
 from typing import Annotated
 
 import typer
 
-from app import commands, operator_commands
+from app import commands, operator_commands, settings_report
 from app import serve as serving
 from app.command_line import DatabaseUrl, DataDir, database_of, or_stop, require_url, run, settings_of
 from app.remote.stopping import stop
@@ -28,6 +29,11 @@ app.add_typer(vocabulary_app, name="vocabulary")
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
 Processes = Annotated[int | None, typer.Option(help="API processes, one for each core (PALIMPSEST_PROCESSES).")]
+
+
+def _given(**flags: object) -> frozenset[str]:
+    """The names of the settings that a flag sets."""
+    return frozenset(name for name, value in flags.items() if value is not None)
 
 
 def _version(asked: bool) -> None:
@@ -57,6 +63,8 @@ def serve(
     serving.stop_early()
     settings = settings_of(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
+    if settings.database_url is None:
+        serving.print_status(settings_report.data_place(settings, _given(data_dir=data_dir)))
     with database_of(settings) as (url, postgres), serving.shared_metrics(settings):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
         serving.make_ready(settings, api=True, worker=True)
@@ -144,6 +152,28 @@ def distribute(
 
     url = require_url(settings_of(database_url=database_url))
     run(distributed())
+
+
+@app.command()
+def config(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    processes: Processes = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of columns.")] = False,
+) -> None:
+    """Print every setting in force, with its value and where that comes from: flag, environment, file or default.
+
+    With the flags of serve, the settings are those that serve would have. Secrets are masked.
+    """
+    flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
+    found = settings_report.in_force(settings_of(**flags), _given(**flags))
+    if as_json:
+        typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
+        return
+    for line in settings_report.lines(found):
+        typer.echo(line)
 
 
 app.command()(commands.replay)

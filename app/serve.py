@@ -56,7 +56,7 @@ def stop_early() -> None:
     """Let a signal end the process with status 0, through every `finally`, until the server or the worker runs."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
-    _print_status("starting")
+    print_status("starting")
 
 
 def stop_undisturbed() -> None:
@@ -96,7 +96,7 @@ async def make_database_ready(
     if settings.database_url is None:
         await ready()
     else:
-        await database_wait.wait_for(ready, listener, _print_status)
+        await database_wait.wait_for(ready, listener, print_status)
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
@@ -330,7 +330,7 @@ async def _work(settings: Settings, database_url: str, *, quiet: bool) -> None:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop.set)
     if not quiet:
-        _print_status("working")
+        print_status("working")
     await run(database_url, stop, wiring.work(settings))
 
 
@@ -355,7 +355,7 @@ class ApiServer(uvicorn.Server):
         super().handle_exit(sig, frame)
         self._stopping.set()
         if not self._quiet:
-            _print_status("stopping")
+            print_status("stopping")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then print the address."""
@@ -363,8 +363,9 @@ class ApiServer(uvicorn.Server):
         if self.started and sockets and not self._quiet:
             host, port = sockets[0].getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            _print_status(f"serving on http://{shown}:{port}")
+            print_status(f"serving on http://{shown}:{port}")
 
 
-def _print_status(what: str) -> None:
-    print(f"palimpsest: {what}", flush=True)  # noqa: T201 - for whoever started the process
+def print_status(what: str) -> None:
+    """Print a line of the server's own for the person who started it."""
+    print(f"palimpsest: {what}", flush=True)  # noqa: T201 - a command's own output

@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     )
     tiktoken_cache_dir: Path = Field(
         Path(sys.prefix) / "share" / "palimpsest" / "tiktoken",
-        description="Folder of the tokenizer vocabularies. `make setup` puts them there.",
+        description="Folder of the tokenizer vocabularies. `make run` and `make setup` put them there.",
     )
     summarizer: Literal["extractive", "anthropic", "openai"] = Field(
         "extractive", description="Summarizer that writes summaries. `extractive` needs no model and no key."
@@ -348,16 +348,3 @@ def secret_settings() -> list[str]:
     """The names of the settings that may also be given as a file."""
     fields = Settings.model_fields.items()
     return [name for name, info in fields if name in HOLDING_SECRETS or SecretStr in get_args(info.annotation)]
-
-
-def settings_table() -> str:
-    """The settings as a Markdown table, for the README."""
-    rows = ["| variable | default | what |", "|---|---|---|"]
-    secrets = secret_settings()
-    for name, info in Settings.model_fields.items():
-        default = "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
-        if name == "tiktoken_cache_dir":
-            default = "in the virtual environment"
-        also = f" Or the name of a file that holds it, in `{variable(name)}_FILE`." if name in secrets else ""
-        rows.append(f"| `{variable(name)}` | {default} | {info.description}{also} |")
-    return "\n".join(rows)

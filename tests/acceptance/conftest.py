@@ -39,6 +39,8 @@ class Command:
         """Its base URL, as soon as it serves."""
         await self.said("starting")
         line = await self.line()
+        if line.startswith("palimpsest: data in "):
+            line = await self.line()
         found = ADDRESS.match(line)
         assert found, (line, await self.ended())
         return found[1]

@@ -1,6 +1,7 @@
 """The server as a process: it starts from nothing, refuses in one line, stops cleanly, survives being killed."""
 
 import asyncio
+import json
 import signal
 import socket
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from app.settings import Settings
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Commands
 from tests.support.clusters import free_port
@@ -35,6 +37,28 @@ async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Comman
     server.process.send_signal(number)
     assert await server.ended() == (0, [])
     assert commands.postmaster() is None
+
+
+async def test_the_start_names_the_data_folder(commands: Commands) -> None:
+    server = await commands.start("serve")
+    await server.said("starting")
+    await server.said(f"data in {commands.folder} (PALIMPSEST_DATA_DIR)")
+    assert (await server.line()).startswith("palimpsest: serving on ")
+    assert await server.stop() == (0, [])
+
+
+async def test_config_prints_what_a_server_with_these_flags_would_have(commands: Commands) -> None:
+    columns = await commands.start("config", "--port", "99", LOG_LEVEL="error")
+    rows = [(await columns.line()).split() for _ in Settings.model_fields]
+    assert await columns.ended() == (0, [])
+    assert ["PALIMPSEST_PORT", "99", "flag"] in rows
+    assert ["PALIMPSEST_LOG_LEVEL", "error", "environment"] in rows
+    assert ["PALIMPSEST_HOST", "127.0.0.1", "default"] in rows
+    typed = await commands.start_fresh("config", "--json", "--port", "99")
+    found = json.loads(await typed.line())
+    assert await typed.ended() == (0, [])
+    assert found["PALIMPSEST_PORT"] == {"value": 99, "origin": "flag"}
+    assert "PALIMPSEST_PORT " in await commands.refusal("config", PORT="seventy")
 
 
 @pytest.mark.slow

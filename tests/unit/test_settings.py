@@ -1,4 +1,4 @@
-"""Settings come from PALIMPSEST_* variables, and the README tells of every one."""
+"""Settings come from PALIMPSEST_* variables; their page lists every one, and `palimpsest config` prints them."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from app.settings import InvalidSetting, Settings, load, secret_settings, settings_table, variable
+from app.settings import InvalidSetting, Settings, load, secret_settings, variable
+from app.settings_report import MASK, data_place, in_force, lines, origin, table
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 NOBODYS_ID = 2_000_000_011
 
 
@@ -132,11 +133,11 @@ def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_says_what_it_is_for() -> None:
     for name, info in Settings.model_fields.items():
         assert info.description, name
-        assert f"| `PALIMPSEST_{name.upper()}` |" in settings_table()
+        assert f"| `PALIMPSEST_{name.upper()}` |" in table()
 
 
-def test_the_readme_has_the_table_of_settings() -> None:
-    assert settings_table() in README.read_text(encoding="utf-8"), "run `make tables`"
+def test_the_page_has_the_table_of_settings() -> None:
+    assert table() in PAGE.read_text(encoding="utf-8"), "run `make tables`"
 
 
 SECRETS = {
@@ -160,7 +161,7 @@ def test_every_secret_may_be_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
             only.setenv(f"{variable(name)}_FILE", str(file))
             read = getattr(load(), name)
             assert (read.get_secret_value() if isinstance(read, SecretStr) else read) == secret
-        assert f"`{variable(name)}_FILE`" in settings_table()
+        assert f"`{variable(name)}_FILE`" in table()
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -212,3 +213,49 @@ def test_the_password_may_stand_beside_the_addresses(url: str, read: str) -> Non
 def test_a_password_is_somebodys() -> None:
     with pytest.raises(InvalidSetting, match="PALIMPSEST_DATABASE_URL names no user"):
         load(database_password="secret", database_url="postgresql://h/d")
+
+
+def test_every_setting_in_force_has_its_value_and_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a-key-of-more-than-sixteen-bytes\n")
+    monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("PALIMPSEST_OPEN_HOSTS", "one, two")
+    monkeypatch.setenv("palimpsest_log_level", "error")
+    found = {one.variable: one for one in in_force(load(port=99), frozenset({"port"}))}
+    assert list(found) == [variable(name) for name in Settings.model_fields]
+    assert (found["PALIMPSEST_PORT"].value, found["PALIMPSEST_PORT"].origin) == (99, "flag")
+    assert (found["PALIMPSEST_HOST"].value, found["PALIMPSEST_HOST"].origin) == ("127.0.0.1", "default")
+    assert found["PALIMPSEST_API_KEY"].origin == f"file {tmp_path / 'key'}"
+    assert (found["PALIMPSEST_OPEN_HOSTS"].value, found["PALIMPSEST_OPEN_HOSTS"].origin) == (
+        ("one", "two"),
+        "environment",
+    )
+    assert (found["PALIMPSEST_LOG_LEVEL"].value, found["PALIMPSEST_LOG_LEVEL"].origin) == ("error", "environment")
+    printed = {line.split()[0]: line.split()[1:] for line in lines(iter(found.values()))}
+    assert printed["PALIMPSEST_PORT"] == ["99", "flag"]
+    assert printed["PALIMPSEST_OPEN_HOSTS"] == ["one,two", "environment"]
+    assert printed["PALIMPSEST_LOG_JSON"] == ["false", "default"]
+    assert printed["PALIMPSEST_DATABASE_URL"] == ["-", "default"]
+
+
+def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(variable(name), secret)
+    for name in ("openai_base_url", "anthropic_base_url", "gateway_openai_url", "gateway_anthropic_url", "url"):
+        monkeypatch.setenv(variable(name), "https://sk-token@models.example/v1")
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", "postgresql://user:sk-in-the-address@h/d")
+    found = list(in_force(load(), frozenset()))
+    printed = "\n".join(lines(iter(found)))
+    for secret in (SECRETS["api_key"], "p%40ss", SECRETS["encryption_key"], "sk-ant", "sk-open", "sk-token", "sk-in"):
+        assert secret not in printed, secret
+    assert f"postgresql+asyncpg://user:{MASK}@h/d" in printed
+    assert f"https://{MASK}@models.example/v1" in printed
+
+
+def test_the_start_says_where_data_goes_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    as_root = data_place(Settings(), frozenset())
+    assert as_root.startswith("data in /var/lib/palimpsest (root's folder, whatever HOME is; PALIMPSEST_DATA_DIR")
+    assert data_place(Settings(data_dir=Path("/x")), frozenset({"data_dir"})) == "data in /x (--data-dir)"
+    monkeypatch.setenv("PALIMPSEST_DATA_DIR", "/y")
+    assert data_place(Settings(), frozenset()) == "data in /y (PALIMPSEST_DATA_DIR)"
+    assert origin("data_dir") == "environment"
