@@ -118,7 +118,7 @@ def import_files(
         typer.Argument(
             metavar="FILE...",
             exists=True,
-            help="All that `replay` reads, and folders of such JSONL files, as ~/.claude/projects is one.",
+            help="All that replay reads, and folders of such JSONL files, as ~/.claude/projects is one.",
         ),
     ],
     session: Annotated[
@@ -146,7 +146,7 @@ def export_sessions(
     sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Your own ids of the sessions.")],
     format: Annotated[
         Literal["neutral", NativeFormat],
-        typer.Option(help="`neutral` (JSONL, the whole log), or a provider's: the conversation as one request."),
+        typer.Option(help="neutral (JSONL, the whole log), or a provider's: the conversation as one request."),
     ] = "neutral",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", dir_okay=False, help="A file to write; default: standard output.")

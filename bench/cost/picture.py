@@ -36,5 +36,6 @@ def svg(title: str, lines: Mapping[str, Sequence[tuple[int, bool]]]) -> str:
             for call, (tokens, opened) in enumerate(line)
             if opened and call
         ]
-        parts.append(f'<text x="{MARGIN + 12}" y="{MARGIN + 14 * (number + 1)}" fill="{colour}">{name}</text>')
+        legend = name.strip("`")
+        parts.append(f'<text x="{MARGIN + 12}" y="{MARGIN + 14 * (number + 1)}" fill="{colour}">{legend}</text>')
     return "\n".join([*parts, "</svg>", ""])
