@@ -4,15 +4,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 Json = dict[str, Any]
 
 
-def server() -> httpx.AsyncClient:
+def server() -> httpx2.AsyncClient:
     """A client of the server that PALIMPSEST_URL and PALIMPSEST_API_KEY name; by default of the one on this machine."""
     key = os.environ.get("PALIMPSEST_API_KEY")
-    return httpx.AsyncClient(
+    return httpx2.AsyncClient(
         base_url=os.environ.get("PALIMPSEST_URL", "http://127.0.0.1:8700"),
         headers={"Authorization": f"Bearer {key}"} if key else None,
         timeout=60,
@@ -22,10 +22,10 @@ def server() -> httpx.AsyncClient:
 class Memory:
     """One session. `format` is whose messages go in and come out: openai, openai-responses or anthropic.
 
-    Every method raises httpx.HTTPStatusError when the server refuses; the answer's `detail` says why.
+    Every method raises httpx2.HTTPStatusError when the server refuses; the answer's `detail` says why.
     """
 
-    def __init__(self, http: httpx.AsyncClient, session: str, format: str, model: str, max_tokens: int) -> None:
+    def __init__(self, http: httpx2.AsyncClient, session: str, format: str, model: str, max_tokens: int) -> None:
         self._http, self._path = http, f"/v1/sessions/{session}"
         self._format, self._model, self._max_tokens = format, model, max_tokens
         self._asked: Json = {"format": format, "model": model, "max_tokens": max_tokens}
@@ -57,7 +57,7 @@ class Memory:
         """Erase the session with all that was logged in it. The key must have the scope `admin`."""
         (await self._http.delete(self._path)).raise_for_status()
 
-    async def _get(self, path: str, params: Json) -> httpx.Response:
+    async def _get(self, path: str, params: Json) -> httpx2.Response:
         return (await self._http.get(path, params=params)).raise_for_status()
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Json:
