@@ -12,6 +12,7 @@ from tests.support.processes import Result, outcome, palimpsest
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 NAMES = ("openai_messages.json", "anthropic_messages.json", "agent_log.jsonl", "neutral.jsonl")
+README = SAMPLES.parents[1] / "README.md"
 SMALL_WINDOW = "4000"
 
 Replay: TypeAlias = Callable[..., Awaitable[Result]]
@@ -42,6 +43,13 @@ async def test_every_sample_fits_a_small_window_and_loses_nothing(replay: Replay
         assert session["left_out_at_end"], "the samples are larger than the window"
         assert session["epochs"] > 1
     assert total["total"]["calls"] == sum(session["calls"] for session in sessions)
+
+
+async def test_the_samples_that_the_readme_names_save_and_cost_what_it_says(replay: Replay) -> None:
+    for name, words, difference in (("agent_log.jsonl", "26% less", -26), ("openai_messages.json", "4% *more*", 4)):
+        *_, total = lines(await replay(str(SAMPLES / name), "--max-tokens", "8000", "--json"))
+        assert round(total["total"]["input"]["against_everything"] * 100) == difference
+        assert words in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini", "blocks"])

@@ -130,6 +130,7 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
             else JSONResponse(message_whole(state, said))
         )
 
+    @app.post("/v1/models/{call}")  # google-genai 3
     @app.post("/v1beta/models/{call}")
     async def contents(call: str, request: Request) -> Response:
         body = await request.json()

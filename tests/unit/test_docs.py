@@ -1,17 +1,24 @@
 """What the documents repeat from the code is what the code says."""
 
+import json
 import re
+import subprocess
 import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import FunctionType
 from typing import get_args
 
+import click
 import pytest
+import typer
 from pydantic.fields import FieldInfo
 
 from app.api.schemas import common as schemas
+from app.cli import app
 from app.core.plan import reducers
 from app.core.plan.pipeline import AT_ONCE, EVICTIONS, Situation
 from app.core.plan.update import PlanInputs
@@ -20,7 +27,10 @@ from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA
+from app.settings import Settings
 from migrations.tables import metadata
+from tests.acceptance.test_pages import PAGES as PAGES_READ
+from tests.support.pages import RUN_AS, blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -144,3 +154,128 @@ def test_the_routes_of_the_guide_are_there() -> None:
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert read in (routes / "turns.py").read_text(encoding="utf-8")
     assert write in (routes / "forks.py").read_text(encoding="utf-8")
+
+
+def distribution(project: Path) -> str:
+    name = tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"]
+    assert isinstance(name, str)
+    return name
+
+
+OURS = frozenset({distribution(DOCS.parent), distribution(DOCS.parent / "clients" / "python")})
+OTHERS = frozenset({"anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"})
+"""The packages of others that a page tells its reader to install."""
+INSTALLERS = re.compile(
+    r"\b(?:(?:pip3?|uv pip|pipx|uv tool|npm|pnpm) (?:install|i|add)|(?:pipx|uv tool) run|(?:uv|yarn) add|uvx|npx)\b"
+    r"([^\n`#;&|]*)"
+)
+
+
+def tracked(*patterns: str) -> list[str]:
+    """The files of the working tree that git knows or would add."""
+    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns)
+    listed = subprocess.run(command, cwd=DOCS.parent, capture_output=True, check=True, text=True).stdout.split()
+    return [name for name in listed if (DOCS.parent / name).is_file()]
+
+
+def named_to_install(text: str) -> Iterator[str]:
+    """The names of packages in the commands of a text that install or run one from an index."""
+    for command in INSTALLERS.finditer(text):
+        words = command[1].replace("'", " ").replace('"', " ").split()
+        for before, word in zip(["", *words], words, strict=False):
+            if before in ("-r", "-c", "--requirement", "--constraint") or word[0] in "-.$(/\\":
+                continue
+            found = re.match(r"@?[A-Za-z0-9][\w./-]*", word)
+            if found:
+                yield found[0]
+
+
+def test_the_names_that_are_installed_are_found() -> None:
+    text = "`pip install palimpsest`, pip install -r a.lock --quiet ./clients/python 'b[c]>=1' && uvx d\nnpx @e/f # g"
+    assert list(named_to_install(text)) == ["palimpsest", "b", "d", "@e/f"]
+
+
+def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None:
+    """The names `palimpsest` and `palimpsest-client` on the index are other people's."""
+    assert {"palimpsest-context", "palimpsest-context-client"} == OURS
+    kinds = (".md", ".sh", ".yml", ".yaml", ".toml", ".py", ".html", "Makefile", "Dockerfile", ".ci/run")
+    files = [one for one in tracked() if one.endswith(kinds) and not one.startswith("tests/")]
+    assert len(files) > 400
+    strange = [
+        (file, name)
+        for file in files
+        for name in named_to_install((DOCS.parent / file).read_text(encoding="utf-8"))
+        if name not in OURS | OTHERS
+    ]
+    assert strange == []
+
+
+def test_the_readme_says_which_names_are_not_ours() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert "`palimpsest` and `palimpsest-client` on PyPI are other people's" in readme
+    assert all(f"`{name}`" in readme for name in OURS)
+
+
+RUN_BY_STEP = re.compile(r"<!-- (?:step: |walk:)\w+ -->\n\Z")
+"""A block that a test of its page runs by its name."""
+FRAGMENTS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/guides/", "tests/")
+"""Pages for those who work on the code, whose blocks are pieces of it."""
+
+
+def test_every_command_of_a_page_is_run_or_says_why_not() -> None:
+    listed = tracked("*.md")
+    left = []
+    for name in listed:
+        if name in PAGES_READ or name.startswith(FRAGMENTS):
+            continue
+        page = (DOCS.parent / name).read_text(encoding="utf-8")
+        lines = page.splitlines(keepends=True)
+        left += [
+            f"{name}:{block.line}"
+            for block in blocks(page)
+            if block.language in RUN_AS
+            and block.reason is None
+            and not RUN_BY_STEP.search("".join(lines[: block.line - 1]))
+        ]
+    assert left == []
+    assert set(PAGES_READ) <= set(listed)
+
+
+def test_the_readme_shows_the_defaults_of_a_policy() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    shown = json.loads(readme.split("<!-- defaults -->\n```json\n")[1].split("```")[0])
+
+    def check(part: dict[str, object], whole: dict[str, object]) -> None:
+        for name, value in part.items():
+            if isinstance(value, dict) and value:
+                check(value, whole[name])  # type: ignore[arg-type]
+            else:
+                assert whole[name] == value, name
+
+    check(shown, json.loads(json.dumps(asdict(Policy()))))
+    assert len(shown) > 5
+
+
+def test_what_the_readme_says_of_a_setting_is_so() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `PALIMPSEST_(\w+)` \|(.*?)\|", readme, re.MULTILINE)
+    assert len(rows) > 5
+    for name, default in rows:
+        field = Settings.model_fields[name.lower()]
+        if name not in ("DATA_DIR", "URL"):
+            assert default.strip("` ") == ("" if field.default is None else str(field.default)), name
+
+
+def test_pictures_and_help_have_no_marks_of_markdown() -> None:
+    assert not [file.name for file in DOCS.glob("*.svg") if "`" in file.read_text(encoding="utf-8")]
+
+    def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+        yield path, command.help or ""
+        for parameter in command.params:
+            yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from helps(inner, f"{path} {name}")
+
+    found = dict(helps(typer.main.get_command(app), "palimpsest"))
+    assert len(found) > 60
+    assert not [path for path, text in found.items() if "`" in text]

@@ -61,19 +61,20 @@ class Strict(Scripted):
 
 
 def code_of_the_page(sid: str, model: Strict) -> dict[str, Any]:
-    """The page's program, run as it stands, but for its model, thread and window, and for its last line: `asked` has
-    the arguments of that."""
+    """The page's program, run as it stands, but for its model, tool, thread and window, and for its last line: `asked`
+    has the arguments of that."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= LINES_MAX
     for own, ours in {
         '"openai:gpt-5-mini"': "model",
+        "[lookup]": "[depot]",
         '"support-42"': repr(sid),
         "32_000": str(ROOM),
         "agent.invoke(": "asked = (",
     }.items():
         assert code.count(own) == 1
         code = code.replace(own, ours)
-    program: dict[str, Any] = {"tools": [depot], "model": model}
+    program: dict[str, Any] = {"depot": depot, "model": model}
     exec(compile(code, str(PAGE), "exec"), program)  # noqa: S102 (the page is our own)
     return program
 

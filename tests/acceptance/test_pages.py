@@ -1,0 +1,111 @@
+"""Every page's commands and programs run as printed, in order, in an environment that holds what the page installs."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.client.wire import Say, provider
+from tests.support.clusters import free_port
+from tests.support.folders import data_folder
+from tests.support.pages import ROOT, RUN_AS, Block, Reader, blocks, clone, reader_environment
+
+pytestmark = pytest.mark.pages
+
+PAGES: dict[str, tuple[str, ...]] = {
+    "README.md": ("palimpsest: data in ", "Buy milk.", "-26.0%", "It is 80,087.", "30 events, 30 new"),
+    "clients/python/README.md": ("It is 80,087.", "the log goes on to"),
+    "docs/tutorial.md": ("30 events, 30 new", "class Gauge"),
+    "docs/gateway.md": ("serving on",),
+    "docs/http.md": ('"items":[{"id":"demo"',),
+    "docs/import-export.md": ("30 events, 30 new", "copy-of-tides"),
+    "docs/settings.md": ("PALIMPSEST_LOG_JSON",),
+    "docs/reconcile.md": ("Where is my order?",),
+    "docs/adapters/openai_agents.md": ("Hello there.",),
+    "docs/adapters/langchain.md": (),
+    "docs/adapters/anthropic.md": (),
+    "docs/adapters/pydantic_ai.md": (),
+    "docs/adapters/google_adk.md": (),
+    "docs/adapters/agent_framework.md": (),
+    "docs/adapters/litellm.md": (),
+    "docs/adapters/claude_agent.md": (),
+}
+"""The pages that are read, and words that they print."""
+ENVIRONMENT = Block("sh", "python3 -m venv ~/environment && . ~/environment/bin/activate\n", 0, None)
+SERVE = Block("sh", "make run\n", 0, None)
+
+
+def polite(body: dict[str, Any]) -> Say:
+    """Answer the pages' questions: call the tool that they offer, then say what it returned."""
+    items = body.get("messages") or body.get("input") or body["contents"]
+    users = [json.dumps(item) for item in items if item.get("role") == "user"]
+    if "17 times 4711" in users[-1]:
+        done = items[-1].get("role") == "tool"
+        return Say("It is 80,087.") if done else Say(calls=[("multiply", {"a": 17, "b": 4711})])
+    return Say("Hello there.")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A clone, in which the first page that starts a server makes the server's environment."""
+    with TemporaryDirectory(prefix="palimpsest-pages-") as name:  # pytest's own are closed to Postgres' user
+        yield clone(Path(name))
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    with data_folder() as place:
+        yield place / "data"
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tmp_path: Path) -> None:
+    port = free_port()
+    found = [block for block in blocks((ROOT / name).read_text(encoding="utf-8")) if block.language in RUN_AS]
+    steps = [block for block in found if block.reason is None]
+    if not any("make run" in block.text or "palimpsest serve" in block.text for block in steps):
+        steps.insert(0, SERVE)
+    home = tmp_path / "home"
+    home.mkdir()
+    if any("pip install" in block.text for block in steps) and not any("-m venv" in block.text for block in steps):
+        steps.insert(0, ENVIRONMENT)
+    async with provider(polite) as models:
+        variables = reader_environment(home) | {
+            "PALIMPSEST_DATA_DIR": str(data),
+            "PALIMPSEST_PORT": str(port),
+            "PALIMPSEST_URL": f"http://127.0.0.1:{port}",
+            "OPENAI_BASE_URL": f"{models.url}/v1",
+            "OPENAI_API_KEY": "a key",
+            "ANTHROPIC_BASE_URL": models.url,
+            "ANTHROPIC_API_KEY": "a key",
+            "GOOGLE_GEMINI_BASE_URL": models.url,
+            "GEMINI_API_KEY": "a key",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would go to OpenAI itself
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the import would ask another host for it
+        }
+        instead = {
+            "127.0.0.1:8700": f"127.0.0.1:{port}",
+            "https://api.openai.com/v1": f"{models.url}/v1",
+            "https://api.anthropic.com": models.url,
+        }
+        printed = []
+        async with Reader(folder, tmp_path, variables, instead) as reader:
+            for step in steps:
+                try:
+                    printed.append(await reader.run(step))
+                except AssertionError as error:
+                    pytest.fail(f"{name}, line {step.line}: {error}", pytrace=False)
+    missing = [words for words in PAGES[name] if words not in "".join(printed)]
+    assert not missing, "".join(printed)
+
+
+def test_the_environment_of_a_server_is_small(folder: Path, tmp_path: Path) -> None:
+    """Measured where servers have run, so with the bytecode that they leave; by blocks, as `du` does."""
+    subprocess.run(("make", ".venv/.runtime"), cwd=folder, env=reader_environment(tmp_path), check=True)
+    used = sum(file.lstat().st_blocks * 512 for file in (folder / ".venv").rglob("*"))
+    assert used <= 250 * 1024**2
+    assert not (folder / ".venv" / "bin" / "pytest").exists()
