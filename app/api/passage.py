@@ -1,19 +1,30 @@
 """A request on its way through the gateway: upstream, and the answer back, with the reply read from it on the side."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final
 
+import structlog
 from starlette.requests import Request
 from starlette.types import Send
 
 from app import tracing
 from app.api.metrics import RETRIES
 from app.core.gateway import sse
+from app.core.gateway.bounds import (
+    ERROR_BYTES_MAX,
+    JSON_BYTES_MAX,
+    STREAM_BYTES_MAX,
+    TooLarge,
+    Unpacker,
+    Unreadable,
+    object_or_none,
+    parse_object,
+    unpacked,
+)
 from app.core.gateway.calls import ENDPOINTS, CallConversation
 from app.core.gateway.chat_reply import is_usage_only
 from app.core.gateway.headers import downward, secrets, upward
@@ -25,10 +36,9 @@ from app.services.gateway import Gateway, GatewayOutcome, Prepared
 
 SEND_SECONDS: Final = 60.0
 """How long a client may take nothing of an answer before it is dropped."""
-ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024
-"""How much is kept of an answer that comes at once, for the reply in it."""
 GONE: Final = "the client went away"
 BROKEN: Final = "the stream broke off"
+UNREAD: Final = "the reply was not read to its end: {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +109,12 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     passage.raw = b""
                     await _send_and_log(gateway, passage, call, answer, send, span)
                     return
-                text = b"".join([piece async for piece in answer.plain()])
+                pieces = answer.raw()
+                beginning = await _beginning(pieces)
+                text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
                 again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
                 if again is None:
-                    await _send(passage, answer, _once(text), send, changed=True)
+                    await _send(passage, answer, _chained(beginning, pieces), send)
                     return
                 RETRIES.inc()
                 passage.call, passage.raw = again, again.body
@@ -147,20 +159,19 @@ async def _send_and_log(
     gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send, span: tracing.OpenSpan
 ) -> None:
     """Give an answer back as it comes, and leave the reply in it to be logged when it has ended, however it ended."""
-    of = call.conversation
-    encoded = answer.headers.get("content-encoding", "identity") != "identity"
-    streams = answer.headers.get("content-type", "").startswith("text/event-stream")
-    tee: _Tee = _Stream(of) if streams else _Whole(of)
-    pieces = tee.through(answer.plain() if encoded else answer.raw())
+    reader = _Reader(call.conversation, answer.headers)
+    pieces = reader.through(answer.raw())
     error: Mapping[str, Json] | None = {"message": GONE}
     try:
-        await _send(passage, answer, pieces, send, changed=encoded or (streams and of.swallows))
+        await _send(passage, answer, pieces, send, changed=reader.swallows)
         error = None
     except NoAnswer:
         error = {"message": BROKEN}
         raise
     finally:
-        reply = tee.reply()
+        reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
+        if error is None and reader.unread is not None:
+            error = {"message": UNREAD.format(reader.unread)}
         _count(span, passage.target.provider, reply)
         gateway.ended(call, passage.outcome(reply, error))
 
@@ -194,75 +205,125 @@ async def _send(
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class _Tee(Protocol):
-    def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The pieces of an answer as they come."""
+class _Reader:
+    """Reads the reply out of an answer that passes by, within bounds.
 
-    def reply(self) -> Reply:
-        """The reply in them, as far as it came."""
+    `bytes` counts what was read, unpacked. `unread` says why the rest was not, None if all was.
+    """
 
-
-class _Stream:
-    """Reads the reply out of a stream that passes by."""
-
-    def __init__(self, of: CallConversation) -> None:
+    def __init__(self, of: CallConversation, headers: Mapping[str, str]) -> None:
+        self.unread: str | None = None
+        self.streams = headers.get("content-type", "").startswith("text/event-stream")
+        self.bytes = 0
+        self._of = of
+        self._bytes_max = STREAM_BYTES_MAX if self.streams else JSON_BYTES_MAX
         self._splitter = sse.Splitter()
         self._accumulator = of.accumulator()
-        self._swallows = of.swallows
+        self._kept = bytearray()
+        try:
+            self._unpacker = Unpacker(headers.get("content-encoding", ""))
+        except Unreadable as error:
+            self.unread = str(error)
+        self.swallows = self.streams and of.swallows and self.unread is None
 
     async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """See _Tee; without the chunk that only we asked for."""
+        """Yield the pieces as they come; where it `swallows`, unpacked and without the chunk that only we asked for."""
         async for piece in pieces:
-            if not self._swallows:
+            if not self.swallows:
                 yield piece  # read when the client has it
-                self._take(self._splitter.feed(piece))
-            elif kept := b"".join(self._take(self._splitter.feed(piece))):
-                yield kept
+                if self.unread is None:
+                    await self._read(piece)
+                continue
+            try:
+                for plain in self._unpacker.feed(piece):
+                    if kept := b"".join(self._take(self._splitter.feed(plain))):
+                        yield kept
+                    await asyncio.sleep(0)
+            except Unreadable as error:
+                raise NoAnswer(f"the upstream's answer cannot be unpacked: {error}", late=False) from None
         rest = b"".join(self._take([self._splitter.end()]))
-        if rest and self._swallows:
+        if rest and self.swallows:
             yield rest
 
-    def _take(self, events: Sequence[bytes]) -> list[bytes]:
-        """Read events; return those that are for the client."""
+    async def _read(self, piece: bytes) -> None:
+        """Read a piece slice by slice, and let others work between them."""
+        try:
+            for plain in self._unpacker.feed(piece):
+                if self.streams:
+                    self._take(self._splitter.feed(plain))
+                else:
+                    self._spend(plain)
+                    self._kept += plain if self.unread is None else b""
+                if self.unread is not None:
+                    break
+                await asyncio.sleep(0)
+        except Unreadable as error:
+            self._stop(str(error))
+
+    def _take(self, chunks: Sequence[sse.Chunk]) -> list[bytes]:
+        """Read events; return what is for the client."""
         kept: list[bytes] = []
-        for event in events:
-            value = sse.data(event)
-            if value is not None:
-                self._accumulator.feed(value)
-            if value is None or not is_usage_only(value):
-                kept.append(event)
+        for raw, event in chunks:
+            self._spend(raw)
+            value = self._value(raw) if event else None
+            if value is not None and self.unread is None:
+                self._feed(value)
+            if value is None or not (self.swallows and is_usage_only(value)):
+                kept.append(raw)
+        if self._splitter.oversized:
+            self._stop(f"an event of it has more than {JSON_BYTES_MAX} bytes")
         return kept
 
-    def reply(self) -> Reply:
-        """See _Tee."""
-        return self._accumulator.reply()
-
-
-class _Whole:
-    """Reads the reply out of an answer that comes at once."""
-
-    def __init__(self, of: CallConversation) -> None:
-        self._of = of
-        self._kept = bytearray()
-
-    async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """See _Tee."""
-        async for piece in pieces:
-            yield piece
-            if len(self._kept) <= ANSWER_BYTES_MAX:
-                self._kept += piece
-
-    def reply(self) -> Reply:
-        """See _Tee; none where it broke off."""
+    def _value(self, event: bytes) -> Mapping[str, Json] | None:
         try:
-            value = json.loads(self._kept)
-        except (ValueError, RecursionError):
-            return NOTHING
-        return self._of.read(value) if isinstance(value, dict) else NOTHING
+            return sse.data(event)
+        except TooLarge as error:
+            self._stop(f"an event of it is too large: {error}")
+            return None
+
+    def _spend(self, raw: bytes) -> None:
+        self.bytes += len(raw)
+        if self.bytes > self._bytes_max:
+            self._stop(f"it has more than {self._bytes_max} bytes")
+
+    def _feed(self, value: Mapping[str, Json]) -> None:
+        try:
+            self._accumulator.feed(value)
+        except Exception as error:
+            structlog.get_logger().error("gateway", exc_info=error)
+            self._stop("an event of it could not be read")
+
+    def _stop(self, why: str) -> None:
+        self.unread = self.unread or why
+        self._kept.clear()
+
+    def reply(self) -> Reply:
+        """Return the reply as far as it was read; one that came at once only whole."""
+        if self.streams:
+            found = self._accumulator.reply()
+            return found if self.unread is None else replace(found, whole=False)
+        try:
+            value = parse_object(bytes(self._kept))
+        except TooLarge as error:
+            self._stop(str(error))
+            value = None
+        return NOTHING if value is None else self._of.read(value)
 
 
-async def _once(text: bytes) -> AsyncIterator[bytes]:
-    yield text
+async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
+    """Take pieces of a body until ERROR_BYTES_MAX are there."""
+    taken = bytearray()
+    async for piece in pieces:
+        taken += piece
+        if len(taken) >= ERROR_BYTES_MAX:
+            break
+    return bytes(taken)
+
+
+async def _chained(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield beginning
+    async for piece in rest:
+        yield piece
 
 
 def _error(status: int, text: bytes) -> Mapping[str, Json]:
@@ -270,8 +331,5 @@ def _error(status: int, text: bytes) -> Mapping[str, Json]:
     error: dict[str, Json] = {"status": status}
     if status in (401, 403):
         return error
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = {"message": text.decode("utf-8", "replace")}
-    return {**error, **(error_of(value) if isinstance(value, dict) else {})}
+    value = object_or_none(text) or {"message": text.decode("utf-8", "replace")}
+    return {**error, **error_of(value)}

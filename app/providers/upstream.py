@@ -44,14 +44,6 @@ class UpstreamAnswer:
         except httpx2.HTTPError as error:
             raise _no_answer(error) from None
 
-    async def plain(self) -> AsyncIterator[bytes]:
-        """The body as it comes, without its compression. Raises NoAnswer."""
-        try:
-            async for piece in self._response.aiter_bytes():
-                yield piece
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise _no_answer(error) from None
-
 
 class Upstream:
     """One provider's API. Redirects and cookies are left to the client, whose they are."""

@@ -20,7 +20,7 @@ from app.core.gateway import body as bodies
 from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
 from app.core.gateway.headers import redacted
 from app.core.gateway.reply import Reply
-from app.core.log.events import Json
+from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
 from app.core.render.formats import FORMATS
 from app.core.view.request import ContextRequest
@@ -192,13 +192,7 @@ class Gateway:
         does when a request was sent twice and both were answered."""
         if not reply.messages:
             return
-        events = FORMATS[call.conversation.format].read(reply.messages)
-        if not reply.whole:
-            events = [{**event, "metadata": {PARTIAL: True}} for event in events]
-        if reply.id is not None and call.conversation.named and events:
-            events[-1] = {**events[-1], "id": reply.id}
-        digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
-        drafts = parse_batch(events, native=True)
+        drafts, digest = await asyncio.to_thread(_drafts, call.conversation, reply)
         try:
             await self._ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
         except (HeadConflict, IdempotencyConflict):
@@ -256,6 +250,17 @@ async def _body(answer: ContextAnswer, given: bodies.Body, of: CallConversation,
     """The call's body with the context in it, in front of what else it has."""
     made = answer.assembled.rendered.request.body
     return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind))
+
+
+def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:
+    """Return a reply's events, and a digest of them. Raises InvalidMessage or InvalidEvent."""
+    events = FORMATS[of.format].read(reply.messages)
+    if not reply.whole:
+        events = [{**event, "metadata": {PARTIAL: True}} for event in events]
+    if reply.id is not None and of.named and events:
+        events[-1] = {**events[-1], "id": reply.id}
+    digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
+    return tuple(parse_batch(events, native=True)), digest
 
 
 def _report(outcome: GatewayOutcome) -> Report:

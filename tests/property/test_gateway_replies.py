@@ -28,12 +28,12 @@ def reply_of(path: str, stream: bytes, cuts: list[int]) -> Reply:
     of = conversation(endpoint, {field: [{"role": "user", "content": "hi"}], "stream": True})
     accumulator, splitter = of.accumulator(), sse.Splitter()
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
-    events: list[bytes] = []
+    events: list[sse.Chunk] = []
     for start, end in itertools.pairwise(edges):
         events += splitter.feed(stream[start:end])
     events.append(splitter.end())
-    assert b"".join(events) == stream
-    for value in map(sse.data, events):
+    assert b"".join(chunk.raw for chunk in events) == stream
+    for value in (sse.data(chunk.raw) for chunk in events):
         if value is not None:
             accumulator.feed(value)
     return accumulator.reply()

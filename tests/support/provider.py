@@ -7,7 +7,7 @@ import asyncio
 import json
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,9 @@ class Said:
     thinking: str | None = None
     status: int = 200
     error: Json | None = None
+    raw: bytes | None = None
+    """A body instead of the protocol's, with the fields in `headers`."""
+    headers: Mapping[str, str] = field(default_factory=dict)
     cut: int | None = None
     hold: asyncio.Event | None = None
     late: asyncio.Event | None = None
@@ -105,6 +108,8 @@ async def _serve(provider: Provider, request: Request) -> Response:
     said = provider.script.popleft() if provider.script else provider.choose(asked)
     if said.late is not None:
         await said.late.wait()
+    if said.raw is not None:
+        return Response(said.raw, said.status, said.headers)
     if said.error is not None:
         return _json(asked, said.error, said.status)
     provider.numbers += 1

@@ -1,11 +1,11 @@
 """Replies of Anthropic's messages."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from app.core.gateway.bounds import object_or_none
 from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, text_or_none, usage_of
-from app.core.log.events import Json, check_values
+from app.core.log.events import Json
 
 _THINKING = ("thinking", "redacted_thinking")
 
@@ -44,12 +44,11 @@ class _Block:
             begun = value.get(name)
             value[name] = [*(begun if isinstance(begun, list) else ()), *items]
         if self.arguments is not None and str(self.arguments).strip():
-            try:
-                value["input"] = json.loads(check_values(str(self.arguments)))
-            except (ValueError, RecursionError):
-                if not self.done:
-                    return None
-                value["input"] = str(self.arguments)  # what the model wrote, which is no JSON
+            value["input"] = object_or_none(str(self.arguments))
+            if value["input"] is None and not self.done:
+                return None
+            if value["input"] is None:
+                value["input"] = str(self.arguments)  # what the model wrote, which is no object
         if value.get("type") == "text":
             return value if str(value.get("text") or "").strip() else None
         return value if self.done else None

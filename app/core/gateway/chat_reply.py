@@ -1,11 +1,12 @@
 """Replies of OpenAI's chat completions, and of the many servers that speak it."""
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from app.core.gateway.reply import Message, Reply, error_of, mapping, objects, text_or_none, usage_of
-from app.core.log.events import Json, check_values
+from app.core.gateway.bounds import object_or_none
+from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, text_or_none, usage_of
+from app.core.log.events import Json
 
 _SAID_ONCE: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
 """Fields that some servers repeat in every delta, and that no delta continues."""
@@ -40,7 +41,7 @@ class ChatReply:
     def reply(self) -> Reply:
         """See Accumulator."""
         whole = self._finished and self._error is None
-        message = _sendable(self._message, whole=whole)
+        message = _sendable(_built(self._message), whole=whole)
         messages = (message,) if message is not None and self._choices == {0} else ()
         return Reply(messages, _usage(self._usage), whole, self._id, self._error)
 
@@ -70,34 +71,62 @@ def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
     )
 
 
+@dataclass(slots=True)
+class _GrowingList:
+    """A list whose items grow by deltas that name their `index`."""
+
+    items: list[Any] = field(default_factory=list)
+    _places: dict[int | str, dict[str, Any]] = field(default_factory=dict)
+
+    def merge(self, deltas: list[Any]) -> None:
+        """Add each delta to the item of its index; one without an index is an item of its own."""
+        for delta in deltas:
+            if not isinstance(delta, Mapping):
+                self.items.append(delta)
+                continue
+            index = delta.get("index")
+            item: dict[str, Any] = {}
+            if isinstance(index, int | str) and index in self._places:
+                item = self._places[index]
+            else:
+                self.items.append(item)
+            if isinstance(index, int | str):
+                self._places[index] = item
+            _merge(item, delta)
+
+
 def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
     """Add a delta to what has come: texts go on, lists are merged by the `index` of their items."""
     for name, value in delta.items():
         known = into.get(name)
         if value is None:
             into.setdefault(name, None)
-        elif isinstance(value, str) and isinstance(known, str):
-            into[name] = (value or known) if name in _SAID_ONCE else known + value
+        elif isinstance(value, str) and isinstance(known, GrowingText):
+            if name not in _SAID_ONCE:
+                known.add(value)
+            elif value:
+                into[name] = GrowingText([value])
+        elif isinstance(value, str):
+            into[name] = GrowingText([value])
         elif isinstance(value, Mapping):
             inner = known if isinstance(known, dict) else {}
             _merge(inner, value)
             into[name] = inner
         elif isinstance(value, list):
-            into[name] = _merged_items(known if isinstance(known, list) else [], value)
+            items = known if isinstance(known, _GrowingList) else _GrowingList()
+            items.merge(value)
+            into[name] = items
         else:
             into[name] = value
 
 
-def _merged_items(known: list[Any], items: list[Any]) -> list[Any]:
-    for item in items:
-        index = item.get("index") if isinstance(item, Mapping) else None
-        before = next((one for one in known if isinstance(one, dict) and one.get("index") == index), None)
-        if index is None or before is None:
-            before = {}
-            known.append(before if isinstance(item, Mapping) else item)
-        if isinstance(item, Mapping):
-            _merge(before, item)
-    return known
+def _built(value: Any) -> Any:
+    """Return what has been merged as plain JSON."""
+    if isinstance(value, GrowingText):
+        return str(value)
+    if isinstance(value, _GrowingList):
+        return [_built(item) for item in value.items]
+    return {name: _built(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _sendable(said: Mapping[str, Any], *, whole: bool) -> Message | None:
@@ -124,7 +153,5 @@ def _is_whole(call: Mapping[str, Any]) -> bool:
     function = call.get("function")
     if not isinstance(function, Mapping):
         return False
-    try:
-        return isinstance(json.loads(check_values(str(function.get("arguments") or ""))), dict) and bool(call.get("id"))
-    except (ValueError, RecursionError):
-        return False
+    arguments = function.get("arguments")
+    return isinstance(arguments, str) and object_or_none(arguments) is not None and bool(call.get("id"))
