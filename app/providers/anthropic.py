@@ -7,6 +7,7 @@ import anthropic
 from anthropic.types import Message
 
 from app.core.compaction.prompt import Completion, Prompt, plain
+from app.providers.answers import BOUNDED
 from app.providers.failures import failure, rejected_parameter
 from app.providers.summarizer import ProviderError
 
@@ -18,18 +19,26 @@ class Anthropic:
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model
+        self._key = api_key
         # The worker retries: it knows the budget, and can let other jobs go first.
-        self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0)
+        http = anthropic.DefaultAsyncHttpxClient(event_hooks=BOUNDED)
+        self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0, http_client=http)
         self._rejected: set[tuple[str, str]] = set()
         """Pairs of a model and a parameter that it does not accept."""
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
         """See Summarizer."""
         try:
-            async with asyncio.timeout(timeout):
-                return _answer(await self._create(ask, timeout))
+            return await self._ask(ask, timeout)
+        except ProviderError as error:
+            raise error.without(self._key) from None
+
+    async def _ask(self, ask: Prompt, seconds: float) -> Completion:
+        try:
+            async with asyncio.timeout(seconds):
+                return _answer(await self._create(ask, seconds))
         except (TimeoutError, anthropic.APITimeoutError):
-            raise ProviderError("timeout", f"no answer within {timeout:g} seconds") from None
+            raise ProviderError("timeout", f"no answer within {seconds:g} seconds") from None
         except anthropic.APIConnectionError as error:
             raise ProviderError("connection", str(error.__cause__ or error)) from error
         except anthropic.APIStatusError as error:

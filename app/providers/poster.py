@@ -8,6 +8,7 @@ from typing import Final
 
 import httpx2
 
+from app.core.gateway.redaction import names_a_secret, redacted
 from app.core.network.webhooks import is_public
 from app.providers.failures import retry_after
 
@@ -62,7 +63,8 @@ class Poster:
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise NotPosted(f"its URL cannot be called: {error}") from None
         except httpx2.HTTPError as error:
-            raise NotPosted(f"{type(error).__name__}: {error}") from None
+            said = redacted(str(error), [value for name, value in headers.items() if names_a_secret(name)])
+            raise NotPosted(f"{type(error).__name__}: {said}") from None
         raise NotPosted("its name has no address")
 
     async def _post(self, target: httpx2.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:

@@ -3,6 +3,7 @@
 from typing import Final, Literal, Protocol, TypeAlias
 
 from app.core.compaction.prompt import Completion, Prompt
+from app.core.gateway.redaction import redacted
 
 Kind: TypeAlias = Literal[
     "rate_limited",
@@ -44,6 +45,11 @@ class ProviderError(Exception):
         self.retry_after = retry_after
         self.room = room
         self.retryable = kind in RETRYABLE if retryable is None else retryable
+
+    def without(self, key: str) -> "ProviderError":
+        """Return the error without what its text quotes of a key."""
+        detail = redacted(self.detail, (key,))
+        return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable)
 
 
 class Summarizer(Protocol):

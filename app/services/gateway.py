@@ -18,7 +18,7 @@ import structlog
 from app.core.errors import CannotFit, ContextError, HeadConflict, IdempotencyConflict
 from app.core.gateway import body as bodies
 from app.core.gateway.calls import CallConversation, NotBudgeted, rewritten
-from app.core.gateway.headers import redacted
+from app.core.gateway.redaction import redacted
 from app.core.gateway.reply import Reply
 from app.core.log.events import Draft, Json
 from app.core.log.parse import parse_batch
@@ -268,7 +268,7 @@ def _report(outcome: GatewayOutcome) -> Report:
     error = outcome.error or outcome.reply.error
     if error is not None:
         error = {
-            name: redacted(value, outcome.hidden)[:ERROR_CHARS_MAX] if isinstance(value, str) else value
+            name: redacted(value[:ERROR_CHARS_MAX], outcome.hidden) if isinstance(value, str) else value
             for name, value in error.items()
         }
     return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)

@@ -3,8 +3,9 @@
 from datetime import UTC, datetime
 
 import pytest
+from palimpsest import PalimpsestError
 from palimpsest._model import decode
-from palimpsest._sse import Decoder, Message
+from palimpsest._sse import EVENT_BYTES_MAX, Decoder, Message
 from palimpsest.types import DiffOut, EventOut, SessionOut, ToolsOut
 
 SESSION = {
@@ -56,3 +57,26 @@ def test_a_stream_is_decoded_line_by_line() -> None:
     lines = [": keep-alive", "", "retry: 250", "", "event: appended", "data: {", "data:}", "id: 1-0-x", "", "id: 2", ""]
     assert [message for line in lines if (message := decoder.feed(line))] == [Message("appended", "{\n}", "1-0-x")]
     assert (decoder.retry_seconds, decoder.last_id) == (0.25, "2")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+def test_a_stream_is_decoded_in_whatever_pieces_it_comes(end: str, size: int) -> None:
+    text = end.join(
+        [": keep-alive", "", "event: appended", "data: {\u00e9", "data:}", "id: 1-0-x", "", "data: 2", "", ": x"]
+    )
+    stream = text.encode()
+    decoder = Decoder()
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    found = [message for piece in pieces for message in decoder.read(piece)]
+    assert found == [Message("appended", "{\u00e9\n}", "1-0-x"), Message("message", "2", "1-0-x")]
+
+
+@pytest.mark.parametrize("piece", [b"x" * 1_000_000, b"data: " + b"x" * 1_000_000 + b"\n"])
+def test_an_event_without_an_end_is_not_kept_for_ever(piece: bytes) -> None:
+    decoder, fed = Decoder(), 0
+    with pytest.raises(PalimpsestError, match="more than"):
+        while fed < 2 * EVENT_BYTES_MAX:
+            fed += len(piece)
+            assert not list(decoder.read(piece))
+    assert fed <= EVENT_BYTES_MAX + len(piece)

@@ -2,7 +2,6 @@
 
 import json
 import zlib
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 
 from app.core.gateway.bounds import JSON_BYTES_MAX
 from app.core.policy.overflow import classify
-from tests.support.bombs import bomb
+from tests.support.bombs import bomb, resident
 from tests.support.gateways import Behind
 from tests.support.provider import STREAMS, Provider, Said
 
@@ -21,12 +20,6 @@ URLS = {
 }
 EVENT_STREAM = {"content-type": "text/event-stream"}
 GROWTH_MAX = 250_000_000
-
-
-def status(name: str) -> int:
-    """A figure of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def asking(path: str, **more: Any) -> dict[str, Any]:
@@ -46,12 +39,12 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_passed_on_and_not_held(
 ) -> None:
     body = bomb()
     provider.script.append(Said(status=code, raw=body, headers={"content-encoding": "gzip", "content-type": kind}))
-    before = status("VmRSS")
+    before = resident("VmRSS")
     answer, raw = await raw_bytes(http, "/v1/messages", stream=kind != "application/json")
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
     assert (answer.status_code, raw) == (code, body)
     assert answer.headers["content-encoding"] == "gzip"
-    assert status("VmHWM") - before < GROWTH_MAX
+    assert resident("VmHWM") - before < GROWTH_MAX
     error = record["outcome"]["error"]
     if code == 400:
         assert error["status"] == 400

@@ -1,7 +1,9 @@
 """What passes through the gateway as it came, and what lets it pass; keys, limits and what is not known."""
 
 import asyncio
+import base64
 import json
+from urllib.parse import quote
 
 import asyncpg
 import httpx
@@ -208,6 +210,50 @@ async def test_a_providers_key_is_nowhere(
     metrics = (await http.get("/metrics")).text
     assert KEY not in output.out + output.err + metrics
     assert "palimpsest_gateway_calls" in metrics
+
+
+CUSTOM = "cust-9f8e7d6c5b4a39281706"
+QUOTES = {
+    "as it is": CUSTOM,
+    "base64": base64.b64encode(CUSTOM.encode()).decode(),
+    "Basic": base64.b64encode(f"user:{CUSTOM}".encode()).decode(),
+    "URL": quote(CUSTOM, safe="").replace("-", "%2D"),
+    "escaped twice": json.dumps(json.dumps({"authorization": CUSTOM}).replace("-", "\\u002d")),
+    "shortened": f"{CUSTOM[:14]}...",
+}
+NAMES = [
+    *("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "x-litellm-key"),
+    *("ocp-apim-subscription-key", "x-session-token", "x-client-secret-id", "x-auth", "cf-access-client-secret"),
+]
+
+
+@pytest.mark.parametrize("written", sorted(QUOTES))
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "broken JSON"])
+async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
+    http: httpx.AsyncClient,
+    provider: Provider,
+    database: Database,
+    capsys: pytest.CaptureFixture[str],
+    behind: Behind,
+    written: str,
+    whole: bool,
+) -> None:
+    quoted = QUOTES[written]
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    text = json.dumps({"error": {"message": f"not with {quoted}", "code": f"bad {quoted}"}})
+    for name in NAMES:
+        value = {"cookie": f"a=1; k={CUSTOM}", "authorization": f"Bearer {CUSTOM}"}.get(name, CUSTOM)
+        raw = text if whole else text[:-3]
+        provider.script.append(Said(status=400, raw=raw.encode(), headers={"content-type": "application/json"}))
+        headers = {name: value, "x-palimpsest-session": "s"}
+        answer = await http.post("/gateway/anthropic/v1/messages", json=body, headers=headers)
+        assert (answer.status_code, answer.text) == (400, raw)
+        record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
+        assert "[key]" in record["outcome"]["error"]["message"], name
+    output = capsys.readouterr()
+    for part in {quoted[:12], quoted[-12:], CUSTOM[:12]}:
+        assert part not in output.out + output.err
+        assert not await holding(database, part)
 
 
 async def holding(database: Database, text: str) -> set[str]:

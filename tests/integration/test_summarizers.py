@@ -1,6 +1,8 @@
 """Both SDKs against both providers on loopback: what comes back, and what every failure is called."""
 
 import asyncio
+import base64
+import traceback
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,10 +10,12 @@ import pytest
 from app.core.compaction.prompt import STRUCTURED, Completion, Prompt, history_ask, prefix_ask
 from app.core.compaction.quality_gate import complaints
 from app.providers import prompts
+from app.providers.answers import ANSWER_BYTES_MAX
 from app.providers.anthropic import Anthropic
 from app.providers.openai import OpenAI
 from app.providers.summarizer import ProviderError, Summarizer
 from tests.support import summarizers as stand_in
+from tests.support.bombs import bomb, resident
 from tests.support.summarizers import Summarizers, summarizers
 
 ASK = history_ask(
@@ -22,6 +26,7 @@ ASK = history_ask(
     constraints=["Never touch app/main.py."],
     identifiers=["app/main.py"],
 )
+KEY = "sk-summaries-0123456789abcdef"
 LONG = 30.0
 SHORT = 0.05
 
@@ -42,9 +47,9 @@ def servers(running: Summarizers) -> Summarizers:
 async def model(request: pytest.FixtureRequest, servers: Summarizers) -> AsyncIterator[Summarizer]:
     made: Summarizer
     if request.param == "anthropic":
-        made = Anthropic(model="stand-in-1", api_key="key-1", base_url=servers.anthropic_url)
+        made = Anthropic(model="stand-in-1", api_key=KEY, base_url=servers.anthropic_url)
     else:
-        made = OpenAI(model="stand-in-1", api_key="key-1", base_url=servers.openai_url)
+        made = OpenAI(model="stand-in-1", api_key=KEY, base_url=servers.openai_url)
     yield made
     await made.aclose()
 
@@ -76,7 +81,7 @@ async def test_a_summary_comes_back_with_its_usage_and_passes_the_gate(servers: 
     assert (asked.system, asked.prompt) == (ASK.system, ASK.prompt)
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert "tools" not in asked.body
-    assert "key-1" in asked.headers.get("x-api-key", "") + asked.headers.get("authorization", "")
+    assert KEY in asked.headers.get("x-api-key", "") + asked.headers.get("authorization", "")
 
 
 async def test_a_request_may_name_another_model(servers: Summarizers, model: Summarizer) -> None:
@@ -123,12 +128,52 @@ async def test_no_answer_in_time_is_a_timeout(servers: Summarizers, model: Summa
 async def test_a_status_is_a_kind_of_failure_and_is_not_retried_here(
     servers: Summarizers, model: Summarizer, code: int, kind: str, retryable: bool
 ) -> None:
-    servers.will(stand_in.status(code, message="no, not with key-1" if code in (401, 403) else "no"))
+    servers.will(stand_in.status(code, message=f"no, not with {KEY}" if code in (401, 403) else "no"))
     error = await failing(model)
     assert (error.kind, error.retryable, error.retry_after) == (kind, retryable, None)
     assert str(code) in error.detail
-    assert "key-1" not in error.detail
+    assert KEY not in error.detail
     assert len(servers.requests) == 1
+
+
+@pytest.mark.parametrize("code", [200, 400, 429, 500])
+@pytest.mark.parametrize("quoted", [KEY, base64.b64encode(KEY.encode()).decode(), KEY.replace("-", "%2D")])
+async def test_a_key_that_the_provider_repeats_is_in_no_error(
+    servers: Summarizers, model: Summarizer, code: int, quoted: str
+) -> None:
+    if code == 200:
+        servers.will(stand_in.body(f'{{"error": {{"message": "not with {quoted}"}}}}'))
+    else:
+        servers.will(stand_in.status(code, message=f"not with {quoted}"))
+    error = await failing(model)
+    assert "[key]" in error.detail or code == 200  # whose text is cut off
+    assert quoted[:12] not in f"{error}{error.detail}{''.join(traceback.format_exception(error))}"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_an_answer_without_end_is_a_failure_and_is_not_held(
+    servers: Summarizers, model: Summarizer, encoding: str
+) -> None:
+    raw = bomb() if encoding == "gzip" else b'{"content": "' + b"x" * 2 * ANSWER_BYTES_MAX
+    servers.will(stand_in.body(raw, encoding=encoding))
+    before = resident("VmRSS")
+    error = await failing(model)
+    assert (error.kind, error.retryable) == ("connection", True)
+    assert "too large" in error.detail
+    assert resident("VmHWM") - before < 250_000_000
+
+
+async def test_an_answer_of_very_many_values_is_a_failure(servers: Summarizers, model: Summarizer) -> None:
+    servers.will(stand_in.body('{"content": [' + "[]," * 200_000 + "[]]}"))
+    assert "too large" in (await failing(model)).detail
+
+
+async def test_a_compressed_answer_is_read(servers: Summarizers, model: Summarizer) -> None:
+    servers.compress = True
+    try:
+        assert not faults(await model.summarize(ASK, timeout=LONG))
+    finally:
+        servers.compress = False
 
 
 async def test_a_rate_limit_says_how_long_to_wait(servers: Summarizers, model: Summarizer) -> None:

@@ -1,6 +1,7 @@
 """Bodies that unpack to a thousand times their size."""
 
 import zlib
+from pathlib import Path
 from typing import Final
 
 BOMB_BYTES: Final = 1_000_000_000
@@ -13,3 +14,9 @@ def bomb(size: int = BOMB_BYTES) -> bytes:
     head = packer.compress(b'{"error": {"message": "') + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(_BLOCK) + packer.flush(zlib.Z_FULL_FLUSH)
     return head + block * (size // len(_BLOCK))
+
+
+def resident(name: str) -> int:
+    """A figure of this process's memory, such as VmRSS, in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

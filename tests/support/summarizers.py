@@ -4,6 +4,7 @@ A server takes one behaviour from its queue for each request, and `default` when
 """
 
 import asyncio
+import gzip
 import json
 import re
 from collections import deque
@@ -53,7 +54,7 @@ class Said:
     stop: Literal["end", "length", "refusal"] = "end"
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    raw: str | None = None
+    raw: str | bytes | None = None
     """The whole body, instead of the protocol's."""
 
 
@@ -129,9 +130,12 @@ def error_text(text: str = "Error: upstream connect error or disconnect before h
     return ok(text)
 
 
-def body(raw: str, code: int = 200, content_type: str = "application/json") -> Behaviour:
+def body(
+    raw: str | bytes, code: int = 200, content_type: str = "application/json", encoding: str = "identity"
+) -> Behaviour:
     """Answer with something that is no answer of the protocol."""
-    return Behaviour(lambda asked: _soon(Said(status=code, raw=raw, headers={"content-type": content_type})))
+    headers = {"content-type": content_type, "content-encoding": encoding}
+    return Behaviour(lambda asked: _soon(Said(status=code, raw=raw, headers=headers)))
 
 
 def context_too_long(chars: int) -> Behaviour:
@@ -177,6 +181,7 @@ class Summarizers:
     url: str = ""
     default: Behaviour = field(default_factory=ok)
     requests: list[Asked] = field(default_factory=list)
+    compress: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _queue: deque[Behaviour] = field(default_factory=deque)
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -236,14 +241,14 @@ async def summarizers() -> AsyncIterator[Summarizers]:
         asked = await _read(request, "anthropic")
         validators.check_anthropic({k: v for k, v in asked.body.items() if k in ("system", "messages", "tools")})
         said = await state._answer(asked)
-        return _response(said, _anthropic_body(asked, said))
+        return _response(state, said, _anthropic_body(asked, said))
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         asked = await _read(request, "openai")
         validators.check_openai({k: v for k, v in asked.body.items() if k in ("messages", "tools")})
         said = await state._answer(asked)
-        return _response(said, _openai_body(asked, said))
+        return _response(state, said, _openai_body(asked, said))
 
     async with listening(app) as state.url:
         try:
@@ -271,8 +276,11 @@ async def _read(request: Request, provider: Provider) -> Asked:
     )
 
 
-def _response(said: Said, document: Mapping[str, Any]) -> Response:
+def _response(state: Summarizers, said: Said, document: Mapping[str, Any]) -> Response:
     content = json.dumps(document) if said.raw is None else said.raw
+    if state.compress and isinstance(content, str):
+        packed = gzip.compress(content.encode())
+        return Response(packed, said.status, {"content-type": "application/json", "content-encoding": "gzip"})
     return Response(content, said.status, {"content-type": "application/json", **said.headers})
 
 

@@ -9,8 +9,9 @@ from app.core.errors import InvalidRequest
 from app.core.gateway import body as bodies
 from app.core.gateway import responses_reply
 from app.core.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
-from app.core.gateway.headers import downward, redacted, secrets, upward
+from app.core.gateway.headers import downward, secrets, upward
 from app.core.gateway.identity import NAME_CHARS_MAX, identify, legal_name
+from app.core.gateway.redaction import redacted
 from tests.support.validators import check_anthropic
 
 MARK = {"type": "ephemeral"}

@@ -1,7 +1,10 @@
 """Header fields on their way through the gateway, in both directions: which go on, and what they may give away."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
+from urllib.parse import unquote, unquote_plus
+
+from app.core.gateway.redaction import SECRET_CHARS_MIN, credentials, names_a_secret
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -23,12 +26,6 @@ _HOP_BY_HOP: Final = frozenset(
 _OF_THE_REQUEST: Final = frozenset((b"host", b"content-length", b"expect"))
 _OF_THE_ANSWER: Final = frozenset((b"date", b"server"))
 """Every server sets its own."""
-_SECRETS: Final = frozenset(
-    (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie", b"proxy-authorization")
-)
-SECRET_CHARS_MIN: Final = 6
-"""What is shorter is no key, and replacing it would garble other texts."""
-REDACTED: Final = "[key]"
 
 
 def upward(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
@@ -48,26 +45,16 @@ def downward(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
 
 
 def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
-    """The credentials in a request, longest first."""
+    """The credentials in a request."""
     found: set[str] = set()
-    for name, value in fields:
-        if name.lower() in _SECRETS or name.lower() == KEY_HEADER.encode():
-            text = value.decode("latin-1").strip()
-            found |= {text, text.split(" ", 1)[-1].strip()}
-    found |= {pair.partition("=")[2] for pair in query.decode("latin-1").split("&") if _names_a_key(pair)}
-    return tuple(sorted((one for one in found if len(one) >= SECRET_CHARS_MIN), key=len, reverse=True))
-
-
-def redacted(text: str, hidden: Iterable[str]) -> str:
-    """A text without the credentials that it quotes."""
-    for secret in hidden:
-        text = text.replace(secret, REDACTED)
-    return text
-
-
-def _names_a_key(pair: str) -> bool:
-    name = pair.partition("=")[0].lower()
-    return "key" in name or "token" in name
+    for field, value in fields:
+        if names_a_secret(field.decode("latin-1")):
+            found.update(credentials(value.decode("latin-1")))
+    for pair in query.decode("latin-1").split("&"):
+        name, _, text = pair.partition("=")
+        if names_a_secret(unquote(name)):
+            found |= {text, unquote_plus(text)}
+    return tuple(sorted(one for one in found if len(one) >= SECRET_CHARS_MIN))
 
 
 def _of_connection(fields: Fields) -> frozenset[bytes]:

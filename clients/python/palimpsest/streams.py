@@ -46,11 +46,12 @@ class _Watch:
         self.decoder = Decoder(self.decoder.last_id)
         return {} if self.decoder.last_id is None else {"Last-Event-ID": self.decoder.last_id}
 
-    def feed(self, line: str) -> StreamEvent | None:
-        """What a line completes."""
+    def read(self, piece: bytes) -> Iterator[StreamEvent]:
+        """What a piece of the stream completes."""
         self._failures = 0
-        message = self.decoder.feed(line)
-        return None if message is None or message.event not in _DATA else _typed(message)
+        for message in self.decoder.read(piece):
+            if message.event in _DATA:
+                yield _typed(message)
 
     def failed(self) -> bool:
         """Count a failure; whether it is one too many."""
@@ -71,10 +72,8 @@ def watch(
     while True:
         try:
             with transport.stream(state.asked, state.headers()) as response:
-                for line in response.iter_lines():
-                    event = state.feed(line)
-                    if event is not None:
-                        yield event
+                for piece in response.iter_bytes():
+                    yield from state.read(piece)
         except (ConnectionFailed, UnavailableError):
             if state.failed():
                 raise
@@ -89,9 +88,8 @@ async def awatch(
     while True:
         try:
             async with transport.stream(state.asked, state.headers()) as response:
-                async for line in response.aiter_lines():
-                    event = state.feed(line)
-                    if event is not None:
+                async for piece in response.aiter_bytes():
+                    for event in state.read(piece):
                         yield event
         except (ConnectionFailed, UnavailableError):
             if state.failed():
