@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.access import TemplateRoute, known
-from app.api.auth import Caller, admitted, open_contents
+from app.api.auth import Caller, Forbidden, Unauthorized, admitted, open_contents
 from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
 from app.api.busy import place_of
 from app.api.errors import GATEWAY as PREFIX
@@ -23,19 +23,26 @@ from app.api.errors import BodyTooLarge, InvalidJson, problem_of
 from app.api.metrics import GATEWAY
 from app.api.passage import GatewayTarget, Passage, pass_on
 from app.api.reach import check_session
-from app.core.errors import ContextError, NotFound, Overloaded, StoreUnavailable, UpstreamFailed, UpstreamLate
+from app.core.errors import (
+    ContentsErased,
+    ContextError,
+    NotFound,
+    Overloaded,
+    StoreUnavailable,
+    UpstreamFailed,
+    UpstreamLate,
+)
 from app.core.gateway import body as bodies
 from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
 from app.core.gateway.headers import KEY_HEADER
 from app.core.gateway.identity import identify, legal_name
 from app.providers.upstream import NoAnswer
 from app.services.gateway import Gateway
+from app.services.recent_callers import RecentCallers
 from app.services.tenants import digest
 
 METHODS: Final = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 PROVIDERS: Final = ("anthropic", "openai")
-CALLERS_MAX: Final = 10_000
-"""So many keys are remembered for the time when the database is away."""
 
 
 class GatewayApp:
@@ -50,7 +57,7 @@ class GatewayApp:
         self._most = requests_max
         self._seconds = seconds
         self._open = 0
-        self._callers: dict[bytes, Caller] = {}
+        self._recent = RecentCallers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a caller that the API allows.
@@ -73,30 +80,37 @@ class GatewayApp:
         self._open += 1
         try:
             passage = Passage(request, target, upstream, raw)
-            await _unless_gone(receive, passage, _serve(gateway, None if away else who, passage, send))
+            await _unless_gone(receive, passage, _serve(gateway, who, passage, send, away=away))
         finally:
             self._open -= 1
 
     async def _caller(self, request: Request) -> tuple[Caller, bool]:
-        """Who asks, and whether that is only remembered since the database is away. Raises what `admitted` raises."""
+        """Return the caller, and whether the database is away; then callers pass that were let in lately.
+
+        Raises what `admitted` and `open_contents` raise.
+        """
         secret = request.headers.get(KEY_HEADER)
-        hashed = digest(secret or "")
+        hashed = b"" if secret is None else digest(secret)
         try:
             async with asyncio.timeout(self._seconds):
                 who = await admitted(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
         except (StoreUnavailable, TimeoutError):
-            known = self._callers.get(hashed)
-            if known is None:
-                raise StoreUnavailable("the database is away, and this key is not known here") from None
-            return known, True
-        if len(self._callers) >= CALLERS_MAX:
-            self._callers.clear()
-        self._callers[hashed] = who
+            recent = self._recent.find(hashed)
+            if recent is None:
+                raise StoreUnavailable("the database is away, so this key cannot be checked") from None
+            return recent, True
+        except (Unauthorized, Forbidden):
+            self._recent.refuse(hashed)
+            raise
         try:
             async with asyncio.timeout(self._seconds):
                 await open_contents(request, who)
         except (StoreUnavailable, TimeoutError):
             return who, True
+        except ContentsErased:
+            self._recent.refuse(hashed)
+            raise
+        self._recent.admit(hashed, who)
         return who, False
 
 
@@ -107,12 +121,16 @@ def route(requests_max: int, seconds: float) -> Route:
     )
 
 
-async def _serve(gateway: Gateway, who: Caller | None, passage: Passage, send: Send) -> None:
-    """Answer a request; without `who` as it came."""
+async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *, away: bool) -> None:
+    """Answer a request; with the database `away` by its own bytes."""
     endpoint = ENDPOINTS.get((passage.target.provider, passage.target.path))
-    if who is None:
+    asks = endpoint is not None and passage.request.method == "POST"
+    if away:
+        identity = identify(passage.request.headers, passage.target.session, None) if asks else None
+        if identity is not None and identity.own:
+            check_session(who, identity.session)
         passage.mode, passage.reason = "bypass", problem_of(StoreUnavailable("")).slug
-    elif endpoint is not None and passage.request.method == "POST":
+    elif endpoint is not None and asks:
         await _budget(gateway, who, endpoint, passage)
     GATEWAY.labels(passage.target.provider, passage.mode).inc()
     try:

@@ -1,0 +1,156 @@
+"""With Postgres away the gateway lets pass whom it let in lately, and nobody whom it has refused."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from sqlalchemy.engine import make_url
+
+from app.services import recent_callers, tenants
+from app.services.tenants import Tenants
+from app.store.dsn import for_asyncpg
+from app.store.engine import Database
+from tests.conftest import serving
+from tests.support.gateways import settings
+from tests.support.provider import Provider
+
+RAW = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
+PATH = "/gateway/openai/v1/chat/completions"
+OURS = "a-key-of-the-settings"
+
+
+class Gate:
+    """A gateway that is asked under keys, and the database behind it."""
+
+    def __init__(self, http: httpx.AsyncClient, operator: asyncpg.Connection, database: str) -> None:
+        self._http, self._operator, self._database = http, operator, database
+
+    async def ask(self, key: str | None, session: str = "a:1") -> httpx.Response:
+        headers = {"x-palimpsest-session": session} | ({} if key is None else {"x-palimpsest-key": key})
+        return await self._http.post(PATH, content=RAW, headers=headers)
+
+    async def status(self, key: str | None, session: str = "a:1") -> int:
+        return (await self.ask(key, session)).status_code
+
+    async def lose_database(self) -> None:
+        await self._operator.execute(f"ALTER DATABASE {self._database} WITH ALLOW_CONNECTIONS false")
+        await self._operator.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", self._database
+        )
+
+
+@pytest.fixture
+def gate(database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
+
+    @asynccontextmanager
+    async def served(**given: Any) -> AsyncIterator[Gate]:
+        operator = await asyncpg.connect(for_asyncpg(postgres))
+        try:
+            async with (
+                serving(settings(provider, **given), database_url) as url,
+                httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
+            ):
+                yield Gate(http, operator, str(make_url(database_url).database))
+        finally:
+            await operator.close()
+
+    return served
+
+
+async def key_of(database: Database, *scopes: str, prefix: str | None = None) -> str:
+    made = await Tenants(database, None).create_key("default", "k", scopes or ["ingest", "read"], session_prefix=prefix)
+    return made.secret
+
+
+async def test_a_key_that_was_let_in_passes_with_what_it_may_reach(
+    gate: Callable[..., Any], database: Database, provider: Provider
+) -> None:
+    key, bound = await key_of(database), await key_of(database, prefix="a:")
+    async with gate() as asking:
+        assert await asking.status(key) == await asking.status(bound) == 200
+        assert await asking.status(bound, "b:1") == 404
+        await asking.lose_database()
+        provider.asked.clear()
+        for one in (key, bound):
+            answer = await asking.ask(one)
+            assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "bypass")
+            assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
+        assert await asking.status(bound, "b:1") == 404
+        assert await asking.status(bound, "two words") == 422
+        assert [asked.raw for asked in provider.asked] == [RAW, RAW]
+
+
+REFUSALS = {
+    "revoked": "UPDATE api_keys SET revoked_at = now() WHERE secret_sha256 = $1",
+    "expired": "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE secret_sha256 = $1",
+    "unknown": "DELETE FROM api_keys WHERE secret_sha256 = $1",
+    "lacking a scope": "UPDATE api_keys SET scopes = '{read}' WHERE secret_sha256 = $1",
+}
+
+
+@pytest.mark.parametrize("why", sorted(REFUSALS))
+async def test_a_key_that_was_refused_stays_refused(
+    gate: Callable[..., Any], database: Database, database_url: str, provider: Provider, why: str
+) -> None:
+    """It was let in before."""
+    await key_of(database)
+    key = await key_of(database)
+    async with gate() as asking:
+        assert await asking.status(key) == 200
+        connection = await asyncpg.connect(for_asyncpg(database_url))
+        assert await connection.execute(REFUSALS[why], tenants.digest(key)) in ("UPDATE 1", "DELETE 1")
+        await connection.close()
+        assert await asking.status(key) in (401, 403)
+        await asking.lose_database()
+        provider.asked.clear()
+        answer = await asking.ask(key)
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/store-unavailable")
+        assert not provider.asked
+
+
+async def test_what_was_never_let_in_is_refused(
+    gate: Callable[..., Any], database: Database, provider: Provider
+) -> None:
+    """Keys that nobody has asked with, and none at all where one is needed."""
+    key, reader = await key_of(database), await key_of(database, "read")
+    async with gate() as asking:
+        assert await asking.status(reader) == 403
+        assert await asking.status(None) == 401
+        await asking.lose_database()
+        for one in (key, reader, f"{key}x", ""):
+            assert await asking.status(one) == 503
+        assert await asking.status(None) == 401  # that a key is needed is known for good
+        assert not provider.asked
+
+
+async def test_a_key_does_not_pass_for_ever(
+    gate: Callable[..., Any], database: Database, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_callers, "RECENT_SECONDS", 0.0)
+    key = await key_of(database)
+    async with gate() as asking:
+        assert await asking.status(key) == 200
+        await asking.lose_database()
+        assert await asking.status(key) == 503
+
+
+async def test_an_open_server_stays_open_and_checks_the_keys_that_it_is_sent(
+    gate: Callable[..., Any], provider: Provider
+) -> None:
+    async with gate() as asking:
+        assert await asking.status(None) == 200
+        await asking.lose_database()
+        assert await asking.status(None) == 200
+        assert await asking.status("some-key") == 503
+
+
+async def test_the_key_of_the_settings_needs_no_database(gate: Callable[..., Any], provider: Provider) -> None:
+    async with gate(api_key=OURS) as asking:
+        await asking.lose_database()
+        assert await asking.status(OURS) == 200
+        assert await asking.status(f"{OURS}x") == 503
+        assert await asking.status(None) == 401
