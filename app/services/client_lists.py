@@ -97,4 +97,7 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
 
 
 def _sent(of: CallConversation) -> ClientList:
-    return ClientList(of.format, of.messages, of.system, of.tools)
+    """A call's list. What it does not hold does not exist, but for an Anthropic thread that goes on from a reply."""
+    complete = of.previous is None or of.format != "anthropic"
+    tools: Json = [] if complete and of.tools is None else of.tools
+    return ClientList(of.format, of.messages, of.system, tools, all_prompts=complete)

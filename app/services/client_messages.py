@@ -38,9 +38,9 @@ class ClientMessages:
     """The complete messages of a client.
 
     `raw` are the events of the conversation as they were read and not checked yet, `indices` those of their messages,
-    and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so. `count` is
-    the number of messages. Where only what is new of a list was read, `raw` is without the first `unread` events, and
-    `whole` reads all of it.
+    and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so.
+    `all_prompts`: without prompts there are none. `count` is the number of messages. Where only what is new of a list
+    was read, `raw` is without the first `unread` events, and `whole` reads all of it.
     """
 
     count: int
@@ -51,6 +51,7 @@ class ClientMessages:
     tools: ClientEvent | None
     unread: int = 0
     whole: Callable[[], "ClientMessages"] | None = None
+    all_prompts: bool = False
 
     @property
     def prompts_said(self) -> tuple[bytes, ...]:
@@ -78,12 +79,16 @@ class ClientMessages:
 
 @dataclass(frozen=True, slots=True)
 class ClientList:
-    """What a client sends: its messages in a provider's format, and what it sends beside them."""
+    """What a client sends: its messages in a provider's format, and what it sends beside them.
+
+    `all_prompts`: without a system prompt there is none, whatever is in force.
+    """
 
     form: str
     messages: Sequence[Any]
     system: Json = None
     tools: Json = None
+    all_prompts: bool = False
 
     def read(self) -> ClientMessages:
         """Read all of it. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
@@ -93,7 +98,9 @@ class ClientList:
         first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
         prompts, tools = self._in_front(raw[:first])
         raw, indices = raw[first:], indices[first:]
-        return ClientMessages(len(self.messages), raw, indices, links(raw), prompts, tools)
+        return ClientMessages(
+            len(self.messages), raw, indices, links(raw), prompts, tools, all_prompts=self.all_prompts
+        )
 
     def read_behind(self, known: "_Known") -> ClientMessages:
         """The same of a list that begins, behind its prompts, with messages that were read. Raises what `read` raises.
@@ -124,6 +131,7 @@ class ClientList:
             tools,
             unread,
             self.read,
+            self.all_prompts,
         )
 
     def _in_front(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:

@@ -128,7 +128,7 @@ class Gateway:
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
             answer, count = await self._lists.preview(tenant_id, session, of, asked)
-        return await _body(answer, given, of, of.messages[count:])
+        return await _body(answer, given, of, of.messages[count:], counts=True)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
         """Return whether a bypass is to be logged. That a session was erased holds for all of its calls."""
@@ -230,7 +230,7 @@ class Gateway:
 async def _prepared(
     tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
 ) -> Prepared:
-    call = answer.assembled.call
+    call, inputs = answer.assembled.call, answer.assembled.inputs
     return Prepared(
         tenant_id=tenant_id,
         session=session,
@@ -240,16 +240,23 @@ async def _prepared(
         epoch=call.epoch,
         body=await _body(answer, given, of),
         tokens_sent=call.estimate,
-        tokens_wanted=answer.assembled.inputs.loaded.log_tokens,
+        tokens_wanted=inputs.budget.shown(inputs.loaded.log_tokens),
         conversation=of,
         given=given,
     )
 
 
-async def _body(answer: ContextAnswer, given: bodies.Body, of: CallConversation, behind: Sequence[Json] = ()) -> bytes:
+async def _body(
+    answer: ContextAnswer,
+    given: bodies.Body,
+    of: CallConversation,
+    behind: Sequence[Json] = (),
+    *,
+    counts: bool = False,
+) -> bytes:
     """The call's body with the context in it, in front of what else it has."""
     made = answer.assembled.rendered.request.body
-    return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind))
+    return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind, counts=counts))
 
 
 def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:

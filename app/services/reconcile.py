@@ -16,7 +16,7 @@ from uuid import UUID
 from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
-from app.core.log.events import Draft, EventType, Json
+from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.lines import is_line, line_of, session_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
@@ -193,7 +193,7 @@ class Reconcile:
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
             row, known = await self._line(tx, tenant_id, root, current, given)
             in_force = await self._standing(tx, row)
-            if given.prompts and given.prompts_said != in_force.prompts and in_force.prompt_seqs:
+            if _other_prompts(given, in_force) and in_force.prompt_seqs:
                 row, in_force = await self._without_prompts(tx, tenant_id, root, row, in_force)
             many = len(given.links) - known > AT_ONCE
             new = await asyncio.to_thread(given.behind, known) if many else given.behind(known)
@@ -323,9 +323,16 @@ class Reconcile:
         _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
 
 
+def _other_prompts(given: ClientMessages, in_force: _InForce) -> bool:
+    """Return whether the client's system prompts, or that it has none, differ from those in force."""
+    if given.prompts:
+        return given.prompts_said != in_force.prompts
+    return given.all_prompts and any(in_force.prompts)
+
+
 def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
     """The system prompts and tools that are not in force yet."""
-    prompts = given.prompts if given.prompts and given.prompts_said != in_force.prompts else ()
+    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _other_prompts(given, in_force) else ()
     tools = given.tools
     if tools is not None and (given.tools_said == in_force.tools or (not tools.draft.content and not in_force.tools)):
         tools = None

@@ -166,7 +166,8 @@ async def _reconciled(
 ) -> ContextBody:
     if not who.may("ingest"):
         raise Forbidden("this key lacks the scope 'ingest', which messages need")
-    sent = ClientList(asked.format, body.messages or [], body.system, body.tools)
+    none = body.system is not None and not body.system
+    sent = ClientList(asked.format, body.messages or [], body.system, body.tools, all_prompts=none)
     given = await reconcile.read(who.tenant_id, sid, sent)
     done = await reconcile.context(who.tenant_id, sid, given, asked, once.keep(_kept_reconciled))
     return reconciled_body(done)

@@ -128,17 +128,19 @@ def holds_results(message: Json) -> bool:
     return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
 
 
-def rewritten(body: Body, of: CallConversation, request: Body, behind: Sequence[Json] = ()) -> bytes:
+def rewritten(
+    body: Body, of: CallConversation, request: Body, behind: Sequence[Json] = (), *, counts: bool = False
+) -> bytes:
     """The call's body with messages and system of a context's `request`; all else as it came.
 
     Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
     asked for its usage. A call that goes on from a reply becomes a whole one. `behind` are messages of the call that
-    follow those of an Anthropic request.
+    follow those of an Anthropic request. What is sent to be counted (`counts`) keeps its own system prompt.
     """
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()
     if of.format == "anthropic":
-        replaced = _anthropic_members(body.value, of, request, behind)
+        replaced = _anthropic_members(body.value, of, request, behind, counts=counts)
     elif of.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
         if of.swallows:
@@ -155,11 +157,12 @@ def rewritten(body: Body, of: CallConversation, request: Body, behind: Sequence[
 
 
 def _anthropic_members(
-    call: Mapping[str, Json], of: CallConversation, request: Body, behind: Sequence[Json]
+    call: Mapping[str, Json], of: CallConversation, request: Body, behind: Sequence[Json], *, counts: bool
 ) -> dict[str, str]:
-    messages, system = request.raw("messages") or "[]", request.raw("system")
-    beside = sum("cache_control" in mapping(tool) for tool in _list(call.get("tools"))) + ("cache_control" in call)
-    value = request.value
+    messages, system = request.raw("messages") or "[]", None if counts else request.raw("system")
+    value = {name: given for name, given in request.value.items() if name != "system" or not counts}
+    kept = [*_list(call.get("tools")), *(_list(call.get("system")) if counts else ())]
+    beside = sum("cache_control" in mapping(part) for part in kept) + ("cache_control" in call)
     marked = _marked(value)
     if len(marked) + beside > MARKERS_MAX:
         for part in marked[: len(marked) + beside - MARKERS_MAX]:  # the newest are read by the next call
@@ -168,7 +171,7 @@ def _anthropic_members(
         system = None if system is None else canonical_json(value["system"])
     if behind:
         messages = canonical_json([*json.loads(messages), *map(_unmarked, behind)])
-    if of.attribution:
+    if of.attribution and not counts:
         rest = _list(json.loads(system)) if system is not None else []
         system = canonical_json([*of.attribution, *rest])
     replaced = {"messages": messages} if system is None else {"messages": messages, "system": system}

@@ -9,7 +9,17 @@ from app.core.lexicon.arguments import ADDRESSES, FILES
 from app.core.lexicon.identifiers import identifiers
 from app.core.lexicon.times import parse_time, to_seconds
 from app.core.log.block import Block, Kind
-from app.core.log.events import BOOKKEEPING, PREFIX, Draft, EventType, Json, arguments_object, canonical_json, readable
+from app.core.log.events import (
+    BOOKKEEPING,
+    NO_PROMPT,
+    PREFIX,
+    Draft,
+    EventType,
+    Json,
+    arguments_object,
+    canonical_json,
+    readable,
+)
 from app.core.log.lazy import lazy
 from app.core.log.parts import REASONING_PARTS
 from app.core.log.turns import FIRST, TurnState, count_turns
@@ -131,6 +141,11 @@ class Event:
         """Whether the event expires at an age that its author set, so that no summary should preserve it."""
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
+
+    @property
+    def ends_prompts(self) -> bool:
+        """Whether this is no system prompt, but the mark after which no earlier one is in force."""
+        return self.type is EventType.SYSTEM_PROMPT and (self.body or {}).get("native") == NO_PROMPT.native
 
     @lazy
     def rendered(self) -> bool:

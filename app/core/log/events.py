@@ -120,6 +120,10 @@ REPLACEMENT: Final = "\ufffd"
 """The replacement for a character that no text may hold."""
 
 
+NO_PROMPT: Final = Draft(EventType.SYSTEM_PROMPT, content="", native={"format": "none"})
+"""What is logged where a client has no system prompt any more: models are shown nothing in its place."""
+
+
 def canonical_json(value: Json) -> str:
     """The canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII characters unescaped.
 

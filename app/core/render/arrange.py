@@ -30,7 +30,7 @@ def front(context: Context, state: Frontier) -> Layout:
     return Layout(
         tools=tuple(tool_definitions(tools.block.content)) if tools else (),
         tools_seq=tools.seq if tools else 0,
-        system=tuple(e.block for e in context.prefix if e.type is EventType.SYSTEM_PROMPT),
+        system=tuple(e.block for e in context.prefix if e.type is EventType.SYSTEM_PROMPT and not e.ends_prompts),
         blocks=(*context.summaries, *note),
     )
 
