@@ -26,7 +26,7 @@ from app.core.tokens.calibration import (
     claimed,
     consistent,
 )
-from app.core.tokens.learned import Learned, Point, started, with_point
+from app.core.tokens.learned import Learned, Point, reports_cache, started, with_point
 from app.core.view.budget import budget_of
 from app.core.view.loaded import ViewRow
 from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
@@ -224,6 +224,10 @@ class Feedback:
             claim = None
         own = with_point(before, point, margin) if _is_sane(point, call) else before
         own = replace(own, known=_limited(own.known, claim, point, overflow, believed=True))
+        if outcome.input_tokens is not None:
+            read, written = outcome.cache_read_tokens, outcome.cache_write_tokens
+            known_cache = self._ledger.knows_cache(call.model)
+            own = replace(own, caches=reports_cache(before.caches, read, written, known=known_cache))
         version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
         if call.model is None or shared is None or not locked:
             return Taught(shared, own if version else None, version)

@@ -179,6 +179,10 @@ class Ledger:
             prices=policy.prices,
         )
 
+    def knows_cache(self, model: str | None) -> bool:
+        """Return whether the table of caches has a row for a model."""
+        return profile_name(model, self._caches) is not None
+
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:
         return cache_profile(model, policy.cache, self._caches, FORMATS[format].cache)
 

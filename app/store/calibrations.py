@@ -157,7 +157,9 @@ def learned(stored: str | None) -> Learned | None:
         return None
     document: Mapping[str, Any] = json.loads(stored)
     points = tuple(Point(c, r, outside, bool(least), at) for c, r, outside, least, at in document["points"])
-    return Learned(document["model"], Calibration(*document["known"]), points, document["outside"])
+    return Learned(
+        document["model"], Calibration(*document["known"]), points, document["outside"], document.get("caches")
+    )
 
 
 def learned_json(value: Learned) -> str:
@@ -176,4 +178,5 @@ def learned_json(value: Learned) -> str:
         known.accepted_at,
     ]
     points: Json = [[p.counted, p.reported, p.outside, int(p.least), p.at] for p in value.points]
-    return canonical_json({"model": value.model, "known": figures, "points": points, "outside": value.outside})
+    fields = {"model": value.model, "known": figures, "points": points, "outside": value.outside}
+    return canonical_json({**fields, "caches": value.caches})

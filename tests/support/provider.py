@@ -79,6 +79,8 @@ class Provider:
     pieces: int | None = None
     """How large the pieces are that a stream is sent in; None: an event each."""
     compress: bool = False
+    cache: tuple[int, int] | None = (0, 0)
+    """What an answer of Anthropic's reports as read of a cache and written to it; None: neither field."""
     choose: Callable[[Asked], Said] = lambda _: Said()
     """What is answered where nothing is scripted."""
 
@@ -115,6 +117,11 @@ async def _serve(provider: Provider, request: Request) -> Response:
     provider.numbers += 1
     make = STREAMS[request.url.path]
     whole, events = make(body, said, provider.numbers, max(1, len(raw) // 4))
+    if "cache_read_input_tokens" in whole["usage"]:
+        del whole["usage"]["cache_read_input_tokens"], whole["usage"]["cache_creation_input_tokens"]
+        if provider.cache is not None:
+            names = ("cache_read_input_tokens", "cache_creation_input_tokens")
+            whole["usage"] |= dict(zip(names, provider.cache, strict=True))
     if not body.get("stream"):
         if provider.compress and "gzip" in (asked.header("accept-encoding") or ""):
             packer = zlib.compressobj(wbits=31)

@@ -99,7 +99,7 @@ def _retention(at: Situation) -> Reducer:
 
 def _economic(at: Situation) -> Reducer:
     read, policy = at.read, at.policy
-    called = read.used_at is not None
+    called = read.used_at is not None and read.caching
     return EconomicReducer(
         policy.retention, policy.economics, read.cache, at.moment, read.outside_tokens, called=called
     )
@@ -243,7 +243,7 @@ def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
     """Whether the provider reads nothing of this call from its cache, as far as is known before anything is evicted."""
-    return _is_cold(read) or (cause in PREFIX_CAUSES and read.used_at is not None)
+    return _is_cold(read) or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
 def _noted(after: Reduced, begun: Begun) -> Frontier:
@@ -298,15 +298,16 @@ def _fit_target(
 def is_warm(read: PlanInputs, context: Context) -> bool:
     """Whether the provider still holds a prefix of the last request, as far as is known."""
     return (
-        read.used_at is not None
+        read.caching
+        and read.used_at is not None
         and not _is_cold(read)
         and read.outside_tokens + context.tokens >= read.cache.minimum_tokens
     )
 
 
 def _is_cold(read: PlanInputs) -> bool:
-    """Whether the provider's cache has expired; False if the time is unknown or there was no call."""
-    if read.now is None or read.used_at is None:
+    """Whether the provider's cache has expired; False if there is none, the time is unknown or there was no call."""
+    if not read.caching or read.now is None or read.used_at is None:
         return False
     return read.now - read.used_at >= read.cache.ttl_seconds
 

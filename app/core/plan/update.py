@@ -41,6 +41,7 @@ class PlanInputs:
     * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
     * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
     * `recall` says whether the agent can recall what is left out.
+    * `caching` is false if the provider's reports name no cache: then none is cold, and no eviction saves reading it.
     """
 
     events: Sequence[Event]
@@ -58,6 +59,7 @@ class PlanInputs:
     decisions: int = 0
     outside_tokens: int = 0
     recall: bool = True
+    caching: bool = True
 
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:

@@ -53,13 +53,15 @@ class Point:
 class Learned:
     """What the last calls of one view to one `model` teach about one estimator; `points` are these calls, oldest first.
 
-    `known` is the calibration from these calls alone. `outside` is None while they do not determine it.
+    `known` is the calibration from these calls alone. `outside` is None while they do not determine it. `caches` says
+    whether the provider reports what it reads of a cache; None until it has reported usage.
     """
 
     model: str | None
     known: Calibration
     points: tuple[Point, ...] = ()
     outside: int | None = None
+    caches: bool | None = None
 
     def samples(self, source: str = "") -> tuple[Sample, ...]:
         """The calls as samples, less what was sent beside the requests."""
@@ -74,6 +76,16 @@ class Learned:
 def started(model: str | None, estimator: str, own_margin: float) -> Learned:
     """The initial state: a ratio of 1 and the estimator's own margin."""
     return Learned(model, Calibration(estimator, 1.0, own_margin))
+
+
+def reports_cache(before: bool | None, read: int | None, written: int | None, *, known: bool) -> bool:
+    """Return whether a provider has a cache, as far as reports of usage tell: an absent count is not a count of zero.
+
+    `before` is what earlier reports told. `known`: the model's cache is in the table, so that zeros are a cold cache.
+    """
+    if before or read or written:
+        return True
+    return known and (read is not None or written is not None)
 
 
 def with_point(before: Learned, point: Point, own_margin: float) -> Learned:

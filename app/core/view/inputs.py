@@ -74,6 +74,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         loaded.decisions,
         inputs.budget.outside,
         inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
+        loaded.learned is None or loaded.learned.caches is not False,
     )
     return read, state
 

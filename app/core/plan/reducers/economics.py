@@ -37,8 +37,8 @@ Moment = Literal["warm", "cold", "pressed"]
 class EconomicReducer:
     """Evicts what the retention rules allow when that pays, or when the budget demands it.
 
-    `outside` tokens are sent in front of the context. `called` says whether the view was called before: if not, no call
-    has carried anything yet.
+    `outside` tokens are sent in front of the context. `called` says whether the view was called before, at a provider
+    with a cache: if not, no call has carried anything in it yet.
     """
 
     retention: Retention
