@@ -35,7 +35,7 @@ class ClientLists:
         if of.previous is None:
             given = await self._reconcile.read(tenant_id, session, _sent(of))
         else:
-            given = await self._behind(tenant_id, session, of.previous, _sent(of).read())
+            given = await self._behind(tenant_id, session, of.previous, replace(_sent(of), complete=False).read())
         return await self._reconcile.answer(tenant_id, session, given, request)
 
     async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:

@@ -16,6 +16,7 @@ from uuid import UUID
 from app.core.errors import InvalidMessage
 from app.core.log.chain import START, Link, links, prompt_said, tools_said
 from app.core.log.events import Draft, EventType, Json
+from app.core.log.pairing import OpenIds, pair_calls
 from app.core.log.parse import parse_event, tool_definitions
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
 from app.core.render.formats.parts import is_blank, native
@@ -40,7 +41,8 @@ class ClientMessages:
     `raw` are the events of the conversation as they were read and not checked yet, `indices` those of their messages,
     and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so.
     `all_prompts`: without prompts there are none. `count` is the number of messages. Where only what is new of a list
-    was read, `raw` is without the first `unread` events, and `whole` reads all of it.
+    was read, `raw` is without the first `unread` events, and `whole` reads all of it. `added` are the places of calls
+    that stand in front of results without one, and `open_ids` continues the pairing (`core/log/pairing`).
     """
 
     count: int
@@ -52,6 +54,8 @@ class ClientMessages:
     unread: int = 0
     whole: Callable[[], "ClientMessages"] | None = None
     all_prompts: bool = False
+    added: frozenset[int] = frozenset()
+    open_ids: OpenIds | None = None
 
     @property
     def prompts_said(self) -> tuple[bytes, ...]:
@@ -73,15 +77,19 @@ class ClientMessages:
         first = self.links[links_known - 1].place + 1 if links_known else 0
         if first < self.unread and self.whole is not None:
             return self.whole().behind(links_known)
-        rest = zip(self.raw[first - self.unread :], self.indices[first:], strict=True)
-        return tuple(ClientEvent(parse_event(event, index, native=True), index) for event, index in rest)
+        rest = enumerate(zip(self.raw[first - self.unread :], self.indices[first:], strict=True), first)
+        return tuple(
+            ClientEvent(parse_event(event, index, native=True), None if place in self.added else index)
+            for place, (event, index) in rest
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientList:
     """What a client sends: its messages in a provider's format, and what it sends beside them.
 
-    `all_prompts`: without a system prompt there is none, whatever is in force.
+    `all_prompts`: without a system prompt there is none, whatever is in force. Of a list that is not `complete`,
+    results may answer calls that are in the log.
     """
 
     form: str
@@ -89,6 +97,7 @@ class ClientList:
     system: Json = None
     tools: Json = None
     all_prompts: bool = False
+    complete: bool = True
 
     def read(self) -> ClientMessages:
         """Read all of it. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
@@ -98,8 +107,21 @@ class ClientList:
         first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
         prompts, tools = self._in_front(raw[:first])
         raw, indices = raw[first:], indices[first:]
+        if not self.complete:
+            return ClientMessages(
+                len(self.messages), raw, indices, links(raw), prompts, tools, all_prompts=self.all_prompts
+            )
+        paired = pair_calls(raw)
         return ClientMessages(
-            len(self.messages), raw, indices, links(raw), prompts, tools, all_prompts=self.all_prompts
+            len(self.messages),
+            paired.events,
+            [indices[source] for source in paired.sources],
+            links(paired.events),
+            prompts,
+            tools,
+            all_prompts=self.all_prompts,
+            added=paired.added,
+            open_ids=paired.open_ids,
         )
 
     def read_behind(self, known: "_Known") -> ClientMessages:
@@ -120,18 +142,21 @@ class ClientList:
         unread = len(known.indices)
         raw = [event for group in groups for event in group]
         indices = [index for index, group in enumerate(groups, begins) for _ in group]
-        new = links(raw, known.links[-1].hash if known.links else START)
+        paired = pair_calls(raw, known.open_ids)
+        new = links(paired.events, known.links[-1].hash if known.links else START)
         prompts, tools = self._in_front(form.read(self.messages[:count]))
         return ClientMessages(
             len(self.messages),
-            raw,
-            [*(count + index for index in known.indices), *indices],
+            paired.events,
+            [*(count + index for index in known.indices), *(indices[source] for source in paired.sources)],
             [*known.links, *(Link(unread + link.place, link.hash) for link in new)],
             prompts,
             tools,
             unread,
             self.read,
             self.all_prompts,
+            known.added | {unread + place for place in paired.added},
+            paired.open_ids,
         )
 
     def _in_front(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
@@ -150,6 +175,8 @@ class _Known:
     digest: bytes
     indices: Sequence[int]
     links: Sequence[Link]
+    added: frozenset[int]
+    open_ids: OpenIds | None
 
     @property
     def size(self) -> int:
@@ -183,7 +210,14 @@ class ListReader:
             digest.update(_bytes(message))
         self._keep(
             key,
-            _Known(len(messages), digest.digest(), [index - first for index in read.indices], read.links),
+            _Known(
+                len(messages),
+                digest.digest(),
+                [index - first for index in read.indices],
+                read.links,
+                read.added,
+                read.open_ids,
+            ),
         )
         return read
 

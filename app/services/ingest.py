@@ -16,6 +16,7 @@ from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPol
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
 from app.core.log.lines import is_line
+from app.core.log.pairing import name_unnamed
 from app.core.log.turns import depends_on_state, moves_state
 from app.core.policy.policy import Policy
 from app.services.appends import (
@@ -121,7 +122,7 @@ class Ingest:
         bodies: list[str],
         tokens: list[int],
     ) -> Appended:
-        counted_by = hint.estimator, hint.model
+        counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         async with self._database.transaction() as tx:
             session = await self._locked(tx, tenant_id, external_id, session_id)
             if session.line is not None and not is_line(external_id):
@@ -130,6 +131,12 @@ class Ingest:
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
                 return await self._first_answer(tx, session, request, before, hint, policy)
+            named = name_unnamed(request.drafts, state.open_calls)
+            if named is not request.drafts:
+                request, counted_by = replace(request, drafts=tuple(named)), None
+            if (hint.estimator, hint.model) != counted_by:
+                counter = self._counting.session_counter(hint.estimator, hint.model)
+                bodies, tokens = await self._counting.prepare(request.drafts, counter)
             known = await _known_events(tx, session.log, request.drafts, bodies)
             new = [i for i, d in enumerate(request.drafts) if d.id is None or d.id not in known]
             if not new:
@@ -137,9 +144,6 @@ class Ingest:
                 through = await event_log.tokens_through(tx, session.log, head)
                 facts = AppendFacts.of(session, head, through)
                 return await self._first_answer(tx, session, request, facts, hint, policy)
-            if (hint.estimator, hint.model) != counted_by:
-                counter = self._counting.session_counter(hint.estimator, hint.model)
-                bodies, tokens = await self._counting.prepare(request.drafts, counter)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
             spoken = leads and await event_log.spoken(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)

@@ -54,7 +54,8 @@ def seqs_by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Seq
             if prompt.index is not None:
                 found[prompt.index].append(seq)
     for link, seq in zip(given.links, seqs, strict=True):
-        found[given.indices[link.place]].append(seq)
+        if link.place not in given.added:
+            found[given.indices[link.place]].append(seq)
     return found
 
 

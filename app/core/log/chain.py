@@ -78,10 +78,11 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
     kind = body["type"]
     if kind not in CHAINED:
         return None
-    call_id = body.get("call_id") or ""
+    own = body.get("native") or {}
+    call_id = own.get("call_id") or body.get("call_id") or ""  # the client's, where the log gave the call another
     if kind == EventType.TOOL_CALL:
         return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
-    head = (body.get("native") or {}).get("head") or {}
+    head = own.get("head") or {}
     content = body.get("content")
     refusal = head.get("refusal") if content is None else None
     parts = _parts(refusal if isinstance(refusal, str) else content)

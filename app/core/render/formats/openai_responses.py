@@ -1,11 +1,11 @@
 """OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Self
 
 from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
-from app.core.log.events import Json
+from app.core.log.events import ID_CHARS_MAX, Json
 from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.parts import (
@@ -43,6 +43,8 @@ CALL_ID_CHARS_MAX: Final = 64
 LOCAL_SHELL_OUTPUT: Final = "local_shell_call_output"
 BY_ID: Final = "by_id"
 """Marks an output that refers to its call by `id`."""
+_OUTPUT: Final = "_output"
+_SEARCH_OUTPUT: Final = "tool_search_output"
 _KINDS: Final = {"user": "user.message", "assistant": "assistant.message"}
 
 
@@ -51,7 +53,8 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
     prompts = leading(messages, SYSTEM_ROLES)
     messages = _with_call_ids(messages)
     items = [message_object(raw, index) for index, raw in enumerate(messages)]
-    return [[_read_item(item, index, prompt=index < prompts)] for index, item in enumerate(items)]
+    calls = {(item["type"], item["call_id"]) for item in items if _is_call(item)}
+    return [[_read_item(item, index, calls, prompt=index < prompts)] for index, item in enumerate(items)]
 
 
 def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
@@ -68,17 +71,41 @@ def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
     return named
 
 
-def _read_item(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict[str, Json]:
+def _is_call(item: Mapping[str, Json]) -> bool:
+    """Whether an item is a call to which the client gives the output."""
+    kind, call_id = item.get("type"), item.get("call_id")
+    named = isinstance(kind, str) and isinstance(call_id, str) and 1 <= len(call_id) <= ID_CHARS_MAX
+    return named and str(kind).endswith("_call") and kind != "_call"
+
+
+def _is_output(item: Mapping[str, Json], calls: Collection[tuple[str, str]]) -> bool:
+    """Whether an item is the output to a call: by its type, or to one of `calls`.
+
+    A provider's output to its own work, such as a `program_output`, has a call's id, too, but no call to answer.
+    """
+    kind, call_id = item.get("type"), item.get("call_id")
+    if not isinstance(kind, str) or not isinstance(call_id, str) or not 1 <= len(call_id) <= ID_CHARS_MAX:
+        return False
+    answers = f"{kind.removesuffix(_OUTPUT)}_call"
+    return (
+        kind.endswith("_call_output")
+        or kind == _SEARCH_OUTPUT
+        or (kind.endswith(_OUTPUT) and (answers, call_id) in calls)
+    )
+
+
+def _read_item(
+    item: Mapping[str, Json], index: int, calls: Collection[tuple[str, str]], *, prompt: bool
+) -> dict[str, Json]:
     kind = item.get("type") or ("message" if "role" in item else "item_reference" if "id" in item else None)
     if not isinstance(kind, str):
         raise InvalidMessage("an item needs a type or a role", index=index, field="type")
     if kind == "message":
         return _read_message(item, index, prompt=prompt)
-    if kind in ("function_call", "function_call_output") or item.get("call_id") is not None:
-        if kind.endswith("_output"):
-            return _read_result(item, kind, index)
-        if kind.endswith("_call"):
-            return _read_call(item, kind, index)
+    if kind == "function_call_output" or _is_output(item, calls):
+        return _read_result(item, kind, index)
+    if kind == "function_call" or _is_call(item):
+        return _read_call(item, kind, index)
     # Reasoning, a provider-side tool's item, or an unknown one is kept whole, for this format alone.
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 

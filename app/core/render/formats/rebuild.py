@@ -16,7 +16,8 @@ from app.core.log.events import Draft, EventType, Json, check_values
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_chat, openai_responses
 from app.core.render.formats.gemini import WHOLE, own_response
 
-_FIELDS: Final = frozenset({"format", "head", "part"})
+_FIELDS: Final = frozenset({"format", "head", "part", "call_id"})
+_CALLS: Final = frozenset({EventType.TOOL_CALL, EventType.TOOL_RESULT})
 _INNER: Final = {
     openai_chat.NAME: frozenset({"call", "custom", "function"}),
     openai_responses.NAME: frozenset({"item"}),
@@ -46,6 +47,12 @@ def _is_read_so(draft: Draft, native: Mapping[str, Json]) -> bool:
     form = native.get("format")
     if not isinstance(form, str) or form not in _MESSAGES or not _has_shape(form, native):
         return False
+    if "call_id" in native:
+        # The log gave the call another id than the client (`core/log/pairing`); it is judged by the client's.
+        if draft.type not in _CALLS or not isinstance(native["call_id"], str):
+            return False
+        native = dict(native)
+        draft = replace(draft, call_id=native.pop("call_id"), native=native)
     if form == gemini_parts.NAME and native.get("part", {}).get("no_id") is True:
         # The reader numbers what has no id by what is around it; by itself it is judged as if it had one.
         if draft.type is EventType.TOOL_CALL and not re.fullmatch(
