@@ -144,7 +144,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.
         app.router.routes.extend(module.router.routes)
-    app.router.routes.append(mcp.route())
+    app.router.routes.extend(mcp.routes())
     if settings.gateway_on:
         from app.api import gateway  # with an HTTP client that nothing else needs here
 

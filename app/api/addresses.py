@@ -21,6 +21,7 @@ AS_NAMED: Final = frozenset(
             "append_events",
             "append_messages",
             "get_context",
+            "mcp",
             "post_context",
             "recall",
         ),  # follow by themselves

@@ -1,9 +1,13 @@
 """The recall tool over the Model Context Protocol: streamable HTTP at /mcp, without sessions of its own.
 
+A client that is bound to a session, by `x-palimpsest-session` or by the path `/mcp/s/SESSION`, gets the tool without
+the parameter `session`, so that the model need not know the session's name.
+
 The SDK takes a second to import, so it is imported by the first request that needs it.
 """
 
 import asyncio
+import re
 from importlib import import_module
 from typing import Final
 
@@ -11,13 +15,19 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.access import TemplateRoute
+from app.api.access import TemplateRoute, known
 from app.api.auth import caller
 from app.api.body import parsed
+from app.api.reach import check_session
+from app.core.errors import InvalidRequest
+from app.core.gateway.identity import SESSION_HEADER
+from app.core.log.lines import ADDRESS_PATTERN
 
 PATH: Final = "/mcp"
+BOUND_PATH: Final = "/mcp/s/{sid}"
 CALLER: Final = "caller"
-"""Name under which a request's state holds its caller."""
+BOUND: Final = "bound_session"
+"""Names under which a request's state holds its caller, and the session that its client is bound to, if any."""
 
 
 class Mcp:
@@ -26,13 +36,22 @@ class Mcp:
     operation_id: Final = "mcp"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a caller that the API allows. Raises Unauthorized or Forbidden, then BodyTooLarge or InvalidJson."""
+        """Serve a caller that the API allows.
+
+        Raises Unauthorized or Forbidden, NotFound or InvalidRequest for the bound session, then BodyTooLarge or
+        InvalidJson.
+        """
         request = Request(scope, receive)
         who = await caller("read")(request)
+        session = _bound(request)
+        if session is not None:
+            check_session(who, session)
+            known(scope, who.tenant_id, session)
         raw = await request.body()
         await parsed(raw, request.app.state.json_limits)
         server = await asyncio.to_thread(import_module, "app.api.mcp_server")
-        await server.handle({**scope, "state": {**scope["state"], CALLER: who}}, _again(raw, receive), send)
+        state = {**scope["state"], CALLER: who, BOUND: session}
+        await server.handle({**scope, "state": state}, _again(raw, receive), send)
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
@@ -45,6 +64,19 @@ def _again(raw: bytes, receive: Receive) -> Receive:
     return again
 
 
-def route() -> Route:
-    """Return the route: POST only, since the server sends nothing unrequested."""
-    return TemplateRoute(PATH, Mcp(), methods=["POST"], include_in_schema=False)
+def _bound(request: Request) -> str | None:
+    """Return the session, or its line, that the client is bound to; None if it names one with each call."""
+    for name, where in (
+        (request.headers.get(SESSION_HEADER), SESSION_HEADER),
+        (request.path_params.get("sid"), "sid"),
+    ):
+        if name is not None:
+            if re.fullmatch(ADDRESS_PATTERN, name) is None:
+                raise InvalidRequest(f"{where} must match {ADDRESS_PATTERN}", field=where)
+            return name
+    return None
+
+
+def routes() -> list[Route]:
+    """Return the routes: POST only, since the server sends nothing unrequested."""
+    return [TemplateRoute(path, Mcp(), methods=["POST"], include_in_schema=False) for path in (PATH, BOUND_PATH)]

@@ -9,9 +9,10 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import ValidationError
+from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from app.api.mcp import CALLER
+from app.api.mcp import BOUND, CALLER
 from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, asked
 from app.core.errors import ContextError
@@ -32,9 +33,10 @@ SCHEMA: Final[Mapping[str, Any]] = {
 Context = ServerRequestContext[dict[str, Any]]
 
 
-async def _tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+async def _tools(context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    schema = SCHEMA if _bound(context) is None else PARAMETERS
     annotations = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    tool = types.Tool(name=OWN_TOOL, description=DESCRIPTION, input_schema=dict(SCHEMA), annotations=annotations)
+    tool = types.Tool(name=OWN_TOOL, description=DESCRIPTION, input_schema=dict(schema), annotations=annotations)
     return types.ListToolsResult(tools=[tool])
 
 
@@ -43,12 +45,10 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
     if params.name != OWN_TOOL:
         return _result(f"there is no tool {params.name!r}", wrong=True)
     given = dict(params.arguments or {})
-    session = given.pop("session", None)
+    session = _bound(context) or given.pop("session", None)
     if not isinstance(session, str):
         return _result("session: the id of a session is needed", wrong=True)
-    if context.request is None:
-        raise RuntimeError("the transport hands on no request")
-    state = context.request.state
+    state = _state(context)
     recall: Recall = state.services.recall
     who: Caller = getattr(state, CALLER)
     try:
@@ -63,6 +63,19 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
         return _result(error.detail, wrong=True)
     answer = RecallOut.model_validate(found, from_attributes=True).model_dump(mode="json", exclude_none=True)
     return _result(json.dumps(answer, ensure_ascii=False), wrong=False)
+
+
+def _bound(context: Context) -> str | None:
+    """The session that the client is bound to."""
+    bound: str | None = getattr(_state(context), BOUND)
+    return bound
+
+
+def _state(context: Context) -> State:
+    if context.request is None:
+        raise RuntimeError("the transport hands on no request")
+    state: State = context.request.state
+    return state
 
 
 def _result(text: str, *, wrong: bool) -> types.CallToolResult:

@@ -21,12 +21,15 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @asynccontextmanager
-async def session(server: str, key: str | None = None) -> AsyncIterator[ClientSession]:
-    """A client that has said hello."""
+async def session(
+    server: str, key: str | None = None, *, path: str = "/mcp", bound: str | None = None
+) -> AsyncIterator[ClientSession]:
+    """An initialized client; `bound` is the session that it names in a header."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    headers |= {} if bound is None else {"x-palimpsest-session": bound}
     async with (
         httpx.AsyncClient(headers=headers, timeout=30) as http,
-        streamable_http_client(f"{server}/mcp", http_client=http) as streams,
+        streamable_http_client(f"{server}{path}", http_client=http) as streams,
         ClientSession(*streams[:2]) as mcp,
     ):
         await mcp.initialize()
@@ -54,6 +57,47 @@ async def test_it_answers_as_the_api_does(server: str, client: httpx.AsyncClient
         assert not found.is_error
         assert json.loads(text(found)) == over_http
         assert over_http["items"][0]["content"] == "the port is 8123"
+
+
+@pytest.mark.parametrize("way", [{"path": "/mcp/s/s"}, {"bound": "s"}, {"bound": "s", "path": "/mcp/s/other"}])
+async def test_a_bound_client_needs_no_session(server: str, client: httpx.AsyncClient, way: dict[str, str]) -> None:
+    assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
+    async with session(server, **way) as mcp:
+        [tool] = (await mcp.list_tools()).tools
+        assert "session" not in tool.input_schema["properties"]
+        assert "required" not in tool.input_schema
+        found = await mcp.call_tool("recall", {"query": "port"})
+        assert not found.is_error
+        assert json.loads(text(found))["items"][0]["content"] == "the port is 8123"
+        other = await mcp.call_tool("recall", {"session": "other", "query": "port"})
+        assert other.is_error and "session" in text(other)
+
+
+async def test_a_bound_client_follows_its_session_to_another_line(server: str, client: httpx.AsyncClient) -> None:
+    assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
+    async with session(server, path="/mcp/s/s") as mcp:
+        assert (await client.post("/v1/sessions/s/rewind", json={"to": 0})).status_code == 200
+        said = {"events": [{"type": "user.message", "content": "the port is 9000"}]}
+        assert (await client.post("/v1/sessions/s/events", json=said)).status_code == 201
+        assert "9000" in text(await mcp.call_tool("recall", {"query": "port"}))
+    async with session(server, path="/mcp/s/s@line.1") as mcp:
+        assert "8123" in text(await mcp.call_tool("recall", {"query": "port"}))
+
+
+async def test_a_key_binds_no_client_beyond_its_reach(client: httpx.AsyncClient, database: Database) -> None:
+    tenants = Tenants(database, None)
+    key = (await tenants.create_key("default", "k", ["read"], session_prefix="ours-")).secret
+    headers = ACCEPT | {"Authorization": f"Bearer {key}"}
+    for way, status in (
+        (("/mcp/s/ours-1", {}), 200),
+        (("/mcp/s/theirs-1", {}), 404),
+        (("/mcp", {"x-palimpsest-session": "theirs-1"}), 404),
+        (("/mcp/s/ours-1", {"x-palimpsest-session": "theirs-1"}), 404),
+        (("/mcp", {"x-palimpsest-session": "no name"}), 422),
+    ):
+        path, named = way
+        answer = await client.post(path, json=PING, headers=headers | named)
+        assert answer.status_code == status, (way, answer.text)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +164,8 @@ async def test_with_a_key_any_name_will_do(client: httpx.AsyncClient, database: 
 
 
 async def test_nothing_is_streamed_unasked(client: httpx.AsyncClient) -> None:
-    for method in ("GET", "DELETE"):
-        answer = await client.request(method, "/mcp", headers=ACCEPT)
+    for method, path in (("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", "/mcp/s/s")):
+        answer = await client.request(method, path, headers=ACCEPT)
         assert (answer.status_code, answer.json()["type"]) == (405, "/problems/method-not-allowed")
 
 
