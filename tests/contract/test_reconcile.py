@@ -223,11 +223,9 @@ async def test_prompts_that_nothing_was_said_under_do_not_stay_beside_new_ones(c
 
 
 async def test_what_would_break_the_log_is_an_error_that_names_the_message(client: httpx.AsyncClient) -> None:
-    wrong = await reconcile(client, [user("one"), result("nobody", "x")], 422)
-    assert (wrong["type"], wrong["index"]) == ("/problems/unknown-call", 1)
-    await ask(client, "GET", "s", status=404)
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)
+    await ask(client, "GET", "s", status=404)
     assert (await reconcile(client, [user("one")], 422, at=1))["field"] == "at"
     assert (await reconcile(client, [user("one")], 422, sid="s@line.1"))["field"] == "sid"
     assert (await reconcile(client, [user("one")], 422, format="blocks"))["field"] == "format"

@@ -19,6 +19,8 @@ UNKNOWN_ARGUMENTS: Final = MappingProxyType(
     {"note": "This call is not in the conversation; its arguments are not known."}
 )
 """Tool and arguments of the call that is put in front of a result without one."""
+ADDED: Final = "palimpsest_added"
+"""Metadata of that call."""
 _SUFFIX_CHARS_MAX: Final = 12
 _NEWER: Final = 2**63
 """A seq behind those of all logged calls."""
@@ -157,6 +159,7 @@ def _unknown_call(call_id: str) -> _Event:
         "call_id": call_id,
         "tool": UNKNOWN_TOOL,
         "arguments": dict(UNKNOWN_ARGUMENTS),
+        "metadata": {ADDED: True},
     }
 
 
