@@ -80,9 +80,9 @@ def test_every_route_outside_the_document_is_decided() -> None:
     routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
     plain = {route.path: route for route in routes if isinstance(route, Route) and not isinstance(route, APIRoute)}
     assert all(isinstance(route, Route) for route in routes)
-    assert set(plain) == {"/openapi.json", "/mcp"}
-    mcp = plain["/mcp"]
-    assert mcp.endpoint.operation_id in OPERATIONS
+    assert set(plain) == {"/openapi.json", "/mcp", "/mcp/s/{sid}"}
+    for path in ("/mcp", "/mcp/s/{sid}"):
+        assert plain[path].endpoint.operation_id in OPERATIONS
     on = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
     routes = create_app(on, "postgresql://nobody@127.0.0.1:9/none").router.routes
     assert [
