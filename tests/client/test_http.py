@@ -23,6 +23,7 @@ from palimpsest import (
     ServerError,
     StatusError,
     UnavailableError,
+    UnreadableAnswer,
 )
 from palimpsest._retry import LONGEST_SECONDS, wait
 from palimpsest._transport import Options
@@ -117,6 +118,15 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_logged_twice(data
     assert [event.content for event in events] == ["Hello."]
 
 
+@pytest.mark.parametrize("content", ["<html>Please log in.</html>", "{}", "[]", "null", '{"items": 1}', "\\xff"])
+async def test_an_answer_that_is_not_the_servers_is_an_error_of_this_package(content: str) -> None:
+    async with answering(lambda: Response(content)) as (url, _), AsyncPalimpsest(base_url=url) as client:
+        with pytest.raises(UnreadableAnswer):
+            await client.session("s").get_session()
+        with pytest.raises(UnreadableAnswer):
+            await client.list_sessions()
+
+
 async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
     """Not before the last of its sessions is let go of; nobody has to close anything."""
 
@@ -126,7 +136,7 @@ async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest
         for _ in range(2):
             assert memory.get_session()
 
-    async with answering(healthy) as (url, _):
+    async with answering(lambda: JSONResponse({"id": "s"})) as (url, _):
         warnings.simplefilter("always", ResourceWarning)
         await asyncio.to_thread(use, url)
         gc.collect()

@@ -41,6 +41,7 @@ from palimpsest.errors import (
     TooManySessionsError,
     UnavailableError,
     UnknownCallError,
+    UnreadableAnswer,
 )
 from palimpsest.explain import Explanation, LeftOut
 from palimpsest.pages import AsyncPage, AsyncPager, Page
@@ -98,5 +99,6 @@ __all__ = [
     "ToolCall",
     "UnavailableError",
     "UnknownCallError",
+    "UnreadableAnswer",
     "__version__",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from palimpsest._request import Request
-from palimpsest._transport import AsyncTransport, Transport, content_of
+from palimpsest._transport import AsyncTransport, Transport, answer_of
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ def _do(effect: Effect, transport: Transport) -> Any:
         return transport.ask(effect)
     if isinstance(effect, WithStatus):
         response = transport.send(effect.asked)
-        return response.status_code, effect.asked.parse(content_of(effect.asked, response))
+        return response.status_code, answer_of(effect.asked, response)
     if isinstance(effect, Pull):
         return next(effect.chunks, END)
     if isinstance(effect, Emit):
@@ -173,7 +173,7 @@ async def _ado(effect: Effect, transport: AsyncTransport) -> Any:
         return await transport.ask(effect)
     if isinstance(effect, WithStatus):
         response = await transport.send(effect.asked)
-        return response.status_code, effect.asked.parse(content_of(effect.asked, response))
+        return response.status_code, answer_of(effect.asked, response)
     if isinstance(effect, Pull):
         chunks = effect.chunks
         return await anext(chunks, END) if hasattr(chunks, "__anext__") else next(chunks, END)

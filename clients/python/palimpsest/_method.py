@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import httpx2
 
 from palimpsest._request import Listing, Request
-from palimpsest._transport import AsyncTransport, Transport, content_of
+from palimpsest._transport import AsyncTransport, Transport, answer_of
 from palimpsest.pages import AsyncPager, Page
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class RawResponse(Generic[T]):
 
     def parse(self) -> T:
         """The typed answer."""
-        return self._asked.parse(content_of(self._asked, self.http_response))
+        return answer_of(self._asked, self.http_response)
 
 
 class Method(Generic[P, T]):

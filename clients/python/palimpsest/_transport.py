@@ -14,9 +14,16 @@ from typing import Any, TypeVar
 import httpx2
 
 from palimpsest import _retry
-from palimpsest._request import Request
+from palimpsest._model import Model
+from palimpsest._request import Listing, Request
 from palimpsest._version import VERSION
-from palimpsest.errors import ConnectionFailed, ConnectionTimedOut, PalimpsestError, from_response
+from palimpsest.errors import (
+    ConnectionFailed,
+    ConnectionTimedOut,
+    PalimpsestError,
+    UnreadableAnswer,
+    from_response,
+)
 from palimpsest.operations.names import plain
 
 T = TypeVar("T")
@@ -86,7 +93,20 @@ def content_of(asked: Request[T], response: httpx2.Response) -> Any:
     return response.text if asked.answer is str else response.json()
 
 
-def _failed(error: httpx2.TransportError, url: str) -> ConnectionFailed:
+def answer_of(asked: Request[T], response: httpx2.Response) -> T:
+    """The typed answer. Raises UnreadableAnswer."""
+    try:
+        answer = asked.parse(content_of(asked, response))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UnreadableAnswer(f"{response.url} gave an answer that cannot be read: {error!r}") from error
+    kind = asked.answer
+    is_model = not isinstance(asked, Listing) and isinstance(kind, type) and issubclass(kind, Model)
+    if is_model and not (isinstance(answer, kind) and answer.to_dict().keys() & kind.__dataclass_fields__.keys()):
+        raise UnreadableAnswer(f"{response.url} gave an answer that is no {kind.__name__}")
+    return answer
+
+
+def _failed(error: httpx2.RequestError, url: str) -> ConnectionFailed:
     what = str(error) or type(error).__name__
     if isinstance(error, httpx2.TimeoutException):
         return ConnectionTimedOut(f"{url} did not answer in time: {what}")
@@ -128,12 +148,12 @@ class Transport:
     def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return self.http.request(**arguments)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error
 
     def ask(self, asked: Request[T]) -> T:
         """The typed answer."""
-        return asked.parse(content_of(asked, self.send(asked)))
+        return answer_of(asked, self.send(asked))
 
     @contextmanager
     def stream(self, asked: Request[Any], headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
@@ -147,7 +167,7 @@ class Transport:
                     response.read()
                     raise from_response(response)
                 yield response
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error
 
 
@@ -178,12 +198,12 @@ class AsyncTransport:
     async def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return await self.http.request(**arguments)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error
 
     async def ask(self, asked: Request[T]) -> T:
         """The typed answer."""
-        return asked.parse(content_of(asked, await self.send(asked)))
+        return answer_of(asked, await self.send(asked))
 
     @asynccontextmanager
     async def stream(
@@ -199,5 +219,5 @@ class AsyncTransport:
                     await response.aread()
                     raise from_response(response)
                 yield response
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error

@@ -27,6 +27,10 @@ class ConnectionTimedOut(ConnectionFailed):
     """The server did not answer in time."""
 
 
+class UnreadableAnswer(PalimpsestError):
+    """The answer is a success but none of this server's: a proxy's page, or JSON of another shape."""
+
+
 class RecallLoop(PalimpsestError):
     """The model used the recall tool again and again and did nothing else. All it asked for is in the log."""
 

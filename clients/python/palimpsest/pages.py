@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from palimpsest._request import Listing
-from palimpsest._transport import AsyncTransport, Transport, content_of
+from palimpsest._transport import AsyncTransport, Transport, answer_of
 
 T = TypeVar("T")
 
@@ -20,7 +20,8 @@ class Page(Generic[T]):
         """The items of this page alone."""
         self.next_cursor: str | None
         """Where the next page begins; None on the last one."""
-        self.items, self.next_cursor = asked.page(content_of(asked, transport.send(asked)))
+        page: Any = answer_of(asked, transport.send(asked))
+        self.items, self.next_cursor = page
 
     def __iter__(self) -> Iterator[T]:
         page: Page[T] | None = self
@@ -39,9 +40,9 @@ class Page(Generic[T]):
 class AsyncPage(Generic[T]):
     """A page of a list. `async for` goes on through all later pages, which are fetched when they are reached."""
 
-    def __init__(self, transport: AsyncTransport, asked: Listing[T], content: dict[str, Any]) -> None:
+    def __init__(self, transport: AsyncTransport, asked: Listing[T], page: Any) -> None:
         self._transport, self._asked = transport, asked
-        self.items, self.next_cursor = asked.page(content)
+        self.items, self.next_cursor = page
 
     async def __aiter__(self) -> AsyncIterator[T]:
         page: AsyncPage[T] | None = self
@@ -74,5 +75,5 @@ class AsyncPager(Generic[T]):
             yield item
 
     async def _first(self) -> AsyncPage[T]:
-        content = content_of(self._asked, await self._transport.send(self._asked))
-        return AsyncPage(self._transport, self._asked, content)
+        page = answer_of(self._asked, await self._transport.send(self._asked))
+        return AsyncPage(self._transport, self._asked, page)
