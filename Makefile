@@ -11,7 +11,7 @@ PEERS_FOLDER := bench/peers/.venv
 
 # The client's adapters: groups of frameworks that can live in one environment, and the tests that run in each.
 ADAPTERS := agents plugins
-ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page anthropic pydantic_ai
+ADAPTERS_agents := adapt openai_agents openai_agents_suite langchain langchain_page langchain_suite anthropic pydantic_ai
 ADAPTERS_plugins := google_adk agent_framework litellm claude_agent
 
 # Generators of clients, as strangers use them on the API's document: one for Python, one for TypeScript.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from google.genai import types
@@ -13,33 +13,32 @@ from palimpsest._adapt import Fit, change
 from palimpsest.formats.gemini import call_id
 
 
-def messages(contents: Sequence[types.Content]) -> list[dict[str, Any]]:
+def messages(contents: Sequence[types.Content]) -> Iterator[dict[str, Any]]:
     """The contents as JSON; what a tool answered that JSON cannot hold becomes text."""
-    return [one.model_dump(mode="json", exclude_none=True, fallback=str) for one in contents]
+    return (one.model_dump(mode="json", exclude_none=True, fallback=str) for one in contents)
 
 
 def call_ids(contents: Sequence[types.Content]) -> dict[int, str]:
     """The ids by which the server knows calls and responses, by `id()` of their parts.
 
     ADK takes those of the calls away before Gemini sees them, which pairs calls and responses by name and place. The
-    server does so too.
+    server does so too, and numbers the calls of a name.
     """
     found: dict[int, str] = {}
     waiting: defaultdict[str, list[str]] = defaultdict(list)
-    for content in contents:
-        counts: Counter[str] = Counter()
-        for part in content.parts or ():
-            if part.function_call is not None:
-                name = part.function_call.name or ""
-                found[id(part)] = call_id(part.function_call.id, name, counts)
-                waiting[name].append(found[id(part)])
-            elif part.function_response is not None:
-                name, own = part.function_response.name or "", part.function_response.id
-                among = waiting[name]
-                answered = own or (among[0] if among else call_id(None, name, counts))
-                if answered in among:
-                    among.remove(answered)
-                found[id(part)] = answered
+    counts: Counter[str] = Counter()
+    for part in (part for content in contents for part in content.parts or ()):
+        if part.function_call is not None:
+            name = part.function_call.name or ""
+            found[id(part)] = call_id(part.function_call.id, name, counts)
+            waiting[name].append(found[id(part)])
+        elif part.function_response is not None:
+            name, own = part.function_response.name or "", part.function_response.id
+            among = waiting[name]
+            answered = own or (among[0] if among else call_id(None, name, counts))
+            if answered in among:
+                among.remove(answered)
+            found[id(part)] = answered
     return found
 
 

@@ -28,7 +28,7 @@ from agent_framework import (
 )
 
 from palimpsest import _blocks
-from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("palimpsest")
 CallNext = Callable[[], Awaitable[None]]
 
 
-class PalimpsestProvider(ContextProvider):
+class PalimpsestProvider(Adapter, ContextProvider):
     """Keeps every model call of an agent within its budget, and gives it the recall tool if `recall` is set."""
 
     def __init__(self, *, session: str | None = None, **settings: Unpack[Settings]) -> None:
@@ -98,12 +98,12 @@ class PalimpsestMiddleware(ChatMiddleware):
         if session is None or options.get("conversation_id"):
             _log.debug("not budgeted: the call has no session, or its provider keeps the conversation")
             return None
-        tools = [
+        tools = (
             one.to_json_schema_spec() if isinstance(one, FunctionTool) else one
             for one in options.get("tools") or ()
             if isinstance(one, FunctionTool | Mapping)
-        ]
-        messages = [_shaped(one) for one in context.messages]
+        )
+        messages = (_shaped(one) for one in context.messages)
         model = options.get("model") or getattr(context.client, "model", None)
         flow = self._budget.fit(session, messages, model=model, system=options.get("instructions"), tools=tools)
         return await self._budget.arun(flow)
@@ -161,7 +161,7 @@ class PalimpsestMiddleware(ChatMiddleware):
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
 
-class PalimpsestStrategy:
+class PalimpsestStrategy(Adapter):
     """A compaction strategy, `Agent(compaction_strategy=PalimpsestStrategy(session="…"))`.
 
     It knows neither the agent's session nor its tools and instructions, and learns nothing of the answer: say how large
@@ -177,7 +177,7 @@ class PalimpsestStrategy:
         """Mark what is left out, and put in what stands for it. True if anything changed."""
         own = [one for one in messages if OURS not in one.additional_properties]
         before = _state(messages)
-        fit = await self._budget.arun(self._budget.fit(self._session, [_shaped(one) for one in own]))
+        fit = await self._budget.arun(self._budget.fit(self._session, map(_shaped, own)))
         shown = own if fit is None else _applied(fit, own)
         kept = {id(one) for one in shown}
         left, result = deque(own), list[Message]()

@@ -9,12 +9,12 @@ server made of it. Tools, sampling, betas and `stream` are untouched.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anthropic import Middleware
 
-from palimpsest._adapt import Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, Fit, Settings
 from palimpsest._flows import Abandoned, Flow
 from palimpsest._names import session_name
 from palimpsest.formats.anthropic import ANTHROPIC
@@ -30,7 +30,7 @@ PATHS = ("/v1/messages", "/v1/messages?beta=true")
 _log = logging.getLogger("palimpsest")
 
 
-class PalimpsestMiddleware(Middleware):
+class PalimpsestMiddleware(Adapter, Middleware):
     """Client middleware for `Anthropic` and `AsyncAnthropic`.
 
     The session of a call is the one in its header `x-palimpsest-session` (`extra_headers`), else the one given here,
@@ -135,6 +135,8 @@ class PalimpsestMiddleware(Middleware):
         body = request.json
         if request.method.lower() != "post" or request.url not in PATHS or not isinstance(body, Mapping):
             return None
+        if not isinstance(body.get("messages"), Sequence):
+            return None
         user = (body.get("metadata") or {}).get("user_id")
         session = dict(request.headers).get(SESSION_HEADER) or self._session or (user and session_name(str(user)))
         thread = body.get("thread") or {}
@@ -145,7 +147,7 @@ class PalimpsestMiddleware(Middleware):
                 _log.warning("%s passes untouched", what)
             return None
         return self._budget.fit(
-            str(session), body["messages"], model=body["model"], system=body.get("system"), tools=body.get("tools")
+            str(session), body["messages"], model=body.get("model"), system=body.get("system"), tools=body.get("tools")
         )
 
     def _answered(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
@@ -180,11 +182,31 @@ def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
     for name in ("system", "cache_control"):
         body.pop(name, None)
     body |= {name: made[name] for name in ("system", "messages") if name in made}
+    body["messages"] = _alternating(body["messages"])
     if body.get("tools"):
         marked = made.get("tools") or []
         plain = [_unmarked(tool) for tool in body["tools"]]
         body["tools"] = marked if [_unmarked(tool) for tool in marked] == plain else plain
     return body
+
+
+def _alternating(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages with those of the user in a row, such as a note and what the user says next, as one.
+
+    The provider reads them as one; proxies and other servers of its API refuse them.
+    """
+    joined: list[Mapping[str, Any]] = []
+    for message in messages:
+        if joined and message["role"] == "user" == joined[-1]["role"]:
+            joined[-1] = {**joined[-1], "content": [*_blocks(joined[-1]), *_blocks(message)]}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _blocks(message: Mapping[str, Any]) -> list[Any]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _unmarked(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 
 from palimpsest import _contents
-from palimpsest._adapt import Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, Fit, Settings
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest.formats.gemini import usage
@@ -31,7 +31,7 @@ CALLS_KEPT = 1_000
 """Model calls under way that are remembered; what became of older ones is not reported."""
 
 
-class PalimpsestPlugin(BasePlugin):
+class PalimpsestPlugin(Adapter, BasePlugin):
     """Keeps every model call of all agents within its budget, and gives them the recall tool if `recall` is set."""
 
     def __init__(
@@ -85,9 +85,10 @@ class PalimpsestPlugin(BasePlugin):
             error = RuntimeError(llm_response.error_message or llm_response.error_code)
             await self._budget.arun(self._budget.failed(call.fit, error))
             return None
-        told, reply = llm_response.usage_metadata, []
+        told = llm_response.usage_metadata
+        reply: list[dict[str, Any]] = []
         if content is not None and not any(part.function_call for part in content.parts or ()):
-            reply = _contents.messages([content])
+            reply = list(_contents.messages([content]))
         used = None if told is None else usage(told.model_dump())
         await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
         return None

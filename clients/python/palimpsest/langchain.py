@@ -29,7 +29,7 @@ from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command
 
-from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -43,14 +43,30 @@ SILENT_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning", "reason
 CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call", "input_json_delta", "tool_call_chunk"})
 
 
-class PalimpsestMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Middleware for agents of `create_agent`. The session is the thread's id, unless one is given."""
+class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
+    """Middleware for agents of `create_agent`. The session is the thread's id, unless one is given.
+
+    With `recall=True` it is a `PalimpsestRecallMiddleware`: only that one adds a node for tools to the agent's graph.
+    """
+
+    def __new__(cls, session: str | None = None, **settings: Unpack[Settings]) -> PalimpsestMiddleware:
+        """Choose the class. Raises TypeError for a subclass that cannot answer the recall tool."""
+        if settings.get("recall") and not issubclass(cls, PalimpsestRecallMiddleware):
+            if cls is not PalimpsestMiddleware:
+                raise TypeError("a middleware with recall=True must be a subclass of PalimpsestRecallMiddleware")
+            return super().__new__(PalimpsestRecallMiddleware)
+        return super().__new__(cls)
 
     def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
         super().__init__()
         self._session = session
         self._budget = Budget("openai", settings)
         self.tools = [_recall_tool()] if self._budget.recall else []
+
+    @property
+    def name(self) -> str:
+        """The name in the agent's graph, whichever class it is."""
+        return PalimpsestMiddleware.__name__
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -88,26 +104,6 @@ class PalimpsestMiddleware(AgentMiddleware[Any, Any, Any]):
                 return response
         return await handler(request)
 
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
-    ) -> ToolMessage | Command[Any]:
-        """Answer the recall tool; run all others."""
-        call = request.tool_call
-        if not self._budget.recall or call["name"] != RECALL:
-            return handler(request)
-        text = self._budget.run(self._budget.recalled(self._named(request.runtime), call["args"]))
-        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
-
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
-    ) -> ToolMessage | Command[Any]:
-        """As `wrap_tool_call`."""
-        call = request.tool_call
-        if not self._budget.recall or call["name"] != RECALL:
-            return await handler(request)
-        text = await self._budget.arun(self._budget.recalled(self._named(request.runtime), call["args"]))
-        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
-
     def _named(self, runtime: Any) -> str:
         thread = getattr(getattr(runtime, "execution_info", None), "thread_id", None)
         if self._session is None and thread is None:
@@ -121,9 +117,9 @@ class PalimpsestMiddleware(AgentMiddleware[Any, Any, Any]):
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         return self._budget.fit(
             self._named(request.runtime),
-            [openai_message(message) for message in own],
+            (openai_message(message) for message in own),
             model=model if isinstance(model, str) else None,
-            tools=[convert_to_openai_tool(tool) for tool in request.tools],
+            tools=(convert_to_openai_tool(tool) for tool in request.tools),
         )
 
     def _answered(self, fit: Fit, response: Any) -> Flow[None]:
@@ -131,6 +127,30 @@ class PalimpsestMiddleware(AgentMiddleware[Any, Any, Any]):
         usage = None if reply is None else _usage(reply)
         last = [] if reply is None or reply.tool_calls or not reply.content else [openai_message(reply)]
         return self._budget.answered(fit, usage=usage, reply=last)
+
+
+class PalimpsestRecallMiddleware(PalimpsestMiddleware):
+    """The middleware that gives the agent the recall tool, and answers it."""
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """Answer the recall tool; run all others."""
+        call = request.tool_call
+        if call["name"] != RECALL:
+            return handler(request)
+        text = self._budget.run(self._budget.recalled(self._named(request.runtime), call["args"]))
+        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """As `wrap_tool_call`."""
+        call = request.tool_call
+        if call["name"] != RECALL:
+            return await handler(request)
+        text = await self._budget.arun(self._budget.recalled(self._named(request.runtime), call["args"]))
+        return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
 
 def openai_message(message: BaseMessage) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
-from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._names import session_name
 from palimpsest.formats import FORMATS, as_dict
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("palimpsest")
 Message = dict[str, Any]
 
 
-class PalimpsestHook(CustomLogger):
+class PalimpsestHook(Adapter, CustomLogger):
     """Keeps chat completions within their budget. Calls without a session, and other kinds of calls, go untouched.
 
     A hook cannot call again: after a call that was too long, the next attempt of the same conversation gets less, such

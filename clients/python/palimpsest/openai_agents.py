@@ -9,6 +9,7 @@ The filter budgets each call; the session gives a run the conversation so far, w
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -30,11 +31,11 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 from agents.models.interface import Model, ModelProvider
 from agents.run import CallModelData, ModelInputData
 
-from palimpsest._adapt import OUTAGES, Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, Fit, Settings
 from palimpsest._flows import Abandoned, Flow
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest._responses_items import items_of
-from palimpsest.errors import NotFoundError
+from palimpsest.errors import InvalidRequestError, NotFoundError
 from palimpsest.formats.openai_responses import RESPONSES
 from palimpsest.operations import events, sessions
 from palimpsest.types import EventOut, UsageIn
@@ -45,15 +46,26 @@ if TYPE_CHECKING:
 Item = Any
 """An input item: a mapping."""
 NOT_COMPARED = frozenset({"id", "status", "type", "provider_data"})
+_log = logging.getLogger("palimpsest")
 _current: ContextVar[Fit | None] = ContextVar("palimpsest_fit", default=None)
 
 
-class PalimpsestSession(SessionABC):
+class PalimpsestSession(Adapter, SessionABC):
     """A conversation that is kept by the server."""
 
     def __init__(
-        self, session_id: str, *, session_settings: SessionSettings | None = None, **settings: Unpack[Settings]
+        self,
+        session_id: str,
+        *,
+        session_settings: SessionSettings | None = None,
+        require_history: bool = False,
+        **settings: Unpack[Settings],
     ) -> None:
+        """`require_history` says that a run is to fail if the conversation so far cannot be read at its beginning.
+
+        By default it goes on with what this process knows of the conversation, which after a start is nothing.
+        """
+        self._require_history = require_history
         self.session_id = session_id
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
         self._budget = Budget("openai-responses", settings)
@@ -61,6 +73,7 @@ class PalimpsestSession(SessionABC):
         self._unclaimed: list[str] = []  # what the filter logged and the runner has not added yet
         self._unwritten: list[tuple[str, list[Item]]] = []  # what could not be written, each with its idempotency key
         self._known: list[Item] | None = None  # the conversation, for the time of an outage
+        self._blind = False  # whether a run goes on without the conversation, which no line of the session is then
 
     def run_config(self, **more: Any) -> RunConfig:
         """A configuration of runs with which every call is budgeted and reported. `more` are fields of `RunConfig`.
@@ -93,6 +106,10 @@ class PalimpsestSession(SessionABC):
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
         """`RunConfig.call_model_input_filter`: leave in the input of a call what fits."""
         sent, agent = data.model_data, data.agent
+        _current.set(None)
+        if self._blind:
+            self._budget.passes(self.session_id)
+            return sent
         model = self._model or agent.model
         name = model if isinstance(model, str) else getattr(model, "model", None)
         asked = self._budget.fit(
@@ -112,8 +129,11 @@ class PalimpsestSession(SessionABC):
         return ModelInputData(input=_applied(fit), instructions=sent.instructions)
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The conversation, or its last `limit` items. Raises ConnectionFailed or ServerError if it is nowhere at hand:
-        an agent must not go on as if nothing had been said."""
+        """The conversation, or its last `limit` items, as they were added.
+
+        During an outage, what this process knows of it. Raises PalimpsestError if that is nothing and `require_history`
+        was set.
+        """
         self._unclaimed.clear()
         items = await self._budget.arun(self._whole())
         last = resolve_session_limit(limit, self.session_settings)
@@ -146,16 +166,19 @@ class PalimpsestSession(SessionABC):
         await self._budget.arun(self._rewound(0))
 
     def _whole(self) -> Flow[list[Item]]:
-        try:
-            yield from self._write()
-            self._known = [item for _, item in (yield from self._read())]
-        except OUTAGES as error:
-            if self._known is None:
-                raise
-            self._budget.lost(error)
-            return list(self._known)
-        self._known += [item for _, items in self._unwritten for item in items]
-        return list(self._known)
+        yield from self._write()
+        if self._known is None and self._require_history:
+            read: list[tuple[int, Item]] | None = yield from self._read()
+        else:
+            read = yield from self._budget.guard(self._read(), self.session_id)
+        unwritten = [item for _, items in self._unwritten for item in items]
+        self._blind = read is None and self._known is None
+        if read is not None:
+            self._known = [*(item for _, item in read), *unwritten]
+        elif self._blind:
+            _log.warning("session %s: the run goes on without what was said before", self.session_id)
+            return unwritten
+        return list(self._known or ())
 
     def _read(self) -> Flow[list[tuple[int, Item]]]:
         found: list[EventOut] = []
@@ -167,19 +190,28 @@ class PalimpsestSession(SessionABC):
                 if cursor is None:
                     return items_of(found)
                 listing = listing.after(cursor)
-        except NotFoundError:
+        except NotFoundError as error:
+            if error.slug is None:  # a proxy's answer
+                raise
             return []
 
     def _write(self) -> Flow[None]:
         for batch in list(self._unwritten):
-            key, items = batch
-            asked = events.append_messages(
-                self.session_id, format="openai-responses", messages=items, idempotency_key=key
-            )
-            if (yield from self._budget.ask(asked)) is None:
+            if (yield from self._budget.guard(self._append(*batch), self.session_id)) is None:
                 return
             with suppress(ValueError):  # the filter has written it meanwhile
                 self._unwritten.remove(batch)
+
+    def _append(self, key: str, items: list[Item]) -> Flow[bool | None]:
+        """Append items; as part of the complete list, in which the server takes what it refuses to append alone."""
+        try:
+            yield events.append_messages(
+                self.session_id, format="openai-responses", messages=items, idempotency_key=key
+            )
+        except InvalidRequestError:
+            whole = [*(item for _, item in (yield from self._read())), *items]
+            return (yield from self._budget.logged(self.session_id, whole)) or None
+        return True
 
     def _pop(self) -> Flow[Item | None]:
         yield from self._write()

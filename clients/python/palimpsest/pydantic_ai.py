@@ -36,7 +36,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 
-from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class PalimpsestCapability(AbstractCapability[Any]):
+class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     """A capability for agents. The session is the conversation's id, unless one is given."""
 
     def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:

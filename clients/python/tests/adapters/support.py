@@ -20,6 +20,8 @@ ROOM = 6_000
 """Tokens; twenty reports take four times as many."""
 CHARS_PER_TOKEN = 4
 POLICY = {"reserve_tokens": 500}
+TROUBLES = ("broken", "garbage", "hollow", "refusing", "midway", "silent")
+"""Modes of a gate in which no context is made."""
 TOO_LONG = "This model's maximum context length is 12000 tokens. However, your messages resulted in 12500 tokens."
 
 
@@ -34,14 +36,30 @@ def size(messages: Any) -> int:
     return len(messages if isinstance(messages, str) else json.dumps(messages, default=str)) // CHARS_PER_TOKEN
 
 
+ANSWERS = {
+    "failing": (503, b'{"type": "/problems/unavailable", "detail": "shut"}'),
+    "broken": (500, b"Internal Server Error", "text/plain"),
+    "garbage": (200, b"<html>Please log in.</html>", "text/html"),
+    "hollow": (200, b"{}", "application/json"),
+    "locked": (401, b'{"type": "/problems/unauthorized", "detail": "this key does not work"}'),
+    "refusing": (422, b'{"type": "/problems/invalid-message", "detail": "unknown role", "field": "role"}'),
+}
+
+
 @dataclass
 class Gate:
-    """A reverse proxy on loopback: it passes requests on (`open`), answers 503 (`failing`), or says nothing (`silent`)
-    for longer than anybody waits."""
+    """A reverse proxy on loopback.
+
+    It passes requests on (`open`), answers 503 (`failing`), 500 (`broken`), a page (`garbage`), an empty object
+    (`hollow`) or 422 (`refusing`), says nothing for longer than anybody waits (`silent`), or fails after the next
+    context (`midway`).
+    """
 
     target: str
     mode: str = "open"
     url: str = ""
+    timeout: float = 10.0
+    """The setting of that name for adapters; set with `trouble`."""
     seen: list[tuple[str, str, Any, Any]] = field(default_factory=list)
     """Each request that was passed on: method, path, body, answer."""
 
@@ -60,6 +78,10 @@ class Gate:
     def outcomes(self) -> list[Any]:
         """Bodies of the outcomes that were reported."""
         return [body for body, _ in self.posted("/outcome")]
+
+    def trouble(self, mode: str) -> None:
+        """Begin a mode in which no context is made, before an adapter is made for it."""
+        self.mode, self.timeout = mode, 2.0 if mode == "silent" else 10.0
 
     def client(self, **more: Any) -> Palimpsest:
         """A client of the server behind the gate."""
@@ -87,9 +109,11 @@ def gate(target: str) -> Iterator[Gate]:
                 done.wait(30)
                 self.close_connection = True
                 return
-            if state.mode == "failing":
-                self._answer(503, b'{"type": "/problems/unavailable", "detail": "shut"}')
+            if state.mode in ANSWERS:
+                self._answer(*ANSWERS[state.mode])
                 return
+            if state.mode == "midway" and self.path.endswith("/context"):
+                state.mode = "failing"
             there = HTTPConnection(urlsplit(state.target).netloc, timeout=30)
             kept = {n: v for n, v in self.headers.items() if n.lower() not in ("host", "connection", "accept-encoding")}
             there.request(self.command, self.path, sent or None, kept)
@@ -122,6 +146,18 @@ def gate(target: str) -> Iterator[Gate]:
         done.set()
         server.shutdown()
         server.server_close()
+
+
+def warnings_of(caplog: Any) -> list[str]:
+    """The warnings of contexts that were not made, in short."""
+    kinds = {"the server is away": "away", "the server is back": "back", "no context was made": "refused"}
+    messages = [record.message for record in caplog.records if record.name == "palimpsest"]
+    return [kind for message in messages for words, kind in kinds.items() if words in message]
+
+
+def expected_warnings(trouble: str) -> list[str]:
+    """The warnings of a trouble and its end."""
+    return ["refused"] if trouble == "refusing" else ["away", "back"]
 
 
 def _json(body: bytes) -> Any:

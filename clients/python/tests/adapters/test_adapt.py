@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from palimpsest import AsyncPalimpsest, InvalidRequestError, NotFoundError, Palimpsest
+from palimpsest import AsyncPalimpsest, AuthenticationError, InvalidRequestError, NotFoundError, Palimpsest
 from palimpsest._adapt import Budget, Fit, Settings, change
 from palimpsest._recall_tool import RECALL_DESCRIPTION, RECALL_PARAMETERS
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until
+from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until, warnings_of
 
 
 def conversation(rounds: int) -> list[dict[str, Any]]:
@@ -140,9 +140,62 @@ def test_what_is_wrong_for_good_is_raised(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client(), "policy": "there is none of this name"})
     with pytest.raises((InvalidRequestError, NotFoundError)):
         budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+    budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": -1})
+    with pytest.raises(InvalidRequestError, match="max_tokens"):
+        budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+    budget = Budget("openai", {"client": palimpsest.client(api_key="pal_" + "x" * 43)})
+    with pytest.raises(AuthenticationError):
+        budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "nobody", "content": "Hello."}],
+        [{"role": "system", "content": "Be brief."}],
+        [],
+        [{"role": "user", "content": object()}],
+        [{"role": "user", "content": float("nan")}],
+    ],
+)
+def test_what_the_server_cannot_take_goes_as_it_is_and_is_said_once(
+    palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture, messages: Any
+) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
-    with pytest.raises(InvalidRequestError):
-        budget.run(budget.fit(sid, [{"role": "nobody", "content": "Hello."}]))
+    for _ in range(2):
+        assert budget.run(budget.fit(sid, messages)) is None
+    assert warnings_of(caplog) == ["refused"]
+    assert budget.passed_through[sid] == 2
+    assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is not None
+
+
+def test_messages_that_cannot_be_converted_go_as_they_are(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client()})
+    assert budget.run(budget.fit(sid, ({"role": "user", "content": 1 / 0} for _ in range(1)))) is None
+    assert budget.passed_through == {sid: 1}
+
+
+def test_a_key_that_ends_while_a_run_goes_on_ends_no_run(palimpsest: Gate, sid: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client()})
+    assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is not None
+    palimpsest.mode = "locked"
+    assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is None
+
+
+@pytest.mark.parametrize("path", ["outcome", "messages", "recall"])
+def test_garbage_instead_of_any_answer_breaks_nothing(palimpsest: Gate, sid: str, path: str) -> None:
+    budget = Budget("openai", {"client": palimpsest.client()})
+    fit = budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
+    assert fit is not None
+    for mode in ("garbage", "hollow", "broken", "refusing"):
+        palimpsest.mode = mode
+        if path == "recall":
+            assert isinstance(budget.run(budget.recalled(sid, {"query": "x"})), str)
+            assert "object" in budget.run(budget.recalled(sid, ["x"]))
+        elif path == "outcome":
+            assert budget.run(budget.failed(fit, ValueError(TOO_LONG))) is None
+        else:
+            budget.run(budget.answered(fit, reply=[{"role": "assistant", "content": "Hi."}]))
 
 
 async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate, sid: str) -> None:

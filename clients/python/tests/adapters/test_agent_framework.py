@@ -24,7 +24,18 @@ from agent_framework import (
 )
 
 from palimpsest.agent_framework import PalimpsestProvider, PalimpsestStrategy
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
 PROMPT = "You look after depots."
 OUTSIDE = 400
@@ -122,7 +133,8 @@ def agent(model: Model, *more: Any, **settings: Any) -> Agent[Any]:
 
 
 def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestProvider:
-    return PalimpsestProvider(client=palimpsest.client(), max_tokens=ROOM, policy=POLICY, **more)
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    return PalimpsestProvider(**given, **more)
 
 
 async def run(one: Agent[Any], prompt: str, session: Any, *, stream: bool) -> str:
@@ -198,6 +210,22 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
     lines = [record.message.split(" at ")[0].split(",")[0] for record in caplog.records if record.name == "palimpsest"]
     assert lines == ["the server is away", "the server is back"]
     assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 8
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    model, provider = Model(2), budgeted(palimpsest)
+    one = agent(model, provider)
+    session = one.create_session(session_id=sid)
+    assert (await run(one, "Look at two.", session, stream=False)).endswith("I looked at 2.")
+    assert provider.passed_through == {sid: len(model.sent) - (trouble == "midway")}
+    palimpsest.mode, model.rounds = "open", 4
+    assert (await run(one, "Look at two more.", session, stream=False)).endswith("I looked at 4.")
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 4
 
 
 async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate, sid: str) -> None:

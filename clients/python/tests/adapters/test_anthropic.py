@@ -12,7 +12,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic, BadRequestError, InternalServerError, beta_tool
 
 from palimpsest.anthropic import PalimpsestMiddleware
-from tests.adapters.support import POLICY, ROOM, ROUNDS, Gate, report, size
+from tests.adapters.support import POLICY, ROOM, ROUNDS, TROUBLES, Gate, expected_warnings, report, size, warnings_of
 
 Json = dict[str, Any]
 DONE = "All depots are in order."
@@ -145,7 +145,8 @@ WAYS = pytest.mark.parametrize("way", ["create", "stream", "async create", "asyn
 
 def middleware_of(palimpsest: Gate, sid: str | None, **settings: Any) -> PalimpsestMiddleware:
     """The middleware, with a room that is too small for all."""
-    given = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, **settings}
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    given |= settings
     return PalimpsestMiddleware(sid, **given)
 
 
@@ -223,6 +224,33 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, way: str, caplog: 
     assert agent.turn("And depot 3?") == "Two."
     assert len([record for record in caplog.records if "is back at" in record.message]) == 1
     assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    provider = Provider([calls(1), calls(2), text("One."), calls(3), text("Two.")])
+    middleware = middleware_of(palimpsest, sid)
+    agent = Agent(provider, middleware, "create")
+    assert agent.turn("Depots?") == "One."
+    assert middleware.passed_through == {sid: 2 if trouble == "midway" else 3}
+    palimpsest.mode = "open"
+    assert agent.turn("And depot 3?") == "Two."
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
+
+
+def test_a_note_and_what_the_user_says_are_one_message(palimpsest: Gate, sid: str) -> None:
+    provider = Provider([text("One."), text("Two.")])
+    agent = Agent(provider, middleware_of(palimpsest, sid), "create")
+    agent.turn("Hello.")
+    palimpsest.client().session(sid).append_events(events=[{"type": "agent.note", "content": "Depot 3 is shut."}])
+    agent.turn("And now?")
+    sent = provider.seen[-1]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert [block["text"] for block in sent[-1]["content"]] == ["Depot 3 is shut.", "And now?"]
 
 
 def test_the_session_is_that_of_the_header_or_of_the_user(palimpsest: Gate, sid: str) -> None:

@@ -125,10 +125,11 @@ async def test_a_client_that_stays_open_mirrors_each_turn(options: ClaudeAgentOp
     assert [one.result for one in results] == ["I remember 0 entries.", "I remember 7 entries."]
 
 
+@pytest.mark.parametrize("mode", ["failing", "broken", "garbage", "hollow", "refusing"])
 async def test_while_the_server_is_away_the_agent_runs_on_and_its_caller_is_told(
-    options: ClaudeAgentOptions, palimpsest: Gate
+    options: ClaudeAgentOptions, palimpsest: Gate, mode: str
 ) -> None:
-    palimpsest.mode = "failing"
+    palimpsest.mode = mode
     told = [one async for one in query(prompt="Look.", options=options)]
     assert [one.result for one in told if isinstance(one, ResultMessage)] == ["I remember 0 entries."]
     assert [type(one).__name__ for one in told].count("MirrorErrorMessage") == 1

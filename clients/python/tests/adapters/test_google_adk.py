@@ -22,7 +22,18 @@ from pydantic import Field
 from palimpsest._adapt import Budget
 from palimpsest._contents import applied, call_ids, messages
 from palimpsest.google_adk import PalimpsestPlugin
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
 PROMPT = "You look after depots."
 APP, USER = "depots", "ann"
@@ -109,7 +120,8 @@ def agent(model: Model, name: str = "looker") -> LlmAgent:
 
 
 def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestPlugin:
-    return PalimpsestPlugin(**{"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, **more})
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    return PalimpsestPlugin(**{**given, **more})
 
 
 async def run(runner: InMemoryRunner, sid: str, prompt: str, *, stream: bool = False) -> str:
@@ -205,6 +217,21 @@ async def test_while_the_server_is_away_the_contents_go_as_they_are(
     assert [event.type for event in palimpsest.events(name_of(sid))].count("tool.result") == 8
 
 
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    sid, model, plugin = f"trouble-{trouble}", Model(rounds=2), budgeted(palimpsest)
+    runner = runner_of(model, plugin)
+    assert await run(runner, sid, "Look at two.") == "I looked at 2."
+    assert plugin.passed_through == {name_of(sid): len(model.sent) - (trouble == "midway")}
+    palimpsest.mode, model.rounds = "open", 4
+    assert await run(runner, sid, "Look at two more.") == "I looked at 4."
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    assert [event.type for event in palimpsest.events(name_of(sid))].count("tool.result") == 4
+
+
 async def test_agents_side_by_side_in_one_session_and_sessions_side_by_side(palimpsest: Gate) -> None:
     plugin = budgeted(palimpsest)
     pair = ParallelAgent(
@@ -273,9 +300,9 @@ def test_calls_without_ids_are_known_by_name_and_place_and_parts_are_as_gemini_h
         *(None, None),
         *("a#1", "b#1", "own"),
         *("b#1", "own", "a#1"),
-        *("a#1", "b#1", "own"),
+        *("a#2", "b#2", "own"),
     ]
-    shown = messages(contents)
+    shown = list(messages(contents))
     assert shown[0]["parts"] == [{"text": "Look."}, {"inline_data": {"data": "cG5n", "mime_type": "image/png"}}]
     assert shown[2]["parts"][1]["function_response"]["response"] == {"n": str(object)}
 

@@ -15,8 +15,19 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from palimpsest.langchain import PalimpsestMiddleware
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from palimpsest.langchain import PalimpsestMiddleware, PalimpsestRecallMiddleware
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
 PROMPT = "You look after depots."
 DONE = "All depots are in order."
@@ -88,7 +99,8 @@ def overflow() -> Exception:
 
 def agent_of(palimpsest: Gate, model: Scripted, **settings: Any) -> Any:
     """An agent with a checkpointer, as people have them."""
-    given = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, **settings}
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    given |= settings
     return create_agent(
         model, [depot], system_prompt=PROMPT, middleware=[PalimpsestMiddleware(**given)], checkpointer=InMemorySaver()
     )
@@ -246,6 +258,22 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
     assert len(results) == 3, "what was said meanwhile is logged afterwards"
 
 
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    model = Scripted(script=[calls(1), calls(2), AIMessage("One."), calls(3), AIMessage("Two.")], seen=[])
+    middleware = PalimpsestMiddleware(client=palimpsest.client(), timeout=palimpsest.timeout)
+    agent = create_agent(model, [depot], middleware=[middleware], checkpointer=InMemorySaver())
+    assert str(run_blocking(agent, sid, "Depots?")[-1].content) == "One."
+    assert middleware.passed_through == {sid: 2 if trouble == "midway" else 3}
+    palimpsest.mode = "open"
+    assert str(run_blocking(agent, sid, "And depot 3?")[-1].content) == "Two."
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 3
+
+
 @pytest.mark.parametrize("run", [run_blocking, run_async])
 def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str, run: Run) -> None:
     recall = AIMessage(
@@ -256,6 +284,31 @@ def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str,
     found = next(message for message in state if isinstance(message, ToolMessage) and message.tool_call_id == "r")
     assert "Item 0-" in str(found.content)
     assert str(state[-1].content).strip() == DONE
+
+
+def test_only_a_middleware_with_recall_changes_the_graph(palimpsest: Gate) -> None:
+    def nodes(*middleware: Any) -> set[str]:
+        return set(create_agent(Scripted(script=[], seen=[]), middleware=middleware).get_graph().nodes)
+
+    plain = PalimpsestMiddleware(client=palimpsest.client())
+    recalling = PalimpsestMiddleware(client=palimpsest.client(), recall=True)
+    assert nodes(plain) == nodes()
+    assert nodes(recalling) == nodes() | {"tools"}
+    assert isinstance(recalling, PalimpsestMiddleware)
+    assert plain.name == recalling.name
+
+
+def test_a_subclass_that_cannot_answer_the_recall_tool_is_refused_it(palimpsest: Gate) -> None:
+    class Own(PalimpsestMiddleware):
+        """A middleware of a program's own."""
+
+    class OwnRecall(PalimpsestRecallMiddleware):
+        """One that answers the recall tool."""
+
+    assert not Own(client=palimpsest.client()).tools
+    assert OwnRecall(client=palimpsest.client(), recall=True).tools
+    with pytest.raises(TypeError, match="PalimpsestRecallMiddleware"):
+        Own(client=palimpsest.client(), recall=True)
 
 
 def test_an_agent_without_a_thread_is_told_so(palimpsest: Gate) -> None:

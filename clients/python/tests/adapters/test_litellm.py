@@ -18,7 +18,19 @@ import litellm
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 
 from palimpsest.litellm import PalimpsestHook
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    until,
+    warnings_of,
+)
 
 Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "depot", "parameters": {"type": "object", "properties": {}}}}]
@@ -130,7 +142,8 @@ async def hooked(palimpsest: Gate) -> AsyncIterator[None]:
 
 def use(palimpsest: Gate, **more: Any) -> None:
     litellm.logging_callback_manager._reset_all_callbacks()  # it keeps the first hook of a class for its logs
-    settings = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, **more}
+    settings = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    settings |= more
     litellm.callbacks = [PalimpsestHook(**settings)]
 
 
@@ -254,6 +267,23 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
     lines = [record.message.split(" at ")[0].split(",")[0] for record in caplog.records if record.name == "palimpsest"]
     assert lines == ["the server is away", "the server is back"]
     assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 8
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, model: Model, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    use(palimpsest)
+    model.rounds, messages = 2, begun()
+    assert await run(model, messages, sid) == "I looked at 2."
+    [hook] = [one for one in litellm.callbacks if isinstance(one, PalimpsestHook)]
+    assert hook.passed_through == {sid: len(model.sent) - (trouble == "midway")}
+    palimpsest.mode, model.rounds = "open", 4
+    messages.append({"role": "user", "content": "Two more."})
+    assert await run(model, messages, sid) == "I looked at 4."
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 4
 
 
 async def test_conversations_side_by_side_and_one_without_a_session(

@@ -12,7 +12,18 @@ from openai.types.responses import ResponseCreatedEvent, ResponseFailedEvent
 
 from palimpsest import ConnectionFailed, ServerError
 from palimpsest.openai_agents import PalimpsestSession
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
 DONE = "All depots are in order."
 set_tracing_disabled(True)
@@ -55,7 +66,8 @@ def overflow() -> Exception:
 
 def session_of(palimpsest: Gate, sid: str, **settings: Any) -> PalimpsestSession:
     """A session with a room that is too small for all."""
-    given = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "model": "gpt-4o", **settings}
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    given |= {"model": "gpt-4o", **settings}
     return PalimpsestSession(sid, **given)
 
 
@@ -187,10 +199,100 @@ async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, ca
     assert len(await memory.get_items()) == 12
 
 
-async def test_a_conversation_that_is_nowhere_at_hand_is_not_begun_anew(palimpsest: Gate, sid: str) -> None:
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await run_whole(session_of(palimpsest, sid), ScriptedModel([says("Good morning.")]), "Hello.")
+    palimpsest.trouble(trouble)
+    memory = session_of(palimpsest, sid)  # another process, which knows nothing of the conversation
+    model = ScriptedModel([calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
+    assert await run_whole(memory, model, "Depots?") == "One."
+    if trouble == "midway":
+        assert len(model.calls[-1].input) == 7
+    else:
+        assert len(model.calls[-1].input) == 5, "what was said before is not at hand"
+        assert "the run goes on without what was said before" in caplog.text
+    assert memory.passed_through == {sid: 2 if trouble == "midway" else 3}
+    palimpsest.mode = "open"
+    assert await run_whole(memory, model, "And depot 3?") == "Two."
+    assert len(model.calls[-1].input) == 11, "all of it, in its order"
+    assert warnings_of(caplog) == expected_warnings(trouble)
+    events = [event for event in palimpsest.events(sid) if event.type not in ("system.prompt", "tools")]
+    assert [event.content for event in events if event.type == "user.message"] == ["Hello.", "Depots?", "And depot 3?"]
+    assert [event.type for event in events].count("tool.result") == 3
+    assert {event.seq for event in palimpsest.events(f"{sid}@line.1")} >= {event.seq for event in events}
+
+
+async def test_a_run_that_needs_its_history_does_not_begin_without_it(palimpsest: Gate, sid: str) -> None:
     palimpsest.mode = "failing"
+    memory = session_of(palimpsest, sid, require_history=True)
     with pytest.raises((ConnectionFailed, ServerError)):
-        await run_whole(session_of(palimpsest, sid), ScriptedModel([says(DONE)]), "Hello.")
+        await run_whole(memory, ScriptedModel([says(DONE)]), "Hello.")
+
+
+PROGRAM = [
+    {"role": "user", "content": "Depots?"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"},
+    {"type": "program", "id": "prog_1", "call_id": "call_p", "code": "await depot(1)", "fingerprint": "f"},
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "call_1",
+        "name": "depot",
+        "arguments": "{}",
+        "status": "completed",
+        "caller": {"type": "program", "caller_id": "call_p"},
+    },
+    {"type": "function_call_output", "call_id": "call_1", "output": [{"type": "input_text", "text": "fine"}]},
+    {"type": "program_output", "id": "po_1", "call_id": "call_p", "result": "fine", "status": "completed"},
+    {"type": "comet", "id": "new", "call_id": "call_9", "tail": {"long": True}},
+    {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "phase": "final_answer",
+        "content": [{"type": "output_text", "text": "Fine.", "annotations": [], "logprobs": []}],
+    },
+    {"type": "custom_tool_call", "call_id": "call_2", "name": "shell", "input": "ls", "id": "ctc_1"},
+    {"type": "custom_tool_call_output", "call_id": "call_2", "output": "a b"},
+]
+
+
+async def test_items_come_back_with_every_field_that_they_had(palimpsest: Gate, sid: str) -> None:
+    memory = session_of(palimpsest, sid)
+    for at in range(0, len(PROGRAM), 4):
+        await memory.add_items(list(PROGRAM[at : at + 4]))
+    assert await memory.get_items() == PROGRAM
+    assert await session_of(palimpsest, sid).get_items(limit=3) == PROGRAM[-3:]
+    assert await memory.pop_item() == PROGRAM[-1]
+    assert await memory.get_items() == PROGRAM[:-1]
+
+
+async def test_items_that_no_append_takes_are_kept_too(palimpsest: Gate, sid: str) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "depot", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c", "output": "fine"}
+    orphan = {"type": "function_call_output", "call_id": "lost", "output": "whose?"}
+    items = [{"role": "user", "content": "Depots?"}, orphan, call, dict(call), output, dict(output), dict(output)]
+    memory = session_of(palimpsest, sid)
+    await memory.add_items(items[:3])
+    await memory.add_items(items[3:])
+    assert await memory.get_items() == items
+    assert await session_of(palimpsest, sid).get_items() == items
+    assert await memory.pop_item() == items[-1]
+    assert await memory.get_items() == items[:-1]
+
+
+async def test_items_that_the_server_refuses_are_kept_here_until_it_takes_them(
+    palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = session_of(palimpsest, sid)
+    said = [{"role": "user", "content": "One."}, {"role": "critic", "content": "Two."}]
+    await memory.add_items([said[0]])
+    await memory.add_items([said[1]])
+    assert await memory.get_items() == said
+    assert warnings_of(caplog) == ["refused"]
 
 
 async def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str) -> None:

@@ -23,7 +23,18 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
 from palimpsest.pydantic_ai import PalimpsestCapability
-from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size
+from tests.adapters.support import (
+    POLICY,
+    ROOM,
+    ROUNDS,
+    TOO_LONG,
+    TROUBLES,
+    Gate,
+    expected_warnings,
+    report,
+    size,
+    warnings_of,
+)
 
 DONE = "All depots are in order."
 
@@ -77,7 +88,8 @@ class Script:
 
 def agent_of(palimpsest: Gate, script: Script, **settings: Any) -> Agent[None, str]:
     """An agent with a room that is too small for all."""
-    given = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, **settings}
+    given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
+    given |= settings
     agent = Agent(script.model(), instructions="You look after depots.", capabilities=[PalimpsestCapability(**given)])
 
     @agent.tool_plain
@@ -215,6 +227,24 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
     palimpsest.mode = "open"
     assert run(agent, sid, "And depot 3?", first.all_messages()).output.strip() == "Two."
     assert len([record for record in caplog.records if "is back at" in record.message]) == 1
+    assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_run_goes_on_whatever_the_server_does(
+    palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    palimpsest.trouble(trouble)
+    script = Script(calls(1), calls(2), "One.", calls(3), "Two.")
+    memory = PalimpsestCapability(client=palimpsest.client(), timeout=palimpsest.timeout)
+    agent = Agent(script.model(), capabilities=[memory])
+    agent.tool_plain(name="depot")(report)
+    first = run_async(agent, sid, "Depots?")
+    assert first.output == "One."
+    assert memory.passed_through == {sid: 2 if trouble == "midway" else 3}
+    palimpsest.mode = "open"
+    assert run_async(agent, sid, "And depot 3?", first.all_messages()).output == "Two."
+    assert warnings_of(caplog) == expected_warnings(trouble)
     assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
 
 

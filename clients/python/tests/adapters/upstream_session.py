@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 from typing import Any
+from uuid import uuid4
 
 import agents
 
@@ -16,7 +17,8 @@ class Ours(PalimpsestSession):
     """A session that takes what `SQLiteSession` takes. Each database of a test has sessions of its own."""
 
     def __init__(self, session_id: str, db_path: Any = None, **settings: Any) -> None:
-        apart = blake2b(f"{db_path or id(self)}".encode(), digest_size=8).hexdigest()
+        own = uuid4() if db_path in (None, ":memory:") else db_path
+        apart = blake2b(f"{own}".encode(), digest_size=8).hexdigest()
         super().__init__(f"{session_id}-{apart}", client=Palimpsest(base_url=os.environ["PALIMPSEST_URL"]), **settings)
 
     def close(self) -> None:

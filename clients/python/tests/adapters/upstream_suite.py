@@ -1,0 +1,47 @@
+"""Tests of others, out of the source package of the version that is installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CLIENT, ROOT = HERE.parents[1], HERE.parents[3]
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::\S+)", re.MULTILINE)
+
+
+def sources(distribution: str) -> Path:
+    """The unpacked source package, fetched once for each environment; skips the test if it cannot be had."""
+    number = version(distribution)
+    name = f"{distribution.replace('-', '_')}-{number}"
+    folder = Path(sys.prefix) / "sources"
+    if not (folder / name).exists():
+        pip = [ROOT / ".venv/bin/python", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        asked = [*pip, "--no-deps", "--no-binary", distribution, "--dest", folder, f"{distribution}=={number}"]
+        try:
+            subprocess.run(asked, check=True, capture_output=True, timeout=240)
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"the sources of {distribution} cannot be fetched: {error}")
+        shutil.unpack_archive(folder / f"{name}.tar.gz", folder)
+    return folder / name
+
+
+def failures(suite: Path, tests: Sequence[str], options: Sequence[str], server: str | None) -> tuple[set[str], int]:
+    """The ids of the tests that fail, and how many pass; with our adapter if a server is given."""
+    clean: Mapping[str, str] = {n: v for n, v in os.environ.items() if not n.startswith("PALIMPSEST_")}
+    environment = {**clean, "PYTHONPATH": f"{CLIENT}:{HERE}", **({"PALIMPSEST_URL": server} if server else {})}
+    command = [sys.executable, "-m", "pytest", *tests, *options, "-q", "-p", "no:cacheprovider", "-c", os.devnull]
+    done = subprocess.run(
+        [*command, f"--rootdir={suite}"], cwd=suite, env=environment, capture_output=True, text=True, timeout=900
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None, done.stdout[-5_000:] + done.stderr[-2_000:]
+    return set(_FAILED.findall(done.stdout)), int(passed[1])
