@@ -133,12 +133,12 @@ class ContextIn(ContextQuery):
     system: str | list[dict[str, Any]] | None = Field(
         None,
         description="System prompt that the client sends beside `messages`, of Gemini the parts of its system "
-        "instruction; appended where it differs from the one in force. Default: the one in force stays.",
+        "instruction; appended where it differs from the one in force. Empty: none. Default: the one in force stays.",
     )
     tools: list[dict[str, Any]] | None = Field(
         None,
         description="Tools that the client sends beside `messages`; appended where they differ from those in force. "
-        "Default: those in force stay.",
+        "Empty: none. Default: those in force stay.",
     )
     policy: PolicyGiven = None
     force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
