@@ -30,9 +30,9 @@ class Counting:
         return estimator_for(profile(model), self.tokenizers)
 
     def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
-        """Return the counter for a model, with the estimator that the policy names or else the model's own."""
+        """Return the counter for a model: by its own tokenizer, or by what the policy names if that is not known."""
         own = profile(model)
-        if policy.estimator is not None:
+        if policy.estimator is not None and own.encoding is None:
             return Counter(estimator_named(policy.estimator, self.tokenizers), own.image)
         return Counter(estimator_for(own, self.tokenizers, policy.heuristic), own.image)
 
@@ -41,7 +41,8 @@ class Counting:
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
-        return Counter(estimator_named(estimator, self.tokenizers), own.image)
+        least = None if profile(model).encoding is None else own.estimator
+        return Counter(estimator_named(estimator, self.tokenizers, least), own.image)
 
     def own_budget(self, policy: Policy, model: str | None) -> Budget:
         """The budget of a view that has no window yet. Raises what `budget_for` does."""

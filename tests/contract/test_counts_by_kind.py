@@ -1,6 +1,7 @@
 """270 contexts of every kind of content, counted again by somebody else: none is larger than it was said to be."""
 
 import json
+import random
 from statistics import median
 from typing import Any
 
@@ -64,20 +65,75 @@ async def test_i2_i13_no_context_is_larger_than_its_estimate(
     assert median(ratios["claude"]) <= MEDIAN_CLAUDE_MAX
 
 
+EMOJI = "".join(chr(code) for code in (*range(0x1F300, 0x1F650), *range(0x1F900, 0x1FA00)))
+BY_PRESET = {**OPENAI, "claude-sonnet-4-5": "o200k_base", "": "o200k_base"}
+"""Models and the tokenizers to count them by; without a model dense texts are counted by o200k_base."""
+
+
+def _text(kind: str, size: int, seed: int) -> str:
+    if kind != "emoji":
+        return text(kind, size, seed)
+    return "".join(random.Random(seed).choices(EMOJI, k=size // 3))
+
+
+async def _over(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], preset: str, kind: str, model: str
+) -> list[Any]:
+    """A context under a preset whose true count is above its target, or of which little is shown; empty if none is."""
+    params = {"policy": preset, "max_tokens": WINDOW, "view": f"{preset}-{model}", "format": "openai"}
+    posted = await client.post(f"/v1/sessions/{kind}/context", json=params | ({"model": model} if model else {}))
+    assert posted.status_code == 200, posted.text
+    request, tokens = posted.json()["request"], posted.json()["tokens"]
+    encoding = encodings[BY_PRESET[model]]
+    factor = FACTORS[kind][0] if model in CLAUDE and kind in FACTORS else 1.0
+    count = sum(len(encoding.encode_ordinary(one)) for one, _ in recount.said(request)) * factor
+    count += (len(request["messages"]) + 1) * MESSAGE_TOKENS
+    fits = count <= tokens["estimate"] <= tokens["target"] < WINDOW
+    return [] if fits and count >= WINDOW / 4 else [(preset, kind, model, round(count), tokens)]
+
+
+SOURCES = ("timeline", "pipeline", "clip", "threshold")
+KINDS = ("emoji", "chinese", "base64", "json", "code")
+
+
+@pytest.mark.parametrize("preset", SOURCES)
+@pytest.mark.parametrize("model", ["gpt-4o", ""])
+async def test_i2_presets_send_no_more_than_their_target_of_emoji(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], preset: str, model: str
+) -> None:
+    await _begin(client, "emoji")
+    assert await _over(client, encodings, preset, "emoji", model) == []
+
+
+@pytest.mark.slow
+async def test_i2_presets_send_no_more_than_their_target_of_any_kind_of_text(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding]
+) -> None:
+    over: list[Any] = []
+    for kind in KINDS:
+        await _begin(client, kind)
+        for preset in SOURCES:
+            for model in BY_PRESET:
+                over += await _over(client, encodings, preset, kind, model)
+        for model in OPENAI:
+            over += await _over(client, encodings, "default", kind, model)
+    assert over == []
+
+
 async def _begin(client: httpx.AsyncClient, kind: str) -> None:
     """A session whose messages, arguments and results are all of one kind of text, more of it than the window holds."""
     events: list[dict[str, Any]] = [{"type": "system.prompt", "content": "You help."}]
     for number in range(12):
         if number % 4 == 0:
-            events.append({"type": "user.message", "content": text(kind, 600, number)})
+            events.append({"type": "user.message", "content": _text(kind, 600, number)})
         call_id = f"call_{number}"
         # No path: a note on what is left out would name it, in English.
-        arguments: Any = {"label": f"file_{number}", "content": text(kind, 500, 100 + number)}
+        arguments: Any = {"label": f"file_{number}", "content": _text(kind, 500, 100 + number)}
         arguments = json.dumps(arguments, ensure_ascii=False) if number % 2 else arguments
         events += [
-            {"type": "assistant.message", "content": text(kind, 300, 200 + number)},
+            {"type": "assistant.message", "content": _text(kind, 300, 200 + number)},
             {"type": "tool.call", "call_id": call_id, "tool": "write", "arguments": arguments},
-            {"type": "tool.result", "call_id": call_id, "content": text(kind, 3_000, 300 + number)},
+            {"type": "tool.result", "call_id": call_id, "content": _text(kind, 3_000, 300 + number)},
         ]
     posted = await client.post(f"/v1/sessions/{kind}/events", json={"events": events})
     assert posted.status_code == 201, posted.text

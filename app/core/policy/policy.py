@@ -70,13 +70,18 @@ class Policy:
         unit="tokens",
     )
     estimator: str | None = _knob(
-        "choice", None, "Estimator that counts tokens. Null: the one that suits the model.", choices=ESTIMATORS
+        "choice",
+        None,
+        "Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. Rules of thumb "
+        "(`ceil4` and the like) give way to `tiktoken:o200k_base` for texts of which it counts half as many again.",
+        choices=ESTIMATORS,
     )
     heuristic: str = _knob(
         "choice",
         "heuristic",
         "Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the "
-        "model (Claude's are scaled, others counted by kind of text), the others are rules of thumb.",
+        "model (Claude's are scaled, others counted by kind of text). The others are rules of thumb, which count no "
+        "less than the model's own tokenizer.",
         choices=HEURISTICS,
     )
     trigger: Trigger = _knob(

@@ -9,7 +9,7 @@ calls). Counting bytes, not characters, also covers scripts whose characters cos
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
@@ -126,18 +126,23 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A rule of thumb from a published design, for any text. The margin is far too small for some texts.
+    """A rule of thumb from a published design, for any text.
 
-    Dense tool output takes half as much again (see above): for a model with a strict limit, use another estimator.
+    By itself it is far too low for some texts, such as emoji, base64 and dense tool output. So a text for which the
+    estimator `least` counts more than `doubt` times as many tokens is counted by that.
     """
 
     name: str
     rule: Callable[[str], int]
     margin: float = 0.05
+    least: Estimator | None = None
+    doubt: float = 1.0
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The rule's count; the kind does not matter."""
-        return self.rule(text)
+        """The rule's count, or that of `least`."""
+        counted = self.rule(text)
+        least = 0 if self.least is None else self.least.count(text, kind)
+        return counted if least <= self.doubt * counted else least
 
 
 HEURISTIC: Final = Heuristic()
@@ -148,10 +153,22 @@ FORMULAS: Final[Mapping[str, Formula]] = {
 }
 
 
-def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer]) -> Estimator:
-    """The estimator with a name as in policies and answers. If its vocabulary is missing, its own name says so."""
+USUAL_ENCODING: Final = "o200k_base"
+"""The tokenizer that checks rules of thumb for models whose own is not known."""
+DOUBT: Final = 1.5
+"""How far that tokenizer may be above a rule of thumb: markdown is within it; logs, base64 and emoji are not."""
+
+
+def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer], own: Estimator | None = None) -> Estimator:
+    """The estimator with a name as in policies and answers. If its vocabulary is missing, its own name says so.
+
+    A rule of thumb counts no less than `own`, the model's, or about USUAL_ENCODING if that is None.
+    """
     if name in FORMULAS:
-        return FORMULAS[name]
+        rule, usual = FORMULAS[name], tokenizers.get(USUAL_ENCODING)
+        if own is not None:
+            return replace(rule, least=own, margin=max(rule.margin, own.margin))
+        return rule if usual is None else replace(rule, least=Exact(usual), doubt=DOUBT)
     scale, _, encoding = name.partition(":")
     if encoding and (scale in SCALES or scale == "tiktoken"):
         tokenizer = tokenizers.get(encoding)
@@ -166,12 +183,14 @@ def estimator_for(
 ) -> Estimator:
     """The estimator for a model: its own tokenizer, else another one scaled to it, else the one named `heuristic`.
 
-    A `heuristic` other than the default also replaces scaled tokenizers. If a vocabulary is missing, the estimator's
-    name says so in every answer.
+    A `heuristic` other than the default also names the estimator of a scaled tokenizer, and then counts no less than
+    that. If a vocabulary is missing, the estimator's name says so in every answer.
     """
-    if profile.encoding is None or (profile.scale and heuristic != HEURISTIC.name):
+    if profile.encoding is None:
         return estimator_named(heuristic, tokenizers)
-    return estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
+    own = estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
+    named = profile.scale is not None and heuristic != HEURISTIC.name
+    return estimator_named(heuristic, tokenizers, own) if named else own
 
 
 @lru_cache(maxsize=TEXTS_REMEMBERED)
