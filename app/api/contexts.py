@@ -15,6 +15,7 @@ from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconciled import Reconciled
+from app.services.summary_requests import unshown
 
 FAILED: Final = "the last compaction failed, for the reason that GET .../compactions gives"
 
@@ -38,7 +39,7 @@ class ContextBody:
 
 def context_body(answer: ContextAnswer) -> ContextBody:
     """The answer to whoever asked for a context."""
-    return _body(answer.session, answer.assembled, answer.compaction)
+    return _body(answer.session, answer.assembled, answer.compaction, answer.reason)
 
 
 def reconciled_body(done: Reconciled) -> ContextBody:
@@ -51,7 +52,7 @@ def reconciled_body(done: Reconciled) -> ContextBody:
             {name: value for name, value in asdict(one).items() if value is not None} for one in done.plan.inserted
         ],
     }
-    return _body(answer.session, answer.assembled, answer.compaction, extra)
+    return _body(answer.session, answer.assembled, answer.compaction, answer.reason, extra)
 
 
 def _message_json(plan: MessagePlan) -> dict[str, Json]:
@@ -71,11 +72,18 @@ def preview_json(session: str, preview: PreviewAnswer) -> bytes:
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
         extra["diff"] = diff_json(session, preview.diff, planned=True)
-    return _body(session, preview.assembled, preview.assembled.inputs.loaded.compaction, extra, made=False).json()
+    state = preview.assembled.inputs.loaded.compaction
+    return _body(session, preview.assembled, state, unshown(preview.assembled), extra, made=False).json()
 
 
 def _body(
-    session: str, assembled: Assembled, compaction: str, extra: Mapping[str, Json] | None = None, *, made: bool = True
+    session: str,
+    assembled: Assembled,
+    compaction: str,
+    reason: str | None,
+    extra: Mapping[str, Json] | None = None,
+    *,
+    made: bool = True,
 ) -> ContextBody:
     inputs, rendered, call = assembled.inputs, assembled.rendered, assembled.call
     by_source, stalled = inputs.budget.parts(rendered.by_source), rendered.plan.stalled
@@ -103,16 +111,19 @@ def _body(
             "prefix_sha256": rendered.request.prefix_sha256.hex(),
             "prefix_tokens": call.estimate - by_source["ephemeral"],
         },
-        "compaction": _compaction(compaction, stalled, gone),
+        "compaction": _compaction(compaction, stalled, reason, gone),
         "sha256": rendered.request.sha256.hex(),
         **(extra or {}),
     }
     return ContextBody(head, rendered.request, tail)
 
 
-def _compaction(state: str, stalled: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:
-    """The state of compaction. A failed run stalls only a context that a summary would have helped."""
+def _compaction(state: str, stalled: str | None, reason: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:
+    """The state of compaction. A failed run stalls only a context that a summary would have helped.
+
+    `reason` says why a compaction that was asked for has no effect.
+    """
     if state == "failed":
         helped = stalled is not None or any(row.disposition == "dropped" and row.reducer == REDUCER for row in gone)
         state, stalled = ("stalled", "; ".join(filter(None, (stalled, FAILED)))) if helped else ("none", None)
-    return {"state": state if stalled is None else "stalled", "reason": stalled}
+    return {"state": state if stalled is None else "stalled", "reason": stalled or reason}

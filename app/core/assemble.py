@@ -172,7 +172,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
         manifest=_manifest(inputs, rendered),
         breakpoints=tuple(point.seq for point in rendered.request.breakpoints),
         estimate=inputs.budget.shown(rendered.tokens),
-        target=inputs.budget.limit,
+        target=inputs.budget.held_to(rendered.tokens),
         sha256=rendered.request.sha256,
         counted=rendered.tokens,
         evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),

@@ -33,7 +33,6 @@ from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_h
 from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
 from app.services.answers import Keep
 from app.services.compaction import Compaction
-from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.counting import Counting
 from app.services.held_views import cached_view
 from app.services.ids import new_id
@@ -41,10 +40,10 @@ from app.services.layers import counted as counted_layers
 from app.services.lines import Lines
 from app.services.planning import PLAN, assembled_of, new_events, off_loop, show
 from app.services.policies import ChosenPolicy, Policies
+from app.services.summary_requests import SummaryRequests, folds_more, unshown
 from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.calls import NewAnswer
-from app.store.compactions import WaitingContext
 from app.store.engine import Database
 
 ATTEMPTS_MAX: Final = 64
@@ -59,13 +58,14 @@ DEEPEN_MAX: Final = 4
 class ContextAnswer:
     """A context that was asked for, of the row `session`.
 
-    `compaction`: none, scheduled, running, or failed if the last run was. `held`: it was made of what this process held
-    of the view.
+    `compaction`: none, scheduled, running, or failed if the last run was. `reason`: why a compaction that was asked for
+    has no effect. `held`: it was made of what this process held of the view.
     """
 
     session: str
     assembled: Assembled
     compaction: str
+    reason: str | None = None
     held: bool = False
 
 
@@ -96,9 +96,8 @@ class Assembly:
         self._policies = policies
         self._view_cache = view_cache
         self._caches = caches
-        self._compaction = compaction
+        self._summaries = SummaryRequests(database, compaction)
         self._calls_kept_days = calls_kept_days
-        self._requests = CompactionQueries(database)
 
     async def context(
         self,
@@ -138,8 +137,10 @@ class Assembly:
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.chosen(tenant_id, request.policy)
         held = self._view_cache.get(session_id, request.view) if request.at is None else None
+        reason = None
         if request.wait_ms is not None and request.at is None:
-            await self._wait(tenant_id, session_id, external_id, request, given, request.wait_ms)
+            inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
+            reason = await self._summaries.wait(tenant_id, inputs, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
             answer = await self._as_held(tenant_id, external_id, held, request, given, keep)
@@ -154,10 +155,23 @@ class Assembly:
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
                 assembled = await assembled_of(inputs)
-                answer = ContextAnswer(external_id, assembled, inputs.loaded.compaction)
+                answer = await self._answer(tenant_id, external_id, assembled, reason)
                 if await self._record(tenant_id, answer, held, keep):
                     return answer
         raise Conflict("other calls kept opening epochs of this view; ask again")
+
+    async def _answer(
+        self, tenant_id: UUID, external_id: str, assembled: Assembled, reason: str | None
+    ) -> ContextAnswer:
+        """The answer with this context; `reason`: why the request waited for a summary in vain."""
+        request, state = assembled.inputs.request, assembled.inputs.loaded.compaction
+        if not request.force or request.at is not None:
+            reason = unshown(assembled)
+        elif request.wait_ms is None:
+            state, reason = await self._summaries.force(tenant_id, assembled)
+        elif folds_more(assembled):
+            reason = None
+        return ContextAnswer(external_id, assembled, state, reason)
 
     async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
         """What such a context would be if it were asked for now: nothing is recorded and nothing kept.
@@ -209,46 +223,13 @@ class Assembly:
             show(span, assembled)
         estimator = inputs.counter.estimator.name
         made, reaches = (assembled.call, assembled.epoch), covered(inputs) if lost else None
-        answer = ContextAnswer(external_id, assembled, "none", held=True)
+        answer = ContextAnswer(external_id, assembled, "none", unshown(assembled), held=True)
         kept = await _new_answer(keep, answer)
         compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches, kept)
         if compaction is None:
             return None
         await self._hold(assembled, compaction, steady=True)
         return replace(answer, compaction=compaction)
-
-    async def _wait(
-        self,
-        tenant_id: UUID,
-        session_id: UUID,
-        external_id: str,
-        request: ContextRequest,
-        given: ChosenPolicy | None,
-        wait_ms: int,
-    ) -> None:
-        """Where a context would be reduced now, have its older part summarized for it first, for at most `wait_ms`.
-
-        When that ends unanswered, a summary is written without a model: it takes no longer than planning does.
-        """
-        inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
-        settings, budget = inputs.settings, inputs.budget
-        if (
-            not settings.policy.summarize.enabled
-            or (await asyncio.to_thread(begin_plan, inputs)).at.moment != "pressed"
-        ):
-            return
-        window = settings.window_tokens
-        if budget.most > budget.target:  # of a retry, which is to fit less than that
-            window = window * budget.target // budget.most
-        tightened = request.retry is not None
-        wanted = WaitingContext(request.view, max(1, window), settings.policy_ref, tightened=tightened)
-        id = new_id()
-        async with self._database.transaction() as tx:
-            reason = "overflow" if tightened else "waited"
-            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
-        run = await self._requests.ended(session_id, id, wait_ms)
-        if run.state not in ENDED:
-            await self._compaction.run(session_id, tenant_id, without_model=True)
 
     async def _load(
         self,

@@ -130,6 +130,8 @@ class Compaction:
             if basis is not None:
                 step = await self._planner.next_step(session_id, basis, asked=asked, focus=focus, first=not run.told)
             if step is None:
+                if run.outcome == NOTHING_DONE and basis is not None:
+                    run.outcome = _nothing_done(basis)
                 return
             if not run.ids:
                 run.ids = [new_id()]
@@ -259,6 +261,17 @@ class Compaction:
                     sources=(),
                 )
                 await summaries.insert(tx, session_id, tenant_id, kept)
+
+
+def _nothing_done(basis: Basis) -> RunOutcome:
+    """Return the outcome of a run that found nothing to summarize: why, and what is summarized already."""
+    if not basis.policy.summarize.enabled:
+        return replace(NOTHING_DONE, error="the policy writes no summaries (`summarize.enabled` is false)")
+    if not basis.cover:
+        return NOTHING_DONE
+    last = basis.cover[-1].to_seq
+    error = f"{NOTHING_DONE.error}: events 1 to {last} are summarized already"
+    return replace(NOTHING_DONE, error=error, from_seq=1, to_seq=last)
 
 
 def _outcome(draft: WrittenSummary, *, stored: bool) -> str:

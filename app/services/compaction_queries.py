@@ -9,7 +9,7 @@ from uuid import UUID
 from app.core.errors import Conflict, NotFound
 from app.services.ids import new_id
 from app.store import compactions, sessions, summaries
-from app.store.compactions import CompactionRow
+from app.store.compactions import REQUESTED, CompactionRow
 from app.store.engine import Database
 from app.store.summaries import SummaryRow, WholeSummary
 
@@ -28,7 +28,7 @@ class CompactionQueries:
         session = await sessions.get(self._database, tenant_id, external_id)
         id = new_id()
         async with self._database.transaction() as tx:
-            await compactions.schedule(tx, session.session_id, tenant_id, id, "requested", focus=focus)
+            await compactions.schedule(tx, session.session_id, tenant_id, id, REQUESTED, focus=focus)
         return await self.ended(session.session_id, id, wait_ms)
 
     async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:

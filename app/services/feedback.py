@@ -1,7 +1,7 @@
 """Feedback: reported outcomes of calls, the next action, and what they teach about the estimator."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -15,29 +15,27 @@ from app.core.policy.overflow import MESSAGE_CHARS_MAX, Overflow, classify
 from app.core.policy.policy import Policy
 from app.core.render.formats import FORMATS
 from app.core.tokens import calibration
+from app.core.tokens.budget import Budget
 from app.core.tokens.calibration import (
     Calibration,
-    Claim,
     Reported,
     Sample,
-    accepted_lately,
-    accepting,
-    believable,
-    claimed,
     consistent,
 )
 from app.core.tokens.learned import Learned, Point, reports_cache, started, with_point
-from app.core.view.budget import budget_of
+from app.core.view.budget import budget_of, real_window
 from app.core.view.loaded import ViewRow
 from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
 from app.services.counting import Counting
-from app.services.ids import new_id
+from app.services.ids import overflow_run
 from app.services.ledger import CacheReads, Ledger
+from app.services.measurements import claim_of, is_believable, is_sane, limited, point_of
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.store import audit, calibrations, compactions, outcomes, sessions
 from app.store.audit import CallRow
 from app.store.calibrations import KnownModel
+from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database
 from app.store.outcomes import ReportedOutcome
 from app.store.spans import Viewed
@@ -122,14 +120,15 @@ class Feedback:
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
             if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
-                window = call.manifest.window
-                target = self._target(policy, call, window, taught, reported)
-                await outcomes.set_target(tx, session_id, call, window, target)
+                budget = self._budget(policy, call, taught, reported)
+                target = 1 if budget is None else max(1, budget.target)
+                await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
         if taught is not None:
             learned = None if taught.own is None else (taught.own, taught.version)
             self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
-            await self._compact(session_id, tenant_id)
+            known = taught or Taught(None, None, 0)
+            await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
         cache = None
         if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
@@ -166,7 +165,6 @@ class Feedback:
             outside_tokens=request.outside_tokens if request.outside_tokens is not None else by_call,
             recall=request.recall if "recall" in given else call.manifest.recall,
             cache_last=request.cache_last if "cache_last" in given else call.manifest.cache_last,
-            force=True,
             retry=Retry(retry_of, call.counted or call.estimate, tokens if isinstance(tokens, int) else None),
         )
 
@@ -205,7 +203,7 @@ class Feedback:
         now = time.time()
         estimator = call.manifest.estimator
         margin = self._counting.session_counter(estimator, call.model).estimator.margin
-        point = _point(call, outcome, overflow, now)
+        point = point_of(call, outcome, overflow, now)
         if point is None:
             return None
         shared: Calibration | None = None
@@ -219,11 +217,11 @@ class Feedback:
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = started(call.model, estimator, margin)
         source = session_id.hex
-        claim = _claim(call, parent, point, overflow, source)
-        if claim is not None and not _believable(claim, point, overflow, (before.known, shared), now):
+        claim = claim_of(call, parent, point, overflow, source)
+        if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
             claim = None
-        own = with_point(before, point, margin) if _is_sane(point, call) else before
-        own = replace(own, known=_limited(own.known, claim, point, overflow, believed=True))
+        own = with_point(before, point, margin) if is_sane(point, call) else before
+        own = replace(own, known=limited(own.known, claim, point, overflow, believed=True))
         if outcome.input_tokens is not None:
             read, written = outcome.cache_read_tokens, outcome.cache_write_tokens
             known_cache = self._ledger.knows_cache(call.model)
@@ -243,15 +241,21 @@ class Feedback:
         expected = point.counted * known.ratio + own.beside(point)
         sent = None if overflow is None else overflow.tokens
         borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
-        known = _limited(known, claim, point, overflow, believed=borne_out)
+        known = limited(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Taught(known, own if version else None, version)
 
-    def _target(self, policy: Policy, call: CallRow, window: int, taught: Taught, reported: Reported | None) -> int:
-        """Return the new target of a call's view, with what its report taught."""
-        settings = ViewSettings(call.policy, policy, call.model, window)
-        request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside)
+    def _budget(
+        self,
+        policy: Policy,
+        call: CallRow,
+        taught: Taught,
+        reported: Reported | None,
+        retry: Retry | None = None,
+    ) -> Budget | None:
+        """Return the budget of a call's view, or of its retry, with what its report taught; None without room."""
         counter = self._counting.counter(call.model, policy)
+        window = call.manifest.window
         view = Viewed(
             call.view,
             ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
@@ -259,16 +263,26 @@ class Feedback:
             reported=reported,
             learned=taught.own,
         )
+        if retry is not None:
+            window = real_window(view, call.model, window, time.time())
+        settings = ViewSettings(call.policy, policy, call.model, window)
+        request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside, retry=retry)
         try:
-            return max(1, budget_of(view, settings, request, counter, (), fresh=False).target)
+            return budget_of(view, settings, request, counter, (), fresh=False)
         except (CannotFit, InvalidPolicy):
-            return 1
+            return None
 
-    async def _compact(self, session_id: UUID, tenant_id: UUID) -> None:
-        """Schedule a compaction of what was too long. A failure to do so is logged: the report itself succeeded."""
+    async def _compact(
+        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, taught: Taught, tokens: int | None
+    ) -> None:
+        """Schedule the compaction for a refused call. A failure to do so is logged: the report itself succeeded."""
+        budget = self._budget(policy, call, taught, None, Retry(call.call_id, call.counted or call.estimate, tokens))
+        wanted = None
+        if budget is not None:
+            wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
         try:
             async with self._database.transaction() as tx:
-                await compactions.schedule(tx, session_id, tenant_id, new_id(), REASON)
+                await compactions.schedule(tx, session_id, tenant_id, overflow_run(call.call_id), REASON, wanted=wanted)
         except (StoreUnavailable, asyncpg.PostgresError) as error:
             structlog.get_logger().warning("no compaction", error=str(error))
 
@@ -314,84 +328,11 @@ def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     )
 
 
-def _point(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
-    """Return a report's measurement of the estimator; None after an error that is no overflow.
-
-    Its count is 0 if a call was refused that is too small for any count to explain the refusal.
-    """
-    if not call.has_count or (outcome.error is not None and overflow is None):
-        return None
-    outside = call.manifest.said_outside
-    if overflow is None:
-        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
-    if overflow.tokens is not None:
-        return Point(call.counted, overflow.tokens, outside, at=now)
-    asked, room = call.manifest.window, overflow.room
-    if room is None or not believable(room, asked, call.counted, 0):
-        room = asked
-    likely = room <= calibration.PESSIMIST * call.counted
-    return Point(call.counted, room if likely else 0, outside, least=True, at=now)
-
-
-def _is_sane(point: Point, call: CallRow) -> bool:
-    """Return whether a count can be this call's, even if most of it was sent beside the request, such as tools."""
-    sample = Sample(point.counted, point.reported)
-    return sample.sensible or sample.counted < sample.reported <= call.manifest.window
-
-
-def _claim(call: CallRow, parent: CallRow | None, point: Point, overflow: Overflow | None, source: str) -> Claim | None:
-    """Return the window that an overflow names, or that the retry of an overflow without figures shows."""
-    if overflow is None:
-        return _unnamed(parent, point, source)
-    window = overflow.window_with(call.manifest.reserve)
-    return None if window is None else Claim(call.manifest.window, window, source, point.at)
-
-
-def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
-    """Return the window that a retry shows, after a call that was refused without figures.
-
-    By the retry's ratio that call would have fit the window it was planned for, so the real window must be smaller.
-    """
-    outcome = None if parent is None else parent.outcome
-    sample = Sample(point.counted, point.reported)
-    if parent is None or outcome is None or not parent.has_count or not sample.sensible:
-        return None
-    stated = (outcome.error or {}).get("overflow")
-    if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
-        return None
-    asked, refused = parent.manifest.window, int(parent.counted * sample.ratio)
-    if refused * (1 + calibration.MARGIN_LEAST) >= asked:
-        return None
-    return Claim(asked, refused, source, point.at)
-
-
-def _believable(
-    claim: Claim, point: Point, overflow: Overflow | None, known: Sequence[Calibration | None], now: float
-) -> bool:
-    """Return whether a claimed window is plausible, by its size and by the calls that were accepted."""
-    accepted = max((accepted_lately(one, now) for one in known if one is not None), default=0)
-    sent = None if overflow is None or overflow.tokens is None else overflow.tokens + overflow.answer
-    return believable(claim.window, claim.asked, point.counted, accepted, sent)
-
-
-def _limited(
-    known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
-) -> Calibration:
-    """Return a calibration with a report's evidence about the window.
-
-    A view believes its own reports; for the model a claim must be confirmed, by the call's expected tokens or by
-    another session.
-    """
-    if overflow is None:
-        known = accepting(known, point.reported, point.at)
-    return known if claim is None else claimed(known, claim, believed=believed)
-
-
 def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
     """Return the usage that the view's next estimate starts from; None without a plausible count."""
     if not call.has_count or outcome.input_tokens is None:
         return None
-    if not _is_sane(Point(call.counted, outcome.input_tokens), call):
+    if not is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
     outside = call.manifest.said_outside
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)

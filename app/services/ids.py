@@ -5,7 +5,7 @@ import os
 import time
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from app.core.lexicon.times import to_seconds
 
@@ -19,6 +19,11 @@ def new_id() -> UUID:
     value = (milliseconds << 80) | int.from_bytes(os.urandom(10))
     value = value & ~(0xF << 76) | (0x7 << 76)
     return UUID(int=value & ~(0x3 << 62) | (0x2 << 62))
+
+
+def overflow_run(call_id: UUID) -> UUID:
+    """Return the id of the compaction for a call that was refused as too long: one for its report and its retry."""
+    return uuid5(call_id, "overflow")
 
 
 def first_id(moment: datetime) -> UUID:

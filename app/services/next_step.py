@@ -6,7 +6,7 @@ What looks at many events is done in a thread: this also runs in API processes, 
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -65,13 +65,16 @@ class StepPlanner:
         ref = waits.policy if waits else row.policy if row else facts.session_policy
         policy = await self._policies.get(tenant_id, ref)
         model = (row.model if row else None) or facts.session_model
-        window = window_of(row, ref, policy, model, waits.window_tokens if waits else None)
+        asked = waits.window_tokens if waits and not waits.tightened else None
+        window = window_of(row, ref, policy, model, asked)
         known = await calibrations.known(self._database, tenant_id, model)
         main = replace(facts.main, calibrations=known)
         window = real_window(main, model, window, time.time())
         settings = ViewSettings(ref, policy, model, window)
         counter = self._counting.counter(model, policy)
-        fresh = changed(row, settings) is not None and not (waits and waits.tightened)
+        fresh = changed(row, settings) is not None
+        if any(one.tightened for one in wanted):
+            main, facts = _as_measured(main), replace(facts, views=tuple(map(_as_measured, facts.views)))
         try:
             budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
@@ -83,10 +86,27 @@ class StepPlanner:
                 its = replace(settings, window_tokens=least)
                 budgets.append(await self._budget(facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
+        retries = [one async for one in self._of_retries(facts, main, settings, counter, wanted)]
+        newest = min((narrow, *retries), key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id) if facts.decisions else ()
-        return Basis(facts, policy, counter, budget, narrow, cover, tuple(live), decided)
+        return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
+
+    async def _of_retries(
+        self, facts: Facts, main: Viewed, settings: ViewSettings, counter: Counter, wanted: Sequence[WaitingContext]
+    ) -> AsyncIterator[Budget]:
+        """The budgets of the retries that wait."""
+        for one in wanted:
+            if not one.tightened:
+                continue
+            view, its = main, settings
+            if one.view != MAIN:
+                view = _provided(facts.view(one.view), main, settings)
+                its = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
+            with contextlib.suppress(CannotFit, InvalidPolicy):
+                budget = await self._budget(facts, view, its, counter, fresh=False)
+                yield budget.tightened_to_window(one.window_tokens)
 
     async def _budget(
         self, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
@@ -134,7 +154,7 @@ class StepPlanner:
         if not asked and facts.tokens - facts.covered_tokens < size.least:
             return None
         newest, context = await self._newest(basis, covered_to)
-        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), budget, policy, before)
+        stop = await asyncio.to_thread(boundary, replace(context, prefix=prefix), basis.newest, policy, before)
         if stop is None:
             return None
         covered_turn = cover[-1].split_turn if cover else None
@@ -223,6 +243,12 @@ def _shown(events: Sequence[Event], basis: Basis) -> Context:
     return without_expiring(without_hidden(whole, basis.decided))
 
 
+def _as_measured(view: Viewed) -> Viewed:
+    """A view without what is known from refusals alone, from which the budget of a retry does not start either."""
+    own = view.learned if view.learned and view.learned.known.samples else None
+    return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
+
+
 def _others(
     facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
@@ -233,9 +259,9 @@ def _others(
         if view.row is not None and (view.name, view.row.window_tokens) != own:
             yield _provided(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
     for one in wanted:
-        if (one.view, one.window_tokens) != own:
+        if (one.view, one.window_tokens) != own and not one.tightened:
             view = facts.view(one.view)
-            anew = view.row is not None and view.row.window_tokens != one.window_tokens and not one.tightened
+            anew = view.row is not None and view.row.window_tokens != one.window_tokens
             yield _provided(view, main, settings), one.window_tokens, anew
 
 

@@ -25,8 +25,8 @@ from app.store.summaries import LiveSummary, NewSummary, as_live
 class Basis:
     """What a step stands on: the session as it was read, and what follows from its policy.
 
-    `budget` is the main view's, `narrow` that of the view with the least room: what a summary is of goes by that one,
-    so that what it leaves unsummarized has its place there too.
+    `budget` is the main view's. `narrow` is that of the view with the least room, which decides how much one summary
+    covers. `newest` decides how much stays unsummarized: it is `narrow`, or less for the retry of a refused call.
     """
 
     facts: Facts
@@ -34,6 +34,7 @@ class Basis:
     counter: Counter
     budget: Budget
     narrow: Budget
+    newest: Budget
     cover_id: UUID
     live: tuple[LiveSummary, ...]
     decided: tuple[NewestDecision, ...] = ()

@@ -14,6 +14,15 @@ from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
 OPEN: Final = "('scheduled', 'running')"
+REQUESTED: Final = "requested"
+"""The reason of a run that a client asked for."""
+ASKED_FOR: Final = f"""
+    coalesce((SELECT max(c.to_seq) FROM compactions c WHERE c.session_id = :session_id AND c.reason = '{REQUESTED}'
+              AND c.state IN ('succeeded', 'skipped')), 0) AS requested_to,
+    (SELECT CASE WHEN c.reason = '{REQUESTED}' AND c.state = 'failed' THEN c.error END FROM compactions c
+     WHERE c.session_id = :session_id AND c.finished_at IS NOT NULL ORDER BY c.finished_at DESC LIMIT 1)
+        AS requested_error"""
+"""The SQL of what clients' requests have summarized, and of why the last run failed if a client asked for it."""
 
 _NOW: Final = """
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
@@ -56,7 +65,7 @@ class RunOutcome:
 class WaitingContext:
     """A context that waits for a run: its view, window and policy.
 
-    `tightened`: the window is a part of the view's own, because an earlier context did not fit.
+    `tightened`: the window is the part of the view's own that the retry of a refused call uses.
     """
 
     view: str
@@ -75,7 +84,7 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Schedule a run, and wake a worker when the transaction ends."""
+    """Schedule a run, unless it exists, and wake a worker when the transaction ends."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
 
@@ -83,7 +92,7 @@ async def schedule(
         return await on.execute(
             "INSERT INTO compactions (session_id, tenant_id, id, state, reason, focus, view, window_tokens, "
             "policy_name, policy_version) VALUES (:session_id, :tenant_id, :id, 'scheduled', :reason, :focus, :view, "
-            ":window_tokens, :policy_name, :policy_version)",
+            ":window_tokens, :policy_name, :policy_version) ON CONFLICT (session_id, id) DO NOTHING",
             session_id=session_id,
             tenant_id=tenant_id,
             id=id,
@@ -95,8 +104,18 @@ async def schedule(
             policy_version=policy_version,
         )
 
-    await changes.of_runs(tx, session_id, [id], insert)
-    await wake(tx, session_id, tenant_id)
+    if await changes.of_runs(tx, session_id, [id], insert) != "INSERT 0 0":
+        await wake(tx, session_id, tenant_id)
+
+
+async def schedule_requested(
+    tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID, focus: str | None = None
+) -> None:
+    """Schedule a run that a client asked for, unless one without a focus of its own waits already."""
+    await _lock(tx, session_id)
+    waits = any(one.reason == REQUESTED and one.focus == focus for one in await waiting(tx, session_id))
+    if not waits:
+        await schedule(tx, session_id, tenant_id, id, REQUESTED, focus=focus)
 
 
 async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
@@ -241,14 +260,21 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
-    """Record the outcome of runs that have not ended yet."""
+    """Record the outcome of runs that have not ended yet.
+
+    What a client asked for changes its views' next contexts, so what is held of them is read again.
+    """
 
     async def update(on: Connection | Database) -> str:
         return await on.execute(
-            "UPDATE compactions SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
+            "WITH s AS (SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE), ended AS ("
+            "UPDATE compactions c SET state = :state, error = :error, summaries = :summaries, from_seq = :from_seq, "
             "to_seq = :to_seq, tokens_read = :tokens_read, tokens_before = :tokens_before, "
-            "tokens_after = :tokens_after, finished_at = now() "
-            f"WHERE session_id = :session_id AND id = ANY(:ids) AND state IN {OPEN}",
+            "tokens_after = :tokens_after, finished_at = now() FROM s "
+            "WHERE c.session_id = s.session_id AND c.session_id = :session_id AND c.id = ANY(:ids) "
+            f"AND c.state IN {OPEN} RETURNING c.session_id, c.reason) "
+            "UPDATE sessions SET version = version + 1 WHERE session_id = :session_id "
+            f"AND EXISTS (SELECT FROM ended e WHERE e.session_id = :session_id AND e.reason = '{REQUESTED}')",
             session_id=session_id,
             ids=list(ids),
             **parameters(outcome),

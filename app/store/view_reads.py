@@ -78,7 +78,8 @@ SELECT h.session_id, h.tenant_id, h.version, h.line, h.model, h.policy_name, h.p
        v.window_tokens, coalesce(v.epoch, 0) AS view_epoch, coalesce(v.epochs, 0) AS epochs, v.afresh,
        coalesce(e.epoch, 0) AS epoch, e.frontier,
        last_call.breakpoints, last_call.used_at,
-       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, $compaction AS compaction, $cover AS cover,
+       unread.turn AS unread_turn, unread.cum_tokens AS unread_tokens, $compaction AS compaction, $asked_for,
+       $cover AS cover,
        $layers, $calibrations AS calibrations, {_LEARNED}, $folded AS folded, $tail AS events
 FROM h CROSS JOIN p LEFT JOIN views v ON v.session_id = :session_id AND v.view = :view LEFT JOIN e ON true
 LEFT JOIN LATERAL (
@@ -95,7 +96,7 @@ _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
        v.epochs, v.afresh, s.model, s.policy_name, s.policy_version, s.outside_tokens, last_call.breakpoints,
-       last_call.used_at, $cover AS cover, $compaction AS compaction,
+       last_call.used_at, $cover AS cover, $compaction AS compaction, $asked_for,
        $layers, $calibrations AS calibrations, {_LEARNED}, $new AS events
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 LEFT JOIN LATERAL (
@@ -159,6 +160,7 @@ def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
     parts = {
         "$decided": lists.of(visibility.COLUMNS, "FROM decided ORDER BY seq"),
         "$compaction": compaction,
+        "$asked_for": compactions.ASKED_FOR,
         "$cover": lists.of(summaries.COLUMNS, _LIVE),
         "$layers": layers.current_of(lists, session),
         "$calibrations": lists.of(calibrations.COLUMNS, _KNOWN.replace("$model", _model(session))),

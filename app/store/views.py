@@ -242,6 +242,8 @@ def _now(row: Row) -> dict[str, Any]:
         "last_breakpoints": tuple(row["breakpoints"] or ()),
         "used_at": row["used_at"],
         "compaction": row["compaction"],
+        "requested_to": row["requested_to"],
+        "requested_error": row["requested_error"],
         "calibrations": tuple(map(calibrations.calibration, row["calibrations"])),
         "reported": reported(row),
         "learned": calibrations.learned(row["learned"]),

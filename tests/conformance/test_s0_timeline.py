@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted, shown, until_folded
-from tests.conformance.conftest import compact, one
+from tests.conformance.conftest import one
 
 TEXT = "word " * 80
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -64,11 +64,9 @@ async def test_s0_02_force_does_not_ask_for_the_threshold(client: httpx.AsyncCli
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     for turn in range(34):
         await agent.user(f"turn-{turn}. " + TEXT)
-    await agent.context()
-    await compact(client)
     plain = await agent.context()
     assert (plain["evictions"], plain["summaries"]) == ([], [])  # below the threshold
-    forced = await agent.context(force=True)
+    forced = await agent.context(force=True, wait_ms=WAIT_MS)
     assert {(row["disposition"], row["reducer"]) for row in forced["evictions"]} == {("summarized", "fold")}
     assert (await agent.context())["sha256"] == forced["sha256"]
 

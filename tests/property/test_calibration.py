@@ -249,3 +249,18 @@ def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], t
 @given(sizes, st.integers(1_000, 30_000))
 def test_what_the_caller_said_is_not_learned(counted: list[int], outside: int) -> None:
     assert outside_of([Point(one, one + outside, outside) for one in counted]) is None
+
+
+@given(
+    st.integers(1_000, 1_000_000),
+    st.floats(0.25, 4.0),
+    st.floats(0.05, 0.95),
+)
+def test_a_tightened_target_is_found_again_by_its_window_at_any_ratio(window: int, ratio: float, share: float) -> None:
+    """The worker plans a retry's compaction by the window that its report stored, and another ratio."""
+    tightened = budget_for(Policy(), window, 0.02, ratio).tightened(int(share * window * 0.8 / ratio) or 1)
+    whole = budget_for(Policy(), window, 0.02, 1.0)
+    again = whole.tightened_to_window(tightened.used_window)
+    wanted = min(tightened.target, whole.target)
+    assert again.target <= wanted <= again.target + 2 + again.target // 100
+    assert again.goal <= again.threshold <= again.target

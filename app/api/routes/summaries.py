@@ -101,7 +101,8 @@ async def compact(
 ) -> CompactionRow:
     """Request a compaction: the older part of the log is summarized now, however small.
 
-    200 if it ended within `wait_ms`, else 202.
+    The next context of each view shows it. If nothing was summarized, `error` says why. 200 if it ended within
+    `wait_ms`, else 202.
     """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run.state in ENDED else 202
@@ -125,7 +126,7 @@ async def compact_tool(
     """Get the definition of the compaction tool for a model.
 
     When it is called, send `POST …/compactions` with a `wait_ms`, give the answer to the model, and ask for the next
-    context with `force`.
+    context.
     """
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 

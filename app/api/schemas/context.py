@@ -141,7 +141,11 @@ class ContextIn(ContextQuery):
         "Empty: none. Default: those in force stay.",
     )
     policy: PolicyGiven = None
-    force: bool = Field(False, description="Whether to reduce the context now even if that is not necessary.")
+    force: bool = Field(
+        False,
+        description="Whether to reduce the context now even if that is not necessary. If no summary is new to it, "
+        "one is scheduled, unless `wait_ms` waits for it.",
+    )
     cache_last: bool = Field(
         True,
         description="Whether the end gets a cache breakpoint, from which the next call reads. False if none follows.",
@@ -265,7 +269,10 @@ class CompactionOut(BaseModel):
         "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
         "not worth the price; or events were dropped that no summary covers, because the last compaction failed)."
     )
-    reason: str | None = Field(description="Explanation of a stall; null in any other state.")
+    reason: str | None = Field(
+        description="Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) "
+        "has no effect; null otherwise."
+    )
 
 
 class ReconciledEvent(LoggedEvent):

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.core.cover.summaries import COVER_SHARE
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.boundaries import turn_starts
 from app.core.plan.context.context import Context, Unit
-from app.core.plan.reducers.cut import find, keep_tokens
-from app.core.policy.evictions import Cut
+from app.core.plan.context.drops import EXPIRY
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.item import Item
+from app.core.plan.reducers.cut import KEEP_TOKENS_MAX, find, keep_tokens, newest_part, part_by_room
 from app.core.policy.policy import Policy
 from app.core.policy.threshold import auto_reserve, summary_tokens
-from app.core.tokens.budget import ROOM_SHARE, Budget
+from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget
 
 CHUNK_SHARE: Final = 0.25
 """The share of the target that one summary covers at most, so that small windows are summarized in steps too."""
@@ -24,9 +27,6 @@ MERGED_SHARE: Final = 0.7
 shows fewer of the values that are needed later."""
 MERGED_MOST_SHARE: Final = 0.2
 """The share of the target that a merged summary takes at most."""
-KEEP_TOKENS_MAX: Final = 16_000
-"""The most that stays unsummarized in a large window. A smaller view may need the summaries, and summarized events are
-still shown verbatim while there is room."""
 LATEST_SHARE: Final = 0.25
 """The share of the target that a single cumulative summary (view `latest`) takes at most."""
 LATEST_TARGETS: Final = 8
@@ -44,11 +44,9 @@ SPAN_TOKENS_MIN: Final = 60
 class Sizes:
     """The sizes of a compaction, in tokens.
 
-    `keep`: the newest part that stays verbatim. `least` and `chunk`: what one summary covers, at least and about.
-    `summary`: the most that the summary itself takes.
+    `least` and `chunk`: what one summary covers, at least and about. `summary`: the most that the summary itself takes.
     """
 
-    keep: int
     least: int
     chunk: int
     summary: int
@@ -71,21 +69,15 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
             summary_max = min(rules.max_tokens, max(summary_max, target - (target // 2 if kept is None else kept)))
         summary_max = min(summary_max, budget.own(summary_tokens(left)))
     summary = max(SUMMARY_TOKENS_MIN, summary_max)
-    keep = _keep_by_room(policy, budget) if _keep_size(policy.cut) is None else 0
     if rules.view == "latest":
         least = max(summary, int(budget.trigger * ROOM_SHARE))
         if kept is not None:  # the kept part may leave less room than that below the trigger
             least = max(min(least, _room(budget, replaced + prefix) - kept), _least_covered(budget, summary - replaced))
-        return Sizes(keep, least, LATEST_TARGETS * target, summary)
+        return Sizes(least, LATEST_TARGETS * target, summary)
     if rules.chunk_events is not None:
-        return Sizes(keep, 2 * summary, target, summary)
+        return Sizes(2 * summary, target, summary)
     chunk = max(2 * summary, min(rules.chunk_tokens, int(target * CHUNK_SHARE)))
-    return Sizes(keep, chunk, chunk, summary)
-
-
-def _keep_by_room(policy: Policy, budget: Budget) -> int:
-    """The tokens that stay unsummarized where the policy's cut does not say."""
-    return min(int(budget.target * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
+    return Sizes(chunk, chunk, summary)
 
 
 def _least_covered(budget: Budget, growth: int) -> int:
@@ -127,18 +119,12 @@ class Readiness:
 def readiness(policy: Policy) -> Readiness:
     """The approximate sizes of compaction under a policy, for any target."""
     rules = policy.summarize
-    keep = rules.keep_ratio if _keep_size(policy.cut) is None else 0.0
+    keep = 0.0 if policy.cut.has_size else rules.keep_ratio
     if rules.view == "latest":
         return Readiness(keep, KEEP_TOKENS_MAX, ROOM_SHARE, math.inf)
     if rules.chunk_events is not None:
         return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, 2.0 * rules.max_tokens)
     return Readiness(keep, KEEP_TOKENS_MAX, CHUNK_SHARE, float(rules.chunk_tokens))
-
-
-def _keep_size(cut: Cut) -> object:
-    """The size that a policy's cut sets for the verbatim part, in its own unit; None if it sets none."""
-    given = (cut.keep_tokens, cut.keep_ratio, cut.keep_messages, cut.keep_turns)
-    return next((size for size in given if size is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,24 +140,22 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 
     With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
     below the trigger for the least that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. Where the part that the policy keeps does not fit at all, as a long
-    turn that it never splits, less is kept: what the last resort would drop is better summarized.
+    trigger would be passed before a summary is due. In a tightened budget, it must leave room for the summaries. Where
+    the part that the policy keeps does not fit at all, as a long turn that it never splits, less is kept: what the last
+    resort would drop is better summarized.
     """
-    cut, keep_max = policy.cut, None
     prefix = sum(event.tokens for event in context.prefix)
-    kept = keep_tokens(budget, cut, prefix)
-    by_room = Cut(keep_tokens=max(1, budget.shown(_keep_by_room(policy, budget))), split_turn="prefix")
-    if _keep_size(cut) is None:
-        cut = by_room
-    elif kept is not None and policy.summarize.view == "latest":
+    keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None
+    kept = keep_tokens(budget, policy.cut, prefix)
+    if kept is not None and policy.summarize.view == "latest" and not budget.most:
         least = sizes(policy, budget, replaced, prefix).least
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
-    point = find(context, budget, cut, keep_max)
+    point = find(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
     behind = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
     if behind > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
-        point = find(context, budget, by_room) or point
+        point = find(context, budget, part_by_room(policy, budget), keep_max if budget.most else None) or point
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 
 
@@ -250,6 +234,25 @@ def _find_turn_start(context: Context, turn: int) -> int | None:
     events = [context.items[index].event for index in turn_starts(context)]
     said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
     return max(said, default=None)
+
+
+def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, policy: Policy) -> str | None:
+    """Why a compaction that is asked for would find nothing to summarize in a context; None if it would find something.
+
+    `context` is as it is shown under `state`; what that folds is summarized already.
+    """
+    if not policy.summarize.enabled:
+        return "the policy writes no summaries (`summarize.enabled` is false)"
+    if context.unread.to_seq > state.folded_to or any(drop.reducer != EXPIRY for drop in state.drops):
+        return None
+    items = tuple(Item(i.event, i.event.tokens) for i in context.items if i.event.seq > state.folded_to)
+    rest = replace(context, items=items)
+    stop = boundary(rest, budget, policy)
+    if stop is None:
+        return "nothing to compact: the policy keeps all that is not summarized yet verbatim, as the newest part"
+    if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), asked=True) is None:
+        return f"nothing to compact: fewer than {SPAN_TOKENS_MIN} tokens are older than the newest part that is kept"
+    return None
 
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:

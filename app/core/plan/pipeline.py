@@ -13,6 +13,7 @@ from app.core.plan.context.naming import omit_recall_hints
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
+from app.core.plan.reducers.cut import newest_from, newest_part, room_for_newest
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
@@ -58,7 +59,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What rows decide by. `moment` and `before`, the state in front of evictions, are set after `AT_ONCE` has run."""
+    """What rows decide by. `moment` and `before`, the state in front of evictions, are set after `AT_ONCE` has run.
+
+    `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
+    """
 
     read: PlanInputs
     budget: Budget
@@ -66,6 +70,12 @@ class Situation:
     force: bool
     moment: Moment = "warm"
     before: Frontier = START
+    keep_from: int | None = None
+
+    @property
+    def evict_before(self) -> int | None:
+        """The seq from which on a retry evicts nothing; None for any other context."""
+        return self.keep_from if self.budget.most else None
 
     @property
     def at_every_assembly(self) -> bool:
@@ -94,15 +104,32 @@ class Row(NamedTuple):
 def _retention(at: Situation) -> Reducer:
     few = at.moment == "warm" and at.before.stubs
     whole = at.moment != "pressed" or at.at_every_assembly
-    return RetentionReducer(at.policy.retention, least=1 - at.policy.low_water if few else 0.0, whole=whole)
+    least = 1 - at.policy.low_water if few else 0.0
+    return RetentionReducer(at.policy.retention, least=least, whole=whole, keep_from=at.evict_before)
 
 
 def _economic(at: Situation) -> Reducer:
     read, policy = at.read, at.policy
     called = read.used_at is not None and read.caching
     return EconomicReducer(
-        policy.retention, policy.economics, read.cache, at.moment, read.outside_tokens, called=called
+        policy.retention,
+        policy.economics,
+        read.cache,
+        at.moment,
+        read.outside_tokens,
+        called=called,
+        keep_from=at.evict_before,
     )
+
+
+def _fold(at: Situation) -> Reducer:
+    return FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force, keep_from=at.keep_from)
+
+
+def _fold_requested(at: Situation) -> Reducer:
+    tree, rules = at.read.tree, at.policy.summarize
+    last = FoldReducer(tree, rules).reach(at.read.fold_to)
+    return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, all_there_is=True)
 
 
 def _folds(at: Situation, done: Reduced) -> bool:
@@ -128,6 +155,7 @@ AT_ONCE: Final = (
         ttl.CAUSE,
     ),
     HEALING,
+    Row(_fold_requested, lambda at, done: bool(at.read.tree) and done.state.folded_to < at.read.fold_to, "forced"),
 )
 """The rows that run at any moment; each opens an epoch for its own cause."""
 EVICTIONS: Final = (
@@ -143,7 +171,7 @@ EVICTIONS: Final = (
         lambda at, done: at.at_every_assembly and done.state is not at.before,
     ),
     HEALING,
-    Row(lambda at: FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force), _folds),
+    Row(_fold, _folds),
     Row(
         lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
         lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),
@@ -211,8 +239,12 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     """The plan that was begun. Raises CannotFit."""
     at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
+    if at.force or budget.most:
+        at = replace(at, keep_from=newest_from(base.context, budget, at.policy))
     after, stalled = base, None
     reduced, causes = _run(evictions, base, at)
+    if budget.most:  # rules that evict all they may leave room that a retry had better use
+        reduced = restore_results(reduced, base.state, budget, budget.goal)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
@@ -337,7 +369,10 @@ def _last_resort(
     if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
         done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
     done = shrink(done, budget, known, policy.summarize)
-    done = LastResortReducer(policy.cut).reduce(done.context, budget, done.state)
+    last = LastResortReducer(policy.cut)
+    if budget.most:
+        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget))
+    done = last.reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")
 

@@ -42,6 +42,7 @@ class PlanInputs:
     * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
     * `recall` says whether the agent can recall what is left out.
     * `caching` is false if the provider's reports name no cache: then none is cold, and no eviction saves reading it.
+    * `fold_to` is the last seq that a client asked to have summarized; what is summarized up to it is folded.
     """
 
     events: Sequence[Event]
@@ -60,6 +61,7 @@ class PlanInputs:
     outside_tokens: int = 0
     recall: bool = True
     caching: bool = True
+    fold_to: int = 0
 
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:

@@ -154,6 +154,12 @@ class Cut:
         choices=SPLIT_TURN,
     )
 
+    @property
+    def has_size(self) -> bool:
+        """Whether one of the four sizes is given."""
+        given = (self.keep_tokens, self.keep_ratio, self.keep_messages, self.keep_turns)
+        return any(size is not None for size in given)
+
 
 @dataclass(frozen=True, slots=True)
 class TtlPruning:

@@ -80,14 +80,30 @@ class Budget:
             parts[name] += 1
         return parts
 
+    def held_to(self, tokens: int) -> int:
+        """The target of a context of `tokens`, in the provider's tokens: the tightened one, if it fits that."""
+        return self.shown(self.target) if self.most and tokens <= self.target else self.limit
+
+    @property
+    def used_window(self) -> int:
+        """The part of the window that the target uses; `tightened_to_window` is the inverse, whatever the ratio."""
+        return max(1, self.window * self.target // max(1, self.limit))
+
+    def tightened_to_window(self, used_window: int) -> "Budget":
+        """The budget tightened to the target that uses so much of the window."""
+        return self.tightened(max(1, self.limit * used_window // self.window))
+
     def tightened(self, target: int) -> "Budget":
-        """The budget with a lower target; if no valid context fits that, the former target is accepted."""
+        """The budget with a lower target; if no valid context fits that, the former target is accepted.
+
+        The goal is `low_water` of that target, so that a lower trigger does not empty the context further.
+        """
         limit = min(self.trigger, target)
         return replace(
             self,
             target=min(self.target, target),
             threshold=limit,
-            goal=min(self.goal, int(limit * self.low_water)),
+            goal=min(limit, int(min(self.target, target) * self.low_water)),
             caps={tier: min(cap, target) for tier, cap in self.caps.items()},
             most=self.target,
         )

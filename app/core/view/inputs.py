@@ -75,6 +75,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         inputs.budget.outside,
         inputs.request.recall or inputs.settings.policy.recall or has_recall(_with_tools(inputs)),
         loaded.learned is None or loaded.learned.caches is not False,
+        loaded.requested_to if inputs.request.at is None else 0,
     )
     return read, state
 

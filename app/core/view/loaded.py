@@ -37,8 +37,9 @@ class LoadedView:
     `version`. `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
 
     `cover` are the live summaries of every author filter, `finer` their sources (None: not looked up), `folded` the
-    summaries that the frontier names. `compaction` is none, scheduled, running or failed. `redactions` is the number of
-    the session's redacted events.
+    summaries that the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last
+    seq that the compactions asked for by clients have summarized, 0 without one; `requested_error` is why the last
+    compaction failed, if a client asked for it. `redactions` is the number of the session's redacted events.
 
     `calibrations` are those of the requested model, `reported` is the view's last call that reported usage, `learned`
     what the view's own calls have taught, `outside_tokens` what the session states is sent beside the request.
@@ -70,6 +71,8 @@ class LoadedView:
     folded: tuple[Summary, ...] = ()
     finer: tuple[Summary, ...] | None = None
     compaction: str = "none"
+    requested_to: int = 0
+    requested_error: str | None = None
     redactions: int = 0
     calibrations: tuple[Calibration, ...] = ()
     reported: Reported | None = None

@@ -46,6 +46,8 @@ def may_fold(inputs: ContextInputs) -> bool:
         return False
     if inputs.anew or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
         return True
+    if loaded.requested_to > loaded.frontier.folded_to:
+        return True
     start = 0 if before is None else before.count
     tokens = loaded.frontier.summary_tokens if before is None else before.context.tokens
     return tokens + sum(event.tokens for event in inputs.events[start:]) > inputs.budget.goal

@@ -27,8 +27,12 @@ class Candidate:
     saves: int
 
 
-def candidates(context: Context, retention: Retention, *, forced: bool = False) -> tuple[Candidate, ...]:
+def candidates(
+    context: Context, retention: Retention, *, forced: bool = False, before: int | None = None
+) -> tuple[Candidate, ...]:
     """All candidates in log order; if `forced`, also small results, listings and events asked to be shown again.
+
+    With `before`, only those before that seq.
 
     Never candidates: pinned events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
@@ -59,7 +63,7 @@ def candidates(context: Context, retention: Retention, *, forced: bool = False) 
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
         if long is not None:
             found.append(Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2))
-    found = [candidate for candidate in found if candidate.saves > 0]
+    found = [c for c in found if c.saves > 0 and (before is None or c.item.event.seq < before)]
     return tuple(sorted(found, key=lambda candidate: candidate.item.event.seq))
 
 

@@ -7,10 +7,41 @@ from app.core.plan.context import boundaries, cut_point
 from app.core.plan.context.context import Context
 from app.core.plan.context.cut_point import CutPoint
 from app.core.policy.evictions import Cut
+from app.core.policy.policy import Policy
 from app.core.policy.threshold import auto_keep
 from app.core.tokens.budget import Budget
 
 ALWAYS: Final = (boundaries.pairing, boundaries.reasoning)
+KEEP_TOKENS_MAX: Final = 16_000
+"""The most that stays unsummarized in a large window, unless a cut says otherwise. A smaller view may need the
+summaries, and summarized events are still shown verbatim while there is room."""
+
+
+def newest_part(policy: Policy, budget: Budget) -> Cut:
+    """The cut of a policy; if that has no size, one that keeps `summarize.keep_ratio` of the target.
+
+    It is the same for a tightened budget, which may have less room (`room_for_newest`).
+    """
+    return policy.cut if policy.cut.has_size else part_by_room(policy, budget)
+
+
+def part_by_room(policy: Policy, budget: Budget) -> Cut:
+    """The cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
+    keep = min(int(max(budget.target, budget.most) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
+    return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
+
+
+def room_for_newest(context: Context, budget: Budget) -> int:
+    """The most tokens of the newest part if it is to leave room for summaries."""
+    return max(1, budget.low - sum(event.tokens for event in context.prefix))
+
+
+def newest_from(context: Context, budget: Budget, policy: Policy) -> int | None:
+    """The first seq of the newest part that the policy keeps, as far as `budget.low` has room for it; None if that is
+    all of the context.
+    """
+    point = find(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
+    return None if point is None else context.items[point.index].event.seq
 
 
 def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
@@ -57,6 +88,7 @@ def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -
     if cut.keep_recent_turns:
         recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
         taken = sum(item.tokens for item in context.items if item.event.turn in recent)
-        if keep < taken <= budget.own(budget.window) - prefix:
+        room = (budget.low if budget.most else budget.own(budget.window)) - prefix
+        if keep < taken <= room:
             keep = taken
     return keep

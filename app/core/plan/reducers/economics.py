@@ -38,7 +38,7 @@ class EconomicReducer:
     """Evicts what the retention rules allow when that pays, or when the budget demands it.
 
     `outside` tokens are sent in front of the context. `called` says whether the view was called before, at a provider
-    with a cache: if not, no call has carried anything in it yet.
+    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay.
     """
 
     retention: Retention
@@ -47,6 +47,7 @@ class EconomicReducer:
     moment: Moment
     outside: int = 0
     called: bool = True
+    keep_from: int | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub the candidates that are due. Under pressure stub all, then, if need be, small results and listings."""
@@ -57,7 +58,8 @@ class EconomicReducer:
         if self.moment == "warm" and not self._covered(context, state, done):
             return Reduced(context, state)
         if self.moment == "pressed" and done.context.tokens > budget.goal:
-            done = self._apply(done.context, done.state, candidates(done.context, self.retention, forced=True))
+            rest = candidates(done.context, self.retention, forced=True, before=self.keep_from)
+            done = self._apply(done.context, done.state, rest)
         return done
 
     def idle(self, context: Context, state: Frontier) -> bool:
@@ -66,7 +68,7 @@ class EconomicReducer:
 
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
         """The candidates that are due; none if that saves too little."""
-        queue = candidates(context, self.retention)
+        queue = candidates(context, self.retention, before=self.keep_from)
         if self.moment == "pressed":
             return queue
         seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it

@@ -30,12 +30,14 @@ class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
+    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows.
     """
 
     tree: tuple[Summary, ...]
     rules: Summarize
     least_to: int = 0
     all_there_is: bool = False
+    keep_from: int | None = None
 
     @lazy
     def ends(self) -> tuple[int, ...]:
@@ -68,10 +70,15 @@ class FoldReducer:
         if self.rules.view == "all":
             cover = refined(self.tree, cover, room, weights.cost)
             room = budget.goal - weights.total(cover, to_seq)
-        elif totals[to_seq] > WIDE_SHARE * budget.goal:  # what a policy keeps beside its summary is its own choice
-            room = 0
+        elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.most:
+            room = 0  # what a policy keeps beside its summary is its own choice
         slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
-        shown_from = None if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
+        shown_from = to_seq + 1 if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
+        if self.keep_from is not None and self.keep_from < shown_from:
+            shown = sum(map(weights.cost, cover))  # a retry would rather shorten its summaries than its newest part
+            cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.most else 0
+            most = budget.target - weights.total(cover, to_seq) + cut
+            shown_from = min(shown_from, max(self.keep_from, weights.verbatim_from(to_seq, most, 0, 0)))
         return fold(context, state, cover, self.rules, shown_from=shown_from)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:

@@ -41,9 +41,13 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 
 @dataclass(frozen=True, slots=True)
 class LastResortReducer:
-    """Brings a context within its target; `cut` says what the policy keeps as its newest part."""
+    """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
+
+    With `most`, a context that is no larger than its newest part is only brought down to the target.
+    """
 
     cut: Cut
+    most: int | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Reduce in the order of the module's description until the context fits.
@@ -52,11 +56,13 @@ class LastResortReducer:
         """
         if context.tokens <= budget.target:
             return Reduced(context, state)
-        point = find(context, budget, self.cut)
-        rest = budget.low if point is None else budget.target
+        point = find(context, budget, self.cut, self.most)
+        rest = budget.low if point is None and self.most is None else budget.target
         stays = context.protected
         droppable = {u.items[0].event.seq: u.turn for u in context.units[:-1] if u.items[0].event.seq not in stays}
-        if point is None:
+        if point is None and self.most is not None:
+            older = set()  # all of it is the newest part
+        elif point is None:
             older = {seq for seq, turn in droppable.items() if turn < context.turn}
         else:
             older = {seq for seq in droppable if seq < context.items[point.index].event.seq}

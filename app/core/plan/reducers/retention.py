@@ -16,18 +16,19 @@ REDUCER = "retention"
 class RetentionReducer:
     """Stubs what the rules allow, oldest first, until the context is about within `budget.goal`; if `whole`, all of it.
 
-    Nothing is stubbed if that would save less than the share `least` of the context.
+    Nothing is stubbed if that would save less than the share `least` of the context, and nothing from `keep_from` on.
     """
 
     retention: Retention
     least: float = 0.0
     whole: bool = False
+    keep_from: int | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub results and arguments; drop nothing."""
         over = context.tokens - (0 if self.whole else budget.goal)
         going: list[Candidate] = []
-        for candidate in candidates(context, self.retention):
+        for candidate in candidates(context, self.retention, before=self.keep_from):
             if over <= 0:
                 break
             going.append(candidate)

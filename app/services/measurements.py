@@ -1,0 +1,85 @@
+"""Measurements taken from a report: a point for the estimator, and the window that an error names or shows."""
+
+from collections.abc import Mapping, Sequence
+
+from app.core.policy.overflow import Overflow
+from app.core.tokens import calibration
+from app.core.tokens.calibration import Calibration, Claim, Sample, accepted_lately, accepting, believable, claimed
+from app.core.tokens.learned import Point
+from app.store.audit import CallRow
+from app.store.outcomes import ReportedOutcome
+
+
+def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
+    """Return a report's measurement of the estimator; None after an error that is no overflow.
+
+    Its count is 0 if a call was refused that is too small for any count to explain the refusal.
+    """
+    if not call.has_count or (outcome.error is not None and overflow is None):
+        return None
+    outside = call.manifest.said_outside
+    if overflow is None:
+        return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
+    if overflow.tokens is not None:
+        return Point(call.counted, overflow.tokens, outside, at=now)
+    asked, room = call.manifest.window, overflow.room
+    if room is None or not believable(room, asked, call.counted, 0):
+        room = asked
+    likely = room <= calibration.PESSIMIST * call.counted
+    return Point(call.counted, room if likely else 0, outside, least=True, at=now)
+
+
+def is_sane(point: Point, call: CallRow) -> bool:
+    """Return whether a count can be this call's, even if most of it was sent beside the request, such as tools."""
+    sample = Sample(point.counted, point.reported)
+    return sample.sensible or sample.counted < sample.reported <= call.manifest.window
+
+
+def claim_of(
+    call: CallRow, parent: CallRow | None, point: Point, overflow: Overflow | None, source: str
+) -> Claim | None:
+    """Return the window that an overflow names, or that the retry of an overflow without figures shows."""
+    if overflow is None:
+        return _unnamed(parent, point, source)
+    window = overflow.window_with(call.manifest.reserve)
+    return None if window is None else Claim(call.manifest.window, window, source, point.at)
+
+
+def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
+    """Return the window that a retry shows, after a call that was refused without figures.
+
+    By the retry's ratio that call would have fit the window it was planned for, so the real window must be smaller.
+    """
+    outcome = None if parent is None else parent.outcome
+    sample = Sample(point.counted, point.reported)
+    if parent is None or outcome is None or not parent.has_count or not sample.sensible:
+        return None
+    stated = (outcome.error or {}).get("overflow")
+    if not isinstance(stated, Mapping) or stated.keys() & {"tokens", "window"}:
+        return None
+    asked, refused = parent.manifest.window, int(parent.counted * sample.ratio)
+    if refused * (1 + calibration.MARGIN_LEAST) >= asked:
+        return None
+    return Claim(asked, refused, source, point.at)
+
+
+def is_believable(
+    claim: Claim, point: Point, overflow: Overflow | None, known: Sequence[Calibration | None], now: float
+) -> bool:
+    """Return whether a claimed window is plausible, by its size and by the calls that were accepted."""
+    accepted = max((accepted_lately(one, now) for one in known if one is not None), default=0)
+    sent = None if overflow is None or overflow.tokens is None else overflow.tokens + overflow.answer
+    return believable(claim.window, claim.asked, point.counted, accepted, sent)
+
+
+def limited(
+    known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
+) -> Calibration:
+    """Return a calibration with a report's evidence about the window.
+
+    A view believes its own reports; for the model a claim must be confirmed, by the call's expected tokens or by
+    another session.
+    """
+    if overflow is None:
+        known = accepting(known, point.reported, point.at)
+    return known if claim is None else claimed(known, claim, believed=believed)

@@ -1,0 +1,85 @@
+"""Compactions that contexts ask for: for a request that waits, for the retry of a refused call, and by `force`."""
+
+import asyncio
+from uuid import UUID
+
+from app.core.assemble import Assembled, begin_plan
+from app.core.compaction.next_span import nothing_to_summarize
+from app.core.view.inputs import ContextInputs, tree_of
+from app.services.compaction import Compaction
+from app.services.compaction_queries import ENDED, CompactionQueries
+from app.services.ids import new_id, overflow_run
+from app.store import compactions
+from app.store.compactions import WaitingContext
+from app.store.engine import Database
+
+
+class SummaryRequests:
+    """Schedules compactions on behalf of contexts, and says what came of them."""
+
+    def __init__(self, database: Database, compaction: Compaction) -> None:
+        self._database = database
+        self._compaction = compaction
+        self._runs = CompactionQueries(database)
+
+    async def wait(self, tenant_id: UUID, inputs: ContextInputs, wait_ms: int) -> str | None:
+        """Have the older part of the log summarized before a context that would be reduced, within `wait_ms`.
+
+        If the time is up first, a summary is written without a model: it takes no longer than planning does. A retry
+        waits for the compaction that the report of its call scheduled. Return why no summary was written, or None.
+        """
+        settings, request, budget = inputs.settings, inputs.request, inputs.budget
+        if not settings.policy.summarize.enabled:
+            return None
+        if (await asyncio.to_thread(begin_plan, inputs)).at.moment != "pressed":
+            return None
+        session_id, retry = inputs.loaded.session_id, request.retry
+        id, reason, window = new_id(), "waited", settings.window_tokens
+        if retry is not None:
+            id, reason, window = overflow_run(retry.call_id), "overflow", budget.used_window
+        wanted = WaitingContext(request.view, window, settings.policy_ref, tightened=retry is not None)
+        async with self._database.transaction() as tx:
+            await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
+        run = await self._runs.ended(session_id, id, wait_ms)
+        if run.state not in ENDED:
+            await self._compaction.run(session_id, tenant_id, without_model=True)
+            run = await self._runs.ended(session_id, id, 0)
+        return None if run.summaries else run.error
+
+    async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
+        """Schedule a compaction for a forced context that had no new summary to show.
+
+        Return the state of compaction, and why there is nothing to schedule (None if there is).
+        """
+        inputs, plan = assembled.inputs, assembled.rendered.plan
+        loaded, policy = inputs.loaded, inputs.settings.policy
+        if folds_more(assembled):
+            return loaded.compaction, None
+        why = await asyncio.to_thread(nothing_to_summarize, plan.context, plan.state, inputs.budget, policy)
+        if why is not None:
+            return loaded.compaction, why
+        async with self._database.transaction() as tx:
+            await compactions.schedule_requested(tx, loaded.session_id, tenant_id, new_id())
+        return "scheduled", None
+
+
+def folds_more(assembled: Assembled) -> bool:
+    """Whether a context folds more than the one before it."""
+    inputs = assembled.inputs
+    folded_to = 0 if inputs.anew else inputs.loaded.frontier.folded_to
+    return assembled.rendered.plan.state.folded_to > folded_to
+
+
+def unshown(assembled: Assembled) -> str | None:
+    """Why a compaction that was asked for is not shown by a context; None if it is, or if none was asked for."""
+    inputs, state = assembled.inputs, assembled.rendered.plan.state
+    loaded = inputs.loaded
+    if inputs.request.at is not None:
+        return None
+    if loaded.requested_error is not None:
+        return f"the compaction that was asked for wrote no summary: {loaded.requested_error}"
+    if loaded.requested_to <= state.folded_to:
+        return None
+    if not tree_of(inputs):
+        return "what was summarized on request is not shown: this view shows other authors or types of events"
+    return "what was summarized on request is not shown: the summaries would save nothing"

@@ -1,0 +1,144 @@
+"""S0.2, S4.16: a compaction that a client asks for shows at the next context, or the answer says why it does not."""
+
+import httpx
+import pytest
+
+from app.core.policy.presets import PRESETS
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
+from tests.conformance.conftest import compact, preset, proven, runs
+from tests.support.queue import quiet
+from tests.support.summarizers import Summarizers, empty
+
+TEXT = "word " * 80
+WINDOW = 12_000
+MESSAGES = dict.fromkeys(PRESETS, 60) | {"timeline": 108}
+"""So many that a part is older than what the preset keeps, and none is above its trigger."""
+
+
+async def begun(client: httpx.AsyncClient, policy: str | Json, messages: int = 60) -> Agent:
+    agent = await Agent.begin(client, policy, max_tokens=WINDOW)
+    await talk(agent, messages)
+    return agent
+
+
+async def talk(agent: Agent, messages: int) -> None:
+    await agent.post(
+        *(
+            {"type": "assistant.message" if n % 2 else "user.message", "content": f"message-{n}. {TEXT}"}
+            for n in range(messages)
+        )
+    )
+
+
+def is_folded(before: Json, after: Json) -> bool:
+    """Whether a context shows summaries for the older part of what another one showed whole."""
+    summarized = evicted(after, "summarized")
+    smaller = after["tokens"]["estimate"] < before["tokens"]["estimate"]
+    return bool(not before["summaries"] and after["summaries"] and smaller and 1 in summarized)
+
+
+@pytest.mark.parametrize("policy", list(PRESETS))
+async def test_s0_02_what_a_client_has_compacted_shows_at_its_next_context(
+    client: httpx.AsyncClient, worker: None, policy: str
+) -> None:
+    agent = await begun(client, policy, MESSAGES[policy])
+    before = await agent.context()
+    assert (before["evictions"], before["summaries"]) == ([], [])
+    assert (await compact(client))["state"] == "succeeded"
+    after = await agent.context()
+    assert is_folded(before, after)
+    assert evicted(after, "dropped") == set()
+    assert after["compaction"]["reason"] is None
+    await proven(client)
+    again = await agent.context()  # and it stays so
+    assert (again["epoch"], again["sha256"]) == (after["epoch"], after["sha256"])
+    epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
+    assert "forced" in {epoch["cause"] for epoch in epochs}
+
+
+async def test_s0_02_so_do_summaries_that_were_there_already(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    """The worker has written ahead all that there is: the run finds nothing new, and says so."""
+    agent = await begun(client, "default", 40)
+    await agent.context()  # from here on the worker knows the window
+    await talk(agent, 22)
+    async with quiet(database_url) as done:
+        await done()
+    before = await agent.context()
+    *_, ahead = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
+    assert before["summaries"] == []
+    run = await compact(client)
+    if run["state"] == "skipped":
+        assert run["error"] == f"nothing to compact: events 1 to {ahead['to_seq']} are summarized already"
+    assert is_folded(before, await agent.context())
+    second = await compact(client)
+    assert (second["state"], second["from_seq"]) == ("skipped", 1)
+    assert "are summarized already" in second["error"]
+
+
+async def test_s0_02_another_model_or_policy_does_not_undo_it(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begun(client, "default")
+    before = await agent.context()
+    await compact(client)
+    assert is_folded(before, await agent.context(view="another"))
+    assert is_folded(before, await agent.context(model="gpt-4o"))
+    assert is_folded(before, await agent.context(policy={"low_water": 0.5}))
+
+
+async def test_s0_02_force_without_a_summary_schedules_one(
+    client: httpx.AsyncClient, worker: None, database_url: str
+) -> None:
+    agent = await begun(client, "default")
+    before = await agent.context(force=True)
+    assert (before["summaries"], before["compaction"]) == ([], {"state": "scheduled", "reason": None})
+    async with quiet(database_url) as done:
+        await done()
+    assert is_folded(before, await agent.context())
+    assert [run["reason"] for run in await runs(client)] == ["requested"]
+
+
+async def test_s0_02_force_twice_schedules_once(client: httpx.AsyncClient) -> None:
+    agent = await begun(client, "default")
+    for _ in range(3):
+        assert (await agent.context(force=True))["compaction"]["state"] == "scheduled"
+    assert len(await runs(client)) == 1
+
+
+async def test_s0_02_force_that_waits_shows_it_at_that_context(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begun(client, "default")
+    before = await agent.context()
+    assert is_folded(before, await agent.context(force=True, wait_ms=WAIT_MS))
+
+
+@pytest.mark.parametrize("waits", [{}, {"wait_ms": WAIT_MS}])
+async def test_s4_16_force_says_that_there_is_nothing_to_compact(
+    client: httpx.AsyncClient, worker: None, waits: Json
+) -> None:
+    agent = await begun(client, "default", 3)
+    context = await agent.context(force=True, **waits)
+    assert context["compaction"]["state"] == "none"
+    assert context["compaction"]["reason"].startswith("nothing to compact")
+
+
+async def test_s4_16_force_says_that_the_policy_writes_no_summaries(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begun(client, {"summarize": {"enabled": False}})
+    reason = "the policy writes no summaries (`summarize.enabled` is false)"
+    assert (await agent.context(force=True))["compaction"] == {"state": "none", "reason": reason}
+    assert (await compact(client))["error"] == reason
+
+
+async def test_s4_16_a_compaction_that_failed_says_so_at_the_next_context(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    model.default = empty()
+    document = await preset(client, "default", on_fail="unchanged")
+    agent = await begun(client, document)
+    await agent.context()
+    run = await compact(client)
+    assert run["state"] == "failed"
+    context = await agent.context()
+    assert (context["summaries"], context["compaction"]["state"]) == ([], "none")
+    assert context["compaction"]["reason"] == f"the compaction that was asked for wrote no summary: {run['error']}"
+    forced = await agent.context(force=True, wait_ms=WAIT_MS)
+    assert forced["compaction"]["reason"] == run["error"]

@@ -1,0 +1,127 @@
+"""S0.17, S1.6, S4.7: the one retry of a refused call keeps the newest part, uses its room, and compacts once."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import httpx
+import pytest
+
+from app.core.policy.presets import PRESETS
+from app.core.policy.threshold import auto_keep
+from tests.conformance.agent import Agent, Json, evicted
+from tests.conformance.conftest import runs
+from tests.conformance.lived import turn
+from tests.conformance.test_s0_overflow import outcome
+from tests.support.queue import quiet
+
+UNNUMBERED = "Your input exceeds the context window of this model. Please adjust your input and try again."
+LINES = 30
+TURN_TOKENS = 620
+"""About what a turn of LINES takes by `gpt-4o`'s tokenizer."""
+FILLED = 0.6
+"""Share of the window that the session takes when it is refused."""
+WAYS = ("bulk", "lived")
+QUICK = [(preset, 32_000, False, "bulk") for preset in PRESETS]
+ALL = [
+    (preset, window, numbered, way)
+    for preset in PRESETS
+    for window in (24_000, 60_000, 128_000, 200_000)
+    for numbered in (False, True)
+    for way in WAYS
+]
+
+
+@dataclass(frozen=True)
+class Retried:
+    """A refused context, its retry, the tokens of each event, and what became of each event in the retry."""
+
+    refused: Json
+    retry: Json
+    tokens: dict[int, int]
+    turns: dict[int, int]
+    dispositions: dict[int, str]
+    ratio: float
+    """The provider's tokens for one of ours, by the refusal's number; 1 without a number."""
+
+    @property
+    def newest_whole(self) -> list[int]:
+        """The newest events that are shown as the refused context showed them, without a gap."""
+        whole, before = [], evicted(self.refused, "stubbed")
+        for seq in sorted(self.tokens, reverse=True):
+            if self.dispositions[seq] != "verbatim" and seq not in before:
+                break
+            whole.append(seq)
+        return whole
+
+
+async def retried(client: httpx.AsyncClient, preset: str, window: int, numbered: bool, way: str) -> Retried:
+    """A session that is refused at FILLED of its window, and the context of its retry."""
+    agent = await Agent.begin(client, preset, model="gpt-4o", max_tokens=window)
+    turns = int(FILLED * window / TURN_TOKENS)
+    context: Json = {}
+    for number in range(0, turns, 1 if way == "lived" else 100):
+        last = number + 1 if way == "lived" else min(number + 100, turns)
+        await agent.post(*(event for one in range(number, last) for event in turn(one, LINES)))
+        if way == "lived":
+            context = await agent.context()
+    await agent.user("and now?")
+    context = await agent.context()
+    sent = int(1.1 * window)
+    number = f" ({sent} tokens > {window} maximum)" if numbered else ""
+    verdict = await outcome(client, context, {"error": {"status": 400, "message": UNNUMBERED + number}})
+    assert verdict["action"] == "retry"
+    retry = await agent.context(**{**verdict["next"]["body"], "wait_ms": 60_000})
+    proof = (await client.get("/v1/sessions/s/coverage")).json()
+    assert proof["ok"], proof["faults"]
+    shown = {seq: row["disposition"] for row in proof["runs"] for seq in range(row["from_seq"], row["to_seq"] + 1)}
+    log = await agent.log()
+    tokens, turns_of = {e["seq"]: e["tokens"] for e in log}, {e["seq"]: e["turn"] for e in log}
+    ratio = sent / context["tokens"]["estimate"] if numbered else 1.0
+    return Retried(context, retry, tokens, turns_of, shown, ratio)
+
+
+def keeps(found: Retried, preset: str, window: int) -> bool:
+    """Whether the newest part that a preset names is whole, as far as a summary leaves it room in the retry."""
+    whole = found.newest_whole
+    turns = {found.turns[seq] for seq in whole[:-1]} or {0}
+    if preset == "pipeline":  # two turns
+        return len({found.turns[seq] for seq in whole}) >= 2 and max(found.turns.values()) in turns
+    if preset == "clip":
+        return len(whole) >= 5
+    target, ratio = found.retry["tokens"]["target"], found.ratio
+    full = found.refused["tokens"]["target"]
+    keep = {"default": min(0.3 * full, 16_000 * ratio), "timeline": 0.7 * window, "threshold": auto_keep(window)}
+    return sum(found.tokens[seq] for seq in whole) * ratio >= min(keep[preset], 0.5 * target)
+
+
+async def check(client: httpx.AsyncClient, url: str, preset: str, window: int, numbered: bool, way: str) -> None:
+    found = await retried(client, preset, window, numbered, way)
+    async with quiet(url) as done:
+        await done()
+    tokens = found.retry["tokens"]
+    assert tokens["estimate"] <= tokens["target"] <= found.refused["tokens"]["target"]
+    assert tokens["estimate"] >= 0.9 * PRESETS[preset].low_water * tokens["target"]
+    assert keeps(found, preset, window)
+    assert not evicted(found.retry, "dropped") or preset == "pipeline"  # which shows 40 turns at most
+    made = await runs(client)
+    assert [run["state"] for run in made if run["reason"] == "overflow"] in (["succeeded"], ["skipped"])
+    written = (await client.get("/v1/sessions/s/summaries", params={"limit": 1_000})).json()["items"]
+    spans = sorted((one["from_seq"], one["to_seq"]) for one in written if one["depth"] == 0)
+    assert all(later[0] > earlier[1] for earlier, later in pairwise(spans))  # no event was told of twice
+    if preset == "default" and window >= 100_000 and not numbered:  # of as many tokens as it says
+        assert len(spans) <= sum(found.tokens.values()) / PRESETS[preset].summarize.chunk_tokens + 1
+
+
+@pytest.mark.parametrize(("preset", "window", "numbered", "way"), QUICK)
+async def test_s0_17_the_retry_keeps_the_newest_part_and_compacts_once(
+    client: httpx.AsyncClient, database_url: str, worker: None, preset: str, window: int, numbered: bool, way: str
+) -> None:
+    await check(client, database_url, preset, window, numbered, way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "window", "numbered", "way"), ALL)
+async def test_s0_17_at_any_window(
+    client: httpx.AsyncClient, database_url: str, worker: None, preset: str, window: int, numbered: bool, way: str
+) -> None:
+    await check(client, database_url, preset, window, numbered, way)
