@@ -57,7 +57,9 @@ class CompactionOut(Model):
     the price; or events were dropped that no summary covers, because the last compaction failed).
     """
     reason: str | None
-    """Explanation of a stall; null in any other state."""
+    """Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) has no
+    effect; null otherwise.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -276,10 +276,13 @@ class PolicyDocument(TypedDict, total=False):
         ]
         | None
     )
-    """Estimator that counts tokens. Null: the one that suits the model."""
+    """Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. Rules of thumb
+    (`ceil4` and the like) give way to `tiktoken:o200k_base` for texts of which it counts half as many again.
+    """
     heuristic: Literal["heuristic", "ceil4", "bytes4+1", "chars4min1"]
     """Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the
-    model (Claude's are scaled, others counted by kind of text), the others are rules of thumb.
+    model (Claude's are scaled, others counted by kind of text). The others are rules of thumb, which count no
+    less than the model's own tokenizer.
     """
     trigger: PolicyTrigger
     """When contexts are reduced with summaries before the target demands it."""
