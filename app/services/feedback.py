@@ -22,7 +22,7 @@ from app.core.tokens.calibration import (
     Sample,
     consistent,
 )
-from app.core.tokens.learned import Learned, Point, reports_cache, started, with_point
+from app.core.tokens.learned import Learned, Point, started, with_cache, with_point
 from app.core.view.budget import budget_of, real_window
 from app.core.view.loaded import ViewRow
 from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
@@ -222,10 +222,8 @@ class Feedback:
             claim = None
         own = with_point(before, point, margin) if is_sane(point, call) else before
         own = replace(own, known=limited(own.known, claim, point, overflow, believed=True))
-        if outcome.input_tokens is not None:
-            read, written = outcome.cache_read_tokens, outcome.cache_write_tokens
-            known_cache = self._ledger.knows_cache(call.model)
-            own = replace(own, caches=reports_cache(before.caches, read, written, known=known_cache))
+        counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
+        own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
         version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
         if call.model is None or shared is None or not locked:
             return Taught(shared, own if version else None, version)
@@ -306,9 +304,8 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
             _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
         )
         error = given if overflow is None else {**given, "overflow": _matched(overflow)}
-    return ReportedOutcome(
-        total, read, write, usage.get("output_tokens"), report.latency_ms, error, overflow is not None
-    ), (overflow)
+    figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
+    return ReportedOutcome(*figures, error, overflow is not None), overflow
 
 
 def _text(value: Json) -> str | None:

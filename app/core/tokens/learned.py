@@ -78,14 +78,15 @@ def started(model: str | None, estimator: str, own_margin: float) -> Learned:
     return Learned(model, Calibration(estimator, 1.0, own_margin))
 
 
-def reports_cache(before: bool | None, read: int | None, written: int | None, *, known: bool) -> bool:
-    """Return whether a provider has a cache, as far as reports of usage tell: an absent count is not a count of zero.
+def with_cache(before: Learned, tokens: int | None, read: int | None, written: int | None, *, known: bool) -> Learned:
+    """The state after one more report of usage, of `tokens` in all; None: not reported, which is no count of zero.
 
-    `before` is what earlier reports told. `known`: the model's cache is in the table, so that zeros are a cold cache.
+    `known`: the model's cache is in the table, so that zeros are a cold cache and not the lack of one.
     """
-    if before or read or written:
-        return True
-    return known and (read is not None or written is not None)
+    if tokens is None or before.caches:
+        return before
+    named = read is not None or written is not None
+    return replace(before, caches=bool(read or written) or (known and named))
 
 
 def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
