@@ -82,7 +82,7 @@ def replay(
 
 def explain(
     session: Annotated[
-        str, typer.Argument(help="Your own id of the session, or the id of one of its lines, such as `demo@line.1`.")
+        str, typer.Argument(help="Your own id of the session, or the id of one of its lines, such as demo@line.1.")
     ],
     seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
     view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,

@@ -118,7 +118,9 @@ async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive_as_i
 ) -> None:
     model.default = numbered()
     agent = await cover(client, 5)
-    archive = (await folded(agent))["request"]["messages"][0]["content"]
+    small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: a context so small would ask for a compaction
+    shown = (await client.post("/v1/sessions/s/context:preview", json=small)).raise_for_status().json()
+    archive = shown["request"]["messages"][0]["content"]
     assert all(f"\ntold {number}" in archive for number in range(1, 6))
     model.forget()
     model.default = ok("told on")

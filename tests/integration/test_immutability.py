@@ -80,7 +80,7 @@ async def of_session(database: Database, name: str) -> dict[str, int]:
     """How many rows of the session each table that has such rows holds."""
     tables = await database.fetch(
         "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' "
-        "AND column_name = 'session_id' AND table_name <> 'erased'"  # receipts
+        "AND column_name = 'session_id' AND table_name NOT IN ('erased', 'erased_names')"  # what is kept of erasures
     )
     counts = {}
     for (table,) in tables:

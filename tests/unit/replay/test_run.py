@@ -95,8 +95,8 @@ async def test_appends_and_calls_in_recorded_order() -> None:
     report, seen = await replayed(wire, Options(max_tokens=500, model="m"))
     assert [event["type"] for event in wire.logs["s"]] == ["system.prompt", "user.message", "assistant.message"]
     assert wire.asked == [
-        {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:00:00+00:00"},
-        {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:01:00.500000+00:00"},
+        {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:00:00Z"},
+        {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:01:00.500000Z"},
     ]
     assert [call.estimate for call in seen] == [20, 30]
     assert (report.failures, report.events, report.window_tokens) == ((), 3, 500)
