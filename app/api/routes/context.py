@@ -16,6 +16,7 @@ from app.api.documents import parameters_of, problems
 from app.api.metrics import RETRIES
 from app.api.once import Key, Once
 from app.api.routes.sessions import Sid
+from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
 from app.api.schemas.preview import PreviewOut
 from app.api.service import service
@@ -67,7 +68,7 @@ async def get_context(request: Request) -> Response:
     who = await _reader(request)
     sid = address(request)
     try:
-        query = ContextQuery.model_validate(dict(request.query_params))
+        query = ContextQuery.model_validate(dict(request.query_params), context=QUERY)
     except ValidationError as error:
         found = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
         raise RequestValidationError(found) from None

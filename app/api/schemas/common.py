@@ -1,7 +1,9 @@
 """Types and fields that several schemas of the API share, each described once."""
 
+import re
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, get_args
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args, get_origin
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -34,7 +36,13 @@ def _reckonable(moment: datetime) -> datetime:
     return moment
 
 
-Moment = Annotated[datetime, AfterValidator(in_utc)]
+def _dated(value: Any) -> Any:
+    if not isinstance(value, datetime) and not (isinstance(value, str) and re.match(r"\d{4}-", value)):
+        raise ValueError("must be a time in ISO 8601")
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_dated), AfterValidator(in_utc)]
 """A time that is only compared with others."""
 
 
@@ -58,8 +66,23 @@ Id = Annotated[str, BeforeValidator(_id)]
 """A UUID in an answer."""
 
 
+def kinds_of(annotation: Any) -> frozenset[Any]:
+    """The types of the values that an annotation allows, those of items included; strings for literals."""
+    if get_origin(annotation) is Literal:
+        return frozenset(map(type, get_args(annotation)))
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    inner = [kinds_of(one) for one in get_args(annotation)]
+    return frozenset().union(*inner) if inner else frozenset({annotation})
+
+
+QUERY: Final = "query"
+"""The context in which a model is validated whose values are text, because they come from a query."""
+
+
 class Closed(BaseModel):
-    """An object in a request: unknown fields are errors, `true` and `false` are not numbers, and text must be storable.
+    """An object in a request: unknown fields are errors, values must have the JSON type that the document names, and
+    text must be storable.
 
     `as_it_was` names the fields that are exempt from the check of text: they hold what third parties wrote, or are
     checked where they are interpreted.
@@ -72,17 +95,38 @@ class Closed(BaseModel):
     @classmethod
     def _sound(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
-        if isinstance(value, bool) and _is_number(cls.model_fields[name].annotation):
-            raise ValueError("must be a number")
+        if info.context != QUERY:
+            _check_type(value, _kinds(cls, name))
         if name not in cls.as_it_was and not _is_readable(value):
             raise ValueError("must hold neither NUL nor lone surrogates")
         return value
 
 
-def _is_number(annotation: Any) -> bool:
-    """Return whether a field's type is an integer, possibly None, and no boolean."""
-    kinds = {annotation, *get_args(annotation)} - {type(None)}
-    return int in kinds and bool not in kinds
+@cache
+def _kinds(model: type[BaseModel], name: str) -> frozenset[Any]:
+    return kinds_of(model.model_fields[name].annotation)
+
+
+_NUMBERS: Final = frozenset({int, float})
+_NO_TEXT: Final = _NUMBERS | {bool, type(None)}
+
+
+def _check_type(value: Any, kinds: frozenset[Any]) -> None:
+    """Raise ValueError for a scalar that pydantic would convert: the text of a number, a number for true or a time.
+
+    Items of lists have to be `Strict`.
+    """
+    if Any in kinds or isinstance(value, list):
+        return
+    if isinstance(value, bool):
+        fits = bool in kinds
+    elif isinstance(value, int | float):
+        fits = not kinds.isdisjoint(_NUMBERS)
+    else:
+        fits = not isinstance(value, str) or not kinds <= _NO_TEXT
+    if not fits:
+        wanted = "a number" if not kinds.isdisjoint(_NUMBERS) else "true or false" if bool in kinds else "text"
+        raise ValueError(f"must be {wanted}")
 
 
 def _is_readable(value: Any) -> bool:
