@@ -180,7 +180,7 @@ class Budget:
     ) -> Flow[Fit | None]:
         try:
             asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call, "messages": list(messages)}
-            asked |= {"system": system or None, "tools": None if tools is None else list(tools)}
+            asked |= {"system": system or "", "tools": None if tools is None else list(tools)}
         except Exception as error:  # whatever the framework's objects raise
             self._refused(session, "unreadable", repr(error))
             return None
