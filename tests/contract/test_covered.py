@@ -321,7 +321,7 @@ async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an
         await agent.post({"type": "system.prompt", "content": "word " * system})
     epochs, folded = [], 0
     for number in range(40):
-        await agent.post(*turn(number, (4, 9, 6, 12)[number % 4]))  # 250 to 400 tokens
+        await agent.post(*turn(number, (3, 6, 4, 8)[number % 4]))  # 200 to 300 tokens
         await done()
         context = await agent.context(format="openai")
         assert context["tokens"]["estimate"] <= trigger

@@ -80,6 +80,7 @@ async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(client: htt
     await talk(agent, 3)
     pinned = await agent.user("never push to main", pinned=True)
     await talk(agent, 20, 3)
+    everything = (await agent.context(view="all", max_tokens=1_000_000))["call_id"]
     run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
     assert run["state"] == "succeeded", run
     context = await agent.context()
@@ -92,7 +93,6 @@ async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(client: htt
     assert evicted(context, "summarized") == set(range(1, context["head"] + 1)) - verbatim
     proof = await proven(client)
     assert evicted({"evictions": proof["runs"]}, "verbatim") == verbatim
-    everything = (await agent.context(view="all", max_tokens=1_000_000))["call_id"]
     diff = (await client.get(f"/v1/sessions/s/calls/{everything}/diff/{context['call_id']}")).json()
     gone = {seq for one in diff["changes"] for seq in range(one["from_seq"], one["to_seq"] + 1)}
     assert gone == evicted(context, "summarized")

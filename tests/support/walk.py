@@ -176,6 +176,11 @@ async def _summaries(on: Walker, sid: str) -> None:
         await on.ask("GET", "/v1/sessions/{sid}/coverage", params={"view": view}, sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/compactions", sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/compactions/{compaction_id}", sid=sid, compaction_id=run["id"])
+    latest = {"summarize": {"view": "latest"}, "cut": {"keep_messages": 2}}  # the second summary contains the first
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": latest}, sid="latest")
+    for first in (1, 9):
+        await on.talk("latest", 8, first)
+        await on.ask("POST", "/v1/sessions/{sid}/compactions", {"wait_ms": 60_000}, sid="latest")
     skipped = await on.ask("POST", "/v1/sessions/{sid}/compactions", {"wait_ms": 60_000}, sid="m")
     await on.ask("POST", "/v1/sessions/{sid}/compactions/{compaction_id}:retry", sid="m", compaction_id=skipped["id"])
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid=sid)
