@@ -16,7 +16,7 @@ PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 5.0
 """The pause before the database is tried again: it doubles each time."""
 REMINDER_SECONDS: Final = 60.0
-"""How often the wait is logged."""
+"""Time between two lines in the log about the wait."""
 STATUS: Final = "waiting for the database"
 _HEALTHY: Final = {"status": "ok", "service": "palimpsest", "version": VERSION}
 _AWAY: Final = {

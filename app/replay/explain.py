@@ -15,7 +15,7 @@ from app.remote.stopping import stop
 _SECONDS_MAX: Final = 60.0
 _BEGINS_CHARS: Final = 70
 _LINES_MAX: Final = 10
-"""How many of a session's other lines are listed."""
+"""Maximum number of a session's other lines that are listed."""
 
 Json = Mapping[str, Any]
 

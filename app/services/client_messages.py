@@ -86,7 +86,7 @@ class ClientMessages:
 
 @dataclass(frozen=True, slots=True)
 class ClientList:
-    """What a client sends: its messages in a provider's format, and what it sends beside them.
+    """A client's request: its messages in a provider's format, and what it sends beside them.
 
     `all_prompts`: without a system prompt there is none, whatever is in force. Of a list that is not `complete`,
     results may answer calls that are in the log.

@@ -37,9 +37,9 @@ UNEXPECTED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
-    """Which sessions are to go: all of these conditions hold. `forks`: with forks for which they do not.
+    """The conditions that a session to be erased meets, all of them. `forks`: with forks that do not meet them.
 
-    `expected` is how many that are, by the preview.
+    `expected` is their number by the preview.
     """
 
     metadata: Mapping[str, Json]

@@ -9,7 +9,7 @@ from typing import Final
 from app.services.tenants import Caller
 
 RECENT_SECONDS: Final = 300.0
-"""How long a key that was let in passes without the database."""
+"""Time for which a key that was let in passes without the database."""
 CALLERS_MAX: Final = 10_000
 
 

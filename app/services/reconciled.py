@@ -1,4 +1,4 @@
-"""What becomes of a client's list: its place in the log, what was appended, and the plan for each message."""
+"""A client's list in the log: its line and head, the appended events, and the plan for each message."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from app.services.client_messages import ClientMessages
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What became of a client's messages. `appended` are the events that were new, each with the index of its
+    """A context made of a client's messages. `appended` are the new events, each with the index of its
     message."""
 
     answer: ContextAnswer

@@ -18,7 +18,7 @@ from app.providers.summarizer import ProviderError, Summarizer
 from app.services.writing import Task, Writing, with_digest
 
 LEARNED_WINDOW_SECONDS: Final = 3_600.0
-"""How long a model's window is taken to be smaller than the settings say, after it refused more and took less."""
+"""Time for which a model's window is smaller than in the settings, after it refused more and took less."""
 
 
 class PutOff(Exception):

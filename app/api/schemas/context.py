@@ -27,6 +27,7 @@ from app.api.schemas.common import (
 )
 from app.api.schemas.events import LoggedEvent
 from app.api.schemas.policies import PolicyGiven, PolicyRef
+from app.api.schemas.summaries import CompactionOut
 from app.core.render.formats import FormatName
 
 ProviderRequest = Annotated[
@@ -259,20 +260,6 @@ class CacheOut(BaseModel):
         "the same while nothing is appended and no epoch is opened."
     )
     prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
-
-
-class CompactionOut(BaseModel):
-    """State of the session's compaction when the context was made."""
-
-    state: Literal["none", "scheduled", "running", "stalled"] = Field(
-        description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
-        "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
-        "not worth the price; or events were dropped that no summary covers, because the last compaction failed)."
-    )
-    reason: str | None = Field(
-        description="Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) "
-        "has no effect; null otherwise."
-    )
 
 
 class ReconciledEvent(LoggedEvent):

@@ -160,3 +160,17 @@ class CoverageOut(BaseModel):
         description="Disposition of each event from seq 1 to `head`, in the order of the log."
     )
     faults: list[str] = Field(description="Faults found, one sentence each; empty if `ok`.")
+
+
+class CompactionOut(BaseModel):
+    """State of the session's compaction when the context was made."""
+
+    state: Literal["none", "scheduled", "running", "stalled"] = Field(
+        description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
+        "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
+        "not worth the price; or events were dropped that no summary covers, because the last compaction failed)."
+    )
+    reason: str | None = Field(
+        description="Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) "
+        "has no effect; null otherwise."
+    )

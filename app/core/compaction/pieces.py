@@ -120,7 +120,7 @@ class Remainder:
         return self.paragraphs, ()
 
     def _chars_within(self, paragraph: Paragraph, room: int) -> int:
-        """How much of a paragraph's body fits, at least one character."""
+        """The length of a paragraph's body that fits, in characters, at least one."""
         chars = len(paragraph.body)
         while chars > 1 and self.measure(replace(paragraph, body=paragraph.body[:chars]).text) >= room:
             chars = chars * 9 // 10

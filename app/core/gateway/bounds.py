@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from app.core.log.events import Json
+from app.core.log.events import Json, more_values
 
 ERROR_BYTES_MAX: Final = 64 * 1024
 """Bytes of an error's body that are read, both as they came and unpacked."""
@@ -72,7 +72,7 @@ def parse_object(text: bytes | str) -> Mapping[str, Json] | None:
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(raw) > JSON_BYTES_MAX:
         raise TooLarge(f"it has more than {JSON_BYTES_MAX} bytes of JSON")
-    if _values(raw) > JSON_VALUES_MAX:
+    if more_values(raw.decode("latin-1"), JSON_VALUES_MAX):
         raise TooLarge(f"it has more than {JSON_VALUES_MAX} values")
     try:
         value = json.loads(raw)
@@ -87,18 +87,3 @@ def object_or_none(text: bytes | str) -> Mapping[str, Json] | None:
         return parse_object(text)
     except TooLarge:
         return None
-
-
-def _values(raw: bytes) -> int:
-    """Count the values of a JSON text by its brackets and commas; leave out strings where those are too many."""
-    found = _marks(raw)
-    if found <= JSON_VALUES_MAX:
-        return found
-    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if plain.count(b'"') > 4 * JSON_VALUES_MAX:  # a value has one string at most, and one for its name
-        return found
-    return _marks(b"".join(plain.split(b'"')[::2]))
-
-
-def _marks(raw: bytes) -> int:
-    return raw.count(b"[") + raw.count(b"{") + raw.count(b",")

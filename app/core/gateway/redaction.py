@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 REDACTED: Final = "[key]"
 SECRET_CHARS_MIN: Final = 6
-"""What is shorter is no key, and replacing it would garble other texts."""
+"""Length of the shortest credential. Replacing shorter values would garble other texts."""
 QUOTED_CHARS_MIN: Final = 8
 """Length from which a part of a credential is redacted, too: texts are cut, and providers shorten what they quote."""
 LAYERS_MAX: Final = 3

@@ -121,7 +121,7 @@ REPLACEMENT: Final = "\ufffd"
 
 
 NO_PROMPT: Final = Draft(EventType.SYSTEM_PROMPT, content="", native={"format": "none"})
-"""What is logged where a client has no system prompt any more: models are shown nothing in its place."""
+"""A mark in the log that a client has no system prompt any more. Models are shown nothing in its place."""
 
 
 def canonical_json(value: Json) -> str:

@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What rows decide by. `moment` and `before`, the state in front of evictions, are set after `AT_ONCE` has run.
+    """The facts by which rows decide. `moment` and `before` (the state in front of evictions) are set behind `AT_ONCE`.
 
     `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
     """

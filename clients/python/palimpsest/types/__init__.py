@@ -23,7 +23,6 @@ from palimpsest.types.context import (
     BreakpointOut,
     CacheOut,
     CalibrationUsed,
-    CompactionOut,
     ContextOut,
     EvictionOut,
     InjectionIn,
@@ -97,6 +96,7 @@ from palimpsest.types.sessions import (
 )
 from palimpsest.types.stream import CompactionChange, CompactionTokens, EpochChange
 from palimpsest.types.summaries import (
+    CompactionOut,
     CompactionPage,
     CompactionRun,
     CoverageOut,

@@ -7,7 +7,6 @@ from palimpsest._model import Model
 from palimpsest.types.audit import CallRef, Change, FirstDifference, TokensDiff
 from palimpsest.types.context import (
     CacheOut,
-    CompactionOut,
     EvictionOut,
     InsertedOut,
     MessagePlanOut,
@@ -16,6 +15,7 @@ from palimpsest.types.context import (
     TokensOut,
 )
 from palimpsest.types.policies import PolicyRef
+from palimpsest.types.summaries import CompactionOut
 
 
 @dataclass(frozen=True, kw_only=True)

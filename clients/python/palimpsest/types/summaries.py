@@ -8,6 +8,21 @@ from palimpsest._model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompactionOut(Model):
+    """State of the session's compaction when the context was made."""
+
+    state: Literal["none", "scheduled", "running", "stalled"]
+    """State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` (summaries
+    are being written); `stalled` (the context is above its trigger, and reducing it was impossible or not worth
+    the price; or events were dropped that no summary covers, because the last compaction failed).
+    """
+    reason: str | None
+    """Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) has no
+    effect; null otherwise.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompactionRun(Model):
     """A compaction run: one attempt to summarize what is due in a session."""
 
