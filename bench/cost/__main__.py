@@ -3,6 +3,8 @@
 Context sizes are our estimates for a Claude model; append-only is billed as if the window had no end. Grounding is the
 share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them;
 a miss may cost a re-fetch, and "a miss may cost" is what it may cost in input tokens before the saving is gone.
+Edits: of the texts that edits quote to replace them, and that had been seen, the share visible word for word; "with
+re-reads" bills one more call and its result for those that were not.
 """
 
 import argparse
@@ -28,6 +30,7 @@ def players(window: int) -> dict[str, Player]:
     """By the names of the table, append-only first."""
     found: dict[str, Player] = {
         "append-only": rivals.append_only,
+        "newest that fit": rivals.newest(window),
         "mask every turn, keep 10": rivals.mask_every_turn(10),
         "clear above 100K, keep 3": rivals.clear_above(100_000, 3, 0),
         "clear above 60K, keep 10, at least 20K": rivals.clear_above(60_000, 10, 20_000),
@@ -63,19 +66,24 @@ def table(found: Mapping[str, list[Tally]]) -> str:
     base = sum(tally.bill.billed for tally in found["append-only"])
     least = sum(tally.bill.billed for tally in found["offline optimum"])
     lines = [
-        "| policy | billed | worst session | against the optimum | from cache | peak | grounding | of all | epochs"
-        " | a miss may cost |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| policy | billed | worst session | with re-reads | worst session | edits | against the optimum | from cache"
+        " | peak | grounding | of all | epochs | a miss may cost |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, tallies in found.items():
         billed = sum(t.bill.billed for t in tallies)
         tokens = sum(t.bill.tokens for t in tallies)
         used, seen = sum(t.used_in_results for t in tallies), sum(t.seen_in_results for t in tallies)
         every, seen_of_all = sum(t.used for t in tallies), sum(t.seen for t in tallies)
-        worst = max(t.bill.billed / b.bill.billed - 1 for t, b in zip(tallies, found["append-only"], strict=True))
+        pairs = list(zip(tallies, found["append-only"], strict=True))
+        worst = max(t.bill.billed / b.bill.billed - 1 for t, b in pairs)
+        reread = billed + sum(t.rereads for t in tallies)
+        worst_reread = max((t.bill.billed + t.rereads) / b.bill.billed - 1 for t, b in pairs)
+        edits, edits_seen = sum(t.edits for t in tallies), sum(t.edits_seen for t in tallies)
         misses = used - seen
         lines.append(
-            f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {billed / least:.2f}"
+            f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {reread / base - 1:+.1%} | {worst_reread:+.1%}"
+            f" | {f'{edits_seen / edits:.1%}' if edits else ''} | {billed / least:.2f}"
             f" | {sum(t.bill.read for t in tallies) / tokens:.1%} | {max(t.peak for t in tallies) / 1000:.0f}K"
             f" | {seen / used if used else 1:.1%} | {seen_of_all / every if every else 1:.1%}"
             f" | {sum(t.epochs for t in tallies)} | {f'{(base - billed) / misses:,.0f}' if misses else ''} |"

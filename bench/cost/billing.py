@@ -1,13 +1,14 @@
 """Requests as the provider's cache sees them, and what they are billed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from app.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge
 from bench.cost.rivals import Sent
-from bench.cost.sessions import Session
+from bench.cost.sessions import Edit, Session, text_of
+from bench.edits import parsed, strings, unnumbered
 
 PROFILES: Final = {
     "Anthropic, 5 minutes": ANTHROPIC,
@@ -15,6 +16,12 @@ PROFILES: Final = {
     "OpenAI": OPENAI,
     "OpenAI, paid writes": OPENAI_PAID,
 }
+
+CALL_TOKENS: Final = 100
+"""What a call that reads a file takes: written by the model, and sent back to it."""
+REREAD_TOKENS_MAX: Final = 4_000
+OUTPUT_PRICE: Final = 5.0
+"""Output tokens cost this many times input tokens: Anthropic's list prices, 2025 and 2026."""
 
 
 @dataclass(slots=True)
@@ -28,6 +35,10 @@ class Tally:
     seen: int = 0
     used_in_results: int = 0
     seen_in_results: int = 0
+    edits: int = 0
+    edits_seen: int = 0
+    rereads: float = 0.0
+    """Cost of reading again what edits quote and no context showed, in input tokens at full price."""
     sizes: tuple[tuple[int, bool], ...] = ()
     """Of the last session: tokens of each call, and whether it opened an epoch."""
 
@@ -35,6 +46,11 @@ class Tally:
     def grounding(self) -> float:
         """Of the values seen in tool results only, the share still visible when they were used."""
         return self.seen_in_results / self.used_in_results if self.used_in_results else 1.0
+
+    @property
+    def sight(self) -> float:
+        """Of the texts that edits quoted and that had been seen before, the share still visible word for word."""
+        return self.edits_seen / self.edits if self.edits else 1.0
 
     @property
     def grounding_of_all(self) -> float:
@@ -46,6 +62,7 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
     """Bill the requests of one session, and see what of the values used was visible."""
     cache = Cache()
     last: tuple[BilledBlock, ...] = ()
+    texts = {event.seq: text_of(event) for event in session.events} if any(c.edits for c in session.calls) else {}
     sizes: list[tuple[int, bool]] = []
     for call, request in zip(session.calls, sent, strict=True):
         shown = (BilledBlock(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
@@ -72,7 +89,45 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
             tally.seen += seen
             tally.used_in_results += value.only_results
             tally.seen_in_results += seen and value.only_results
+        _look_for_edits(tally, session, call.edits, visible, texts, rules, size)
     tally.sizes = tuple(sizes)
+
+
+def _look_for_edits(
+    tally: Tally,
+    session: Session,
+    edits: Iterable[Edit],
+    visible: Mapping[int, str | None],
+    texts: Mapping[int, str],
+    rules: CacheProfile,
+    size: int,
+) -> None:
+    """Count the edits whose text is visible, and what reading the others again takes.
+
+    That is one more call: it reads the context of `size` tokens from the cache, and writes the call and the newest
+    result that holds the text, of which at most REREAD_TOKENS_MAX are read again. Missing texts of one call that the
+    same result holds are read again together.
+    """
+    missing: set[int] = set()
+    for edit in edits:
+        shown = (seq for seq in edit.holders if seq in visible)
+        seen = any(
+            edit.text in (texts[seq] if visible[seq] is None else unnumbered(_words(visible[seq]))) for seq in shown
+        )
+        tally.edits += 1
+        tally.edits_seen += seen
+        if not seen:
+            missing.add(edit.holders[-1])
+    if missing:
+        anew = sum(min(session.events[seq - 1].tokens, REREAD_TOKENS_MAX) for seq in missing)
+        tally.rereads += rules.read_price * size + rules.write_price * (anew + CALL_TOKENS) + OUTPUT_PRICE * CALL_TOKENS
+
+
+def _words(shown: str | None) -> str:
+    """What a model reads of an event that is not shown whole: where arguments follow as JSON, the texts in them."""
+    start = (shown or "").find("{")
+    inner = parsed((shown or "")[start:]) if start >= 0 else {}
+    return "\n".join(((shown or "")[:start], *strings(dict(inner)))) if inner else shown or ""
 
 
 def breakpoints(blocks: tuple[BilledBlock, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:

@@ -124,6 +124,37 @@ def clear_above(threshold: int, keep: int, least: int) -> Player:
     return play
 
 
+def newest(window: int) -> Player:
+    """The newest rounds that fit the target of the `default` policy, in whole rounds, chosen afresh at each call."""
+
+    def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
+        target = budget_for(Policy(), window, COUNTER.estimator.margin).target
+        fixed = [event for event in session.events if event.type in (EventType.SYSTEM_PROMPT, EventType.TOOLS)]
+        prefix = session.prefix_tokens + sum(event.tokens for event in fixed) + REQUEST_TOKENS
+        for call in session.calls:
+            events = [event for event in session.events[: call.events] if event.rendered]
+            first, taken, pending = len(events), 0, 0
+            for index in reversed(range(len(events))):
+                pending += events[index].tokens
+                follows = index > 0 and _continues(events[index - 1], events[index])
+                if follows:
+                    continue
+                if taken + pending > target - prefix:
+                    break
+                first, taken, pending = index, taken + pending, 0
+            shown = tuple(Shown(e.seq, e.tokens, joins=e.type is EventType.TOOL_CALL) for e in events[first:])
+            yield Sent(shown, prefix, call.at)
+
+    return play
+
+
+def _continues(before: Event, event: Event) -> bool:
+    """Whether an event belongs to the round of the one before it: a result, or a further item of one answer."""
+    if event.type is EventType.TOOL_RESULT:
+        return True
+    return event.type is EventType.TOOL_CALL and before.type in (EventType.TOOL_CALL, EventType.ASSISTANT_MESSAGE)
+
+
 def evicting(at: Callable[[int], set[int] | None]) -> Player:
     """What a plan made in advance evicts at each call, by the call's number; None: nothing more."""
 

@@ -14,6 +14,7 @@ from app.recordings import neutral
 from app.recordings.recording import AppendEvents, ModelCall
 from app.services.counting import Counting
 from bench.cost.runs import runs
+from bench.edits import quoted, strings, unnumbered
 
 MODEL: Final = "claude-sonnet-4-5"
 COUNTER: Final[Counter] = Counting({}).counter(MODEL)
@@ -35,12 +36,21 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A text that a call quotes to replace it, and the seqs of the earlier events that hold it word for word."""
+
+    text: str
+    holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A model call on the first `events` events, at `at` seconds."""
 
     events: int
     at: float
     values: tuple[Value, ...]
+    edits: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,10 @@ def session(value: dict[str, Any], line: int) -> Session:
             if not has_clock and any(event["type"] == "user.message" for event in step.events):
                 clock += USER_SECONDS
             log.append(list(step.events), clock)
-    values = _values(value, log)
-    calls = tuple(Call(count, at, values.get(number, ())) for number, (count, at) in enumerate(starts))
+    values, edits = _values(value, log), _edits(value, log)
+    calls = tuple(
+        Call(count, at, values.get(number, ()), edits.get(number, ())) for number, (count, at) in enumerate(starts)
+    )
     return Session(recording.id, tuple(log.events), calls, int(meta.get("prefix_tokens_est") or 0))
 
 
@@ -116,10 +128,34 @@ class _Log:
         )
 
 
+def text_of(event: Event) -> str:
+    """All text of an event, arguments included, without line numbers."""
+    body = event.body or {}
+    return unnumbered("\n".join(strings({name: body.get(name) for name in ("content", "arguments")})))
+
+
+def _call_numbers(value: dict[str, Any]) -> dict[int, int]:
+    """The number of the call that wrote a message, by the message's index."""
+    by_model = [index for index, message in enumerate(value["messages"]) if message["role"] == "assistant" and index]
+    return {index: call for call, index in enumerate(by_model)}
+
+
+def _edits(value: dict[str, Any], log: _Log) -> dict[int, tuple[Edit, ...]]:
+    """The edits whose text had been seen, by the number of the call that made them."""
+    texts = [(event.seq, _message_of(event), text_of(event)) for event in log.events if event.rendered]
+    found: dict[int, list[Edit]] = {}
+    for index, call in _call_numbers(value).items():
+        for made in value["messages"][index].get("tool_calls") or ():
+            for text in quoted(made["arguments"]):
+                holders = tuple(seq for seq, message, held in texts if message < index and text in held)
+                if holders:
+                    found.setdefault(call, []).append(Edit(text, holders))
+    return {call: tuple(edits) for call, edits in found.items()}
+
+
 def _values(value: dict[str, Any], log: _Log) -> dict[int, tuple[Value, ...]]:
     """The values used, by the number of the call that used them."""
-    by_model = [index for index, message in enumerate(value["messages"]) if message["role"] == "assistant" and index]
-    call_of = {index: call for call, index in enumerate(by_model)}
+    call_of = _call_numbers(value)
     message_of = [_message_of(event) for event in log.events]
     found: dict[int, list[Value]] = {}
     for used in (value.get("meta") or {}).get("grounding") or ():
