@@ -9,7 +9,7 @@ import pytest
 
 from app.core.gateway.bounds import JSON_BYTES_MAX
 from app.core.policy.overflow import classify
-from tests.support.bombs import bomb, resident
+from tests.support.bombs import Memory, bomb
 from tests.support.gateways import Behind
 from tests.support.provider import STREAMS, Provider, Said
 
@@ -39,12 +39,12 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_passed_on_and_not_held(
 ) -> None:
     body = bomb()
     provider.script.append(Said(status=code, raw=body, headers={"content-encoding": "gzip", "content-type": kind}))
-    before = resident("VmRSS")
+    memory = Memory()
     answer, raw = await raw_bytes(http, "/v1/messages", stream=kind != "application/json")
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
     assert (answer.status_code, raw) == (code, body)
     assert answer.headers["content-encoding"] == "gzip"
-    assert resident("VmHWM") - before < GROWTH_MAX
+    assert memory.growth() < GROWTH_MAX
     error = record["outcome"]["error"]
     if code == 400:
         assert error["status"] == 400

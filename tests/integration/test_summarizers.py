@@ -15,7 +15,7 @@ from app.providers.anthropic import Anthropic
 from app.providers.openai import OpenAI
 from app.providers.summarizer import ProviderError, Summarizer
 from tests.support import summarizers as stand_in
-from tests.support.bombs import bomb, resident
+from tests.support.bombs import Memory, bomb
 from tests.support.summarizers import Summarizers, summarizers
 
 ASK = history_ask(
@@ -156,11 +156,11 @@ async def test_an_answer_without_end_is_a_failure_and_is_not_held(
 ) -> None:
     raw = bomb() if encoding == "gzip" else b'{"content": "' + b"x" * 2 * ANSWER_BYTES_MAX
     servers.will(stand_in.body(raw, encoding=encoding))
-    before = resident("VmRSS")
+    memory = Memory()
     error = await failing(model)
     assert (error.kind, error.retryable) == ("connection", True)
     assert "too large" in error.detail
-    assert resident("VmHWM") - before < 250_000_000
+    assert memory.growth() < 250_000_000
 
 
 async def test_an_answer_of_very_many_values_is_a_failure(servers: Summarizers, model: Summarizer) -> None:

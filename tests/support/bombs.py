@@ -16,7 +16,18 @@ def bomb(size: int = BOMB_BYTES) -> bytes:
     return head + block * (size // len(_BLOCK))
 
 
-def resident(name: str) -> int:
-    """A figure of this process's memory, such as VmRSS, in bytes."""
+class Memory:
+    """The memory of this process from here on, other tests' peaks aside."""
+
+    def __init__(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is the present size again
+        self._before = _resident("VmRSS")
+
+    def growth(self) -> int:
+        """Bytes by which the peak is above the size at the beginning."""
+        return _resident("VmHWM") - self._before
+
+
+def _resident(name: str) -> int:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

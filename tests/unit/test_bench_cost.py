@@ -123,6 +123,87 @@ def test_grounding_counts_what_is_gone_and_not_what_a_stub_keeps() -> None:
     assert billed(given, rivals.mask_every_turn(1)).grounding == 0.0
 
 
+EDITING = {
+    "id": "editing",
+    "system": "Be brief.",
+    "tools": None,
+    "messages": [
+        {"role": "user", "content": "Rename the function."},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "a", "name": "Read", "arguments": {"path": "a.py"}}],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "a",
+            "content": "     1→def first():\n     2→    return 1\n" + "     3→#\n" * 90,
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "b",
+                    "name": "Edit",
+                    "arguments": {
+                        "old_string": "def first():\n    return 1",
+                        "new_string": "def second():\n    return 1",
+                    },
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "b", "content": "Done."},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {
+                    "id": "c",
+                    "name": "Edit",
+                    "arguments": '{"old_string": "def second():", "new_string": "def third():"}',
+                },
+                {"id": "d", "name": "Edit", "arguments": {"old_string": "never seen before", "new_string": "x"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "Done."},
+        {"role": "tool", "tool_call_id": "d", "content": "Done."},
+        {"role": "assistant", "content": "Renamed."},
+    ],
+    "meta": {"prefix_tokens_est": 0},
+}
+
+
+def test_edits_are_those_whose_text_was_seen_line_numbers_aside() -> None:
+    calls = session(EDITING, 1).calls
+    assert [[(edit.text, edit.holders) for edit in call.edits] for call in calls] == [
+        [],
+        [("def first():\n    return 1", (4,))],
+        [("def second():", (5,))],
+        [],
+    ]
+
+
+def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
+    given = session(EDITING, 1)
+    whole, masked = billed(given, rivals.append_only), billed(given, rivals.evicting(lambda _: {4}))
+    assert (whole.edits, whole.edits_seen, whole.rereads) == (2, 2, 0)
+    assert (masked.edits, masked.edits_seen) == (2, 1)  # the second one quotes the call before it
+    assert masked.sight == 0.5
+    read = given.events[3]
+    call, size = 100, masked.sizes[1][0]
+    assert masked.rereads == pytest.approx(0.1 * size + 1.25 * (read.tokens + call) + 5 * call)
+
+
+def test_the_newest_that_fit_begin_with_a_whole_round() -> None:
+    given = long_session(8, 1_000, 10.0)
+    *_, last = rivals.newest(8_000)(given, ANTHROPIC)
+    seqs = [shown.seq for shown in last.shown]
+    assert seqs == list(range(seqs[0], len(given.events) + 1)) and seqs[0] > 1
+    assert given.events[seqs[0] - 1].type is EventType.TOOL_CALL
+    assert sum(shown.tokens for shown in last.shown) + last.prefix_tokens <= 8_000
+
+
 def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
     given = long_session(40, 2_000, 10.0)
     tally = billed(given, rivals.ours(PRESETS["default"], 50_000))
