@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from app.core.compaction.pieces import GAP
 from app.settings import Settings
 from tests.conformance.agent import Agent, Json
 from tests.conformance.conftest import preset, working
@@ -198,8 +199,8 @@ def accounted(lived: Lived) -> None:
 
 
 def told_of(lived: Lived, asked: Asked) -> list[int]:
-    """The seqs of the events that a model was given verbatim."""
-    conversation = asked.prompt.partition("</conversation>")[0]
+    """The seqs of the events that a request is about; the user's messages that it repeats in front are not counted."""
+    conversation = asked.prompt.partition("</conversation>")[0].rpartition(GAP)[2]
     return [seq for seq, text in lived.texts.items() if text in conversation]
 
 

@@ -179,7 +179,7 @@ async def test_s0_11_later_events_of_a_split_turn_are_given_with_its_request(
     assert model.requests
     for asked in model.requests:
         assert not is_prefix(asked)
-        assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[What came between")
+        assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[The messages in between")
     assert "THE QUESTION" in (await one(client))["text"]
 
 

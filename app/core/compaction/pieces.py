@@ -21,7 +21,8 @@ CHARS_PER_TOKEN: Final = 3.0
 HALF_SHARE: Final = 0.55
 """A little more than half, so that a refused piece is divided in two and not in three."""
 NEWEST_REQUESTS: Final = 2
-GAP: Final = "[What came between is left out here.]"
+GAP: Final = "[The messages in between are left out here.]"
+"""The line behind repeated messages of the user, in front of what a piece is about."""
 
 Measure = Callable[[str], int]
 
