@@ -2,6 +2,7 @@
 
 The mind knows two kinds of request. "Look up order N." makes it call the tool `lookup` and then say that it is done.
 "What is the gate word of order N?" it answers from what it sees, and recalls once where it does not see it.
+Only users make requests: a tool's result may quote an earlier one.
 """
 
 import json
@@ -30,6 +31,14 @@ class Thought:
     text: str
 
 
+@dataclass(frozen=True)
+class Said:
+    """A text of a message, and whether a user wrote it."""
+
+    text: str
+    by_user: bool
+
+
 @dataclass
 class Models:
     """Where they listen, and what became of every request: its size in tokens and what was thought."""
@@ -40,9 +49,11 @@ class Models:
     thoughts: list[Thought] = field(default_factory=list)
     refused: int = 0
 
-    def think(self, texts: list[str]) -> Thought:
+    def think(self, said: list[Said]) -> Thought:
         """From the texts of all messages, in order, to the next step."""
-        at, task = next((i, m) for i, t in reversed(list(enumerate(texts))) if (m := _TASK.search(t)))
+        texts = [one.text for one in said]
+        requests = ((at, _TASK.search(one.text)) for at, one in enumerate(said) if one.by_user)
+        at, task = [(at, found) for at, found in requests if found][-1]
         results = texts[at + 1 :]
         thought = _asked(task, texts, results) if task[2] else _told(task, results)
         self.thoughts.append(thought)
@@ -81,7 +92,7 @@ async def models(window_tokens: int) -> AsyncIterator[Models]:
             )
             error = {"message": f"This model's {words}", "type": "invalid_request_error"}
             return JSONResponse({"error": error | {"code": "context_length_exceeded", "param": "messages"}}, 400)
-        return JSONResponse(_openai(state.think([_openai_text(m) for m in body["messages"]]), len(state.sizes), size))
+        return JSONResponse(_openai(state.think([_openai_said(m) for m in body["messages"]]), len(state.sizes), size))
 
     @app.post("/v1/messages")
     async def messages(request: Request) -> JSONResponse:
@@ -91,8 +102,8 @@ async def models(window_tokens: int) -> AsyncIterator[Models]:
         if size > window_tokens:
             words = f"prompt is too long: {size} tokens > {window_tokens} maximum"
             return JSONResponse({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, 400)
-        texts = [text for message in body["messages"] for text in _anthropic_texts(message)]
-        return JSONResponse(_anthropic(state.think(texts), len(state.sizes), size))
+        said = [one for message in body["messages"] for one in _anthropic_said(message)]
+        return JSONResponse(_anthropic(state.think(said), len(state.sizes), size))
 
     async with listening(app) as state.url:
         yield state
@@ -105,20 +116,22 @@ def _size(state: Models, body: Mapping[str, Any]) -> int:
     return size
 
 
-def _openai_text(message: Mapping[str, Any]) -> str:
+def _openai_said(message: Mapping[str, Any]) -> Said:
     content = message.get("content") or ""
-    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    text = content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    return Said(text, message["role"] == "user")
 
 
-def _anthropic_texts(message: Mapping[str, Any]) -> list[str]:
-    content = message["content"]
+def _anthropic_said(message: Mapping[str, Any]) -> list[Said]:
+    content, by_user = message["content"], message["role"] == "user"
     if isinstance(content, str):
-        return [content]
+        return [Said(content, by_user)]
     found = []
     for part in content:
         inner = part.get("text") or part.get("content") or ""
-        found.append(inner if isinstance(inner, str) else " ".join(p.get("text", "") for p in inner))
-    return [text for text in found if text]
+        text = inner if isinstance(inner, str) else " ".join(p.get("text", "") for p in inner)
+        found.append(Said(text, by_user and part["type"] == "text"))
+    return [one for one in found if one.text]
 
 
 def _openai(thought: Thought, number: int, size: int) -> dict[str, Any]:
