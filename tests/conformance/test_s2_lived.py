@@ -13,7 +13,8 @@ pytestmark = pytest.mark.slow
 
 WINDOW = 5_000
 TURNS = 124
-LINES = 30
+LINES = 20
+"""Lines of a result that make a turn of about 550 tokens, of which results expire before they are summarized."""
 
 
 @pytest.fixture(scope="module")
