@@ -28,8 +28,8 @@ WINDOW = 8_000
 """Compacted above 5,952 tokens; 4,096 are kept."""
 TEXT = "word " * 80
 """A hundred tokens."""
-SPENDING = 3_600
-"""Tokens in an hour: each of a split turn's two requests has room in it, but not both at once."""
+SPENDING = 4_300
+"""Tokens in an hour: each of a split turn's two requests has room in it, and behind the other, but not both at once."""
 WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
 ## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
 PREFIX = "## Original Request\n- THE TASK\n## Early Progress\n- Much.\n## Context for Suffix\n- None."
