@@ -106,6 +106,7 @@ class Tenants:
         found = cached[1]
         if found is None or (found.expires_at is not None and found.expires_at <= self._today()):
             return None
+        self._open = (now, False)  # a key was made, perhaps by another process since `is_open` last looked
         if found.key_id is not None:
             self._last_used.note(found.tenant_id, found.key_id)
         return found

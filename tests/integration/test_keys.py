@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import InvalidRequest
 from app.main import create_app
-from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, Tenants, digest
+from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyAsked, Tenants, digest
 from app.settings import Settings
 from app.store import keys
 from app.store.engine import Database
@@ -97,6 +97,17 @@ async def test_the_first_key_closes_the_server(tenants: Tenants, clock: Clock) -
     assert await tenants.authenticate(None) is not None
     await tenants.create_key("default", "first", ["read"])
     clock.now += CACHE_SECONDS
+    assert await tenants.authenticate(None) is None
+
+
+async def test_a_key_made_by_another_process_makes_bound_keys_at_once(database: Database, tenants: Tenants) -> None:
+    """This process, which has just found that there is no key, must not take the next one for the first."""
+    assert await tenants.authenticate(None) is not None
+    first = await Tenants(database, None).create_key("default", "operator", SCOPES)
+    who = await tenants.authenticate(first.secret)
+    assert who is not None
+    row, _ = await tenants.make_key(who, KeyAsked("user 42", ["read"], None, "user-42:"))
+    assert row.session_prefix == "user-42:"
     assert await tenants.authenticate(None) is None
 
 
