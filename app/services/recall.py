@@ -29,13 +29,14 @@ LOOKED_AT: Final = 200
 class RecallRequest:
     """The request of a recall: events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
 
-    `start` is the character from which to read the one event of `seqs`.
+    `start` is the character from which to read the one event of `seqs`. Without a `limit`, a query returns
+    recall.LIMIT events, and more as long as they are short.
     """
 
     seqs: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
     query: str | None = None
-    limit: int = recall.LIMIT
+    limit: int | None = None
     max_tokens: int = recall.TOKENS
     call_id: UUID | None = None
     start: int = 0
@@ -113,8 +114,12 @@ class Recall:
         there = {event.seq for event in outline}
         direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
         others = [seq for seq in found.seqs if seq in there and seq not in direct]
-        picked = recall.pick(others, shown, asked.limit)
-        chosen = direct + sorted(picked, key=lambda seq: seq in found.question)
+        picked = recall.pick(others, shown, asked.limit or recall.LIMIT)
+        if asked.limit is None and asked.query:
+            sizes = {event.seq: event.tokens for event in outline if event.seq not in shown | found.question}
+            taken = [*direct, *picked]
+            picked += recall.short_ones(others, found.scores, sizes, taken, asked.max_tokens)
+        chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
         missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
@@ -156,7 +161,7 @@ class Recall:
         log = session.log
         about: set[int] = set()
         without = []
-        most = LOOKED_AT + 4 * asked.limit
+        most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
         for path in dict.fromkeys(asked.paths):
             here = await search.about(self._database, log, (path_term(path),))
             about |= here

@@ -9,6 +9,7 @@ from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import REQUEST_TOKENS
 from app.recordings.recording import Object
 from bench.cost.sessions import COUNTER
+from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.retention.points import message_of
@@ -31,7 +32,10 @@ def _measured(recording: Recorded, moment: Moment, window: int, summary: str) ->
     first, taken = fitting(recording.messages[:at], tokens_by_message(moment.point.events, at), room)
     shown = [recording.system, summary, *recording.messages[first:at]]
     target = _target(window)
-    return replace(seen(moment, recording.system, text_of(shown)), used=(target - room + taken) / target)
+    text = text_of(shown)
+    kept = seen(moment, recording.system, text)
+    answers = with_questions(moment.answers, shown, text)
+    return replace(kept, answers=answers, used=(target - room + taken) / target)
 
 
 def fitting(messages: Sequence[Object], tokens: Sequence[int], room: int) -> tuple[int, int]:

@@ -18,7 +18,8 @@ class Kept:
 
     Of values in the arguments of later calls: `values` counts every use, `distinct` each value once, `unseen` the uses
     before which nothing behind the point had shown the value again. `files` and `names` are the modified files by
-    their full paths and by their names; `constraints` are the system prompt and the users' rules. `used` is the
+    their full paths and by their names; `constraints` are the system prompt and the users' rules. `answers` are the
+    short answers of users that are shown, and of these the ones whose question is too. `used` is the
     estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones;
     `covered` the events that one covers, of all.
     """
@@ -29,6 +30,7 @@ class Kept:
     files: Share
     names: Share
     constraints: Share
+    answers: Share = NONE
     used: float = 0.0
     lost: int = 0
     dropped: int = 0

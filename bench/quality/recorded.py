@@ -11,6 +11,7 @@ from typing import Any, Final
 from app.core.log.events import Json
 from app.recordings import neutral
 from app.recordings.recording import Object
+from bench.quality.answers import ShortAnswer, short_answers
 from bench.retention.points import Point, points
 
 SYSTEM: Final = "You are a coding agent. Never push without being asked. Always say which tests you ran."
@@ -25,11 +26,13 @@ _SENTENCE_ENDS: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point of a recording. `now` is its recorded time; `constraints` are the users' rules up to it."""
+    """A point of a recording. `now` is its recorded time; `constraints` and `answers` are the users' rules and short
+    answers up to it."""
 
     point: Point
     now: str | None
     constraints: tuple[str, ...]
+    answers: tuple[ShortAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,10 @@ def recorded(value: dict[str, Any], line: int, shares: Sequence[float] = ()) -> 
         head=neutral.recording(value, line).head(),
         messages=tuple(map(_openai, messages)),
         times=times,
-        moments=tuple(Moment(point, times[point.at - 1], rules(messages[: point.at])) for point in found),
+        moments=tuple(
+            Moment(point, times[point.at - 1], rules(messages[: point.at]), short_answers(point.events))
+            for point in found
+        ),
     )
 
 

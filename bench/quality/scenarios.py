@@ -9,6 +9,7 @@ from app.core.policy.presets import DOCUMENTS
 from app.recordings.recording import AppendEvents, AppendMessages, Object
 from app.remote.client import RequestFailed
 from bench.cost.sessions import MODEL
+from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, covered, lost, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
@@ -137,9 +138,11 @@ class Lane:
             return replace(record, kept=replace(record.kept, refused=problem.detail))
         live = await self.stack.all(f"/v1/sessions/{session}/summaries", live="true")
         epochs = await self.stack.all(f"/v1/sessions/{session}/epochs", view=body.get("view", "main"))
+        text = text_of(answer["request"])
         gone, dropped = lost(answer["evictions"], live)
         kept = replace(
-            seen(moment, recording.system, text_of(answer["request"])),
+            seen(moment, recording.system, text),
+            answers=with_questions(moment.answers, answer["request"], text),
             used=answer["tokens"]["estimate"] / answer["tokens"]["target"],
             lost=gone,
             dropped=dropped,

@@ -29,6 +29,7 @@ _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("files, full path", lambda kept: kept.files),
     ("by name", lambda kept: kept.names),
     ("constraints", lambda kept: kept.constraints),
+    ("short answers shown, with their question", lambda kept: kept.answers),
 )
 _OTHERS: Final = (
     "of the target",

@@ -1,15 +1,16 @@
 """`make bench-recall RECORDINGS=folder`: whether a question's own words find the turns that answer it.
 
 For every dialogue with questions in the neutral JSONL files of the folder: how many questions have all of their
-evidence among the first ten results, against a public BM25 library over the same turns; the same over HTTP; and how
-many have all of it in a context of so many tokens, with and without one recall.
+evidence among the first ten results, against a public BM25 library over the same turns; how many have it there and
+without a limit, by category and number of turns; the same over HTTP; and how many have all of it in a context of so
+many tokens, with and without one recall.
 """
 
 import argparse
 import asyncio
 from pathlib import Path
 
-from bench.recall import contexts, ranking, served
+from bench.recall import contexts, kinds, ranking, served
 from bench.retention.__main__ import SAMPLES, read
 
 
@@ -24,6 +25,7 @@ def main() -> None:
         if not dialogues:
             continue
         print(f"### {file.stem}: {len(dialogues)} dialogues\n\n{ranking.table(dialogues)}\n", flush=True)
+        print(kinds.table(dialogues) + "\n", flush=True)
         print(asyncio.run(served.table(dialogues, given.url)) + "\n", flush=True)
         print(contexts.table(dialogues), flush=True)
 

@@ -23,10 +23,11 @@ Search: TypeAlias = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the messages that hold its answer."""
+    """A question, the messages that hold its answer, and its category."""
 
     text: str
     evidence: tuple[int, ...]
+    category: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Asked:
 def load(file: Path) -> Iterator[Asked]:
     """The dialogues of a neutral JSONL file, with their questions."""
     for one in dialogue.load(file):
-        yield Asked(one, tuple(map(Question, one.questions, one.evidence)))
+        yield Asked(one, tuple(map(Question, one.questions, one.evidence, one.categories)))
 
 
 class Index:
@@ -111,7 +112,7 @@ METHODS: Final[Mapping[str, Callable[[Sequence[Event]], Search]]] = {
     "rank-bm25, the terms of this search": _library(lambda text: list(terms(text))),
     "this search, terms alone": _ours(_of_text, ()),
     "... and the day, author and tool": _ours(entry, ()),
-    "... and what is nearby (as served)": _ours(entry, NEARBY),
+    "... and what is nearby and around (as served)": _ours(entry, NEARBY),
 }
 
 

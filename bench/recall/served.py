@@ -1,7 +1,8 @@
 """The same questions asked of a real server over HTTP."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -10,15 +11,40 @@ import httpx2
 from app.remote.address import Address
 from app.remote.server import running_server
 from app.settings import Settings
-from bench.recall.ranking import FIRST, Asked
+from bench.recall.ranking import FIRST, Asked, Question
 from bench.retention.points import message_of
 
 
+@dataclass(slots=True)
+class Asking:
+    """The answers to all questions with one limit: whether all and any evidence is in them, and how long they took."""
+
+    limit: int | None
+    every: list[bool] = field(default_factory=list)
+    some: list[bool] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    async def ask(self, http: httpx2.AsyncClient, session: str, question: Question, message: Mapping[int, int]) -> None:
+        """Ask one question."""
+        begun = time.perf_counter()
+        answer = await http.post(f"{session}/recall", json={"query": question.text, "limit": self.limit})
+        self.times.append(time.perf_counter() - begun)
+        found = {message[item["seq"]] for item in answer.raise_for_status().json()["items"]}
+        self.every.append(all(index in found for index in question.evidence))
+        self.some.append(any(index in found for index in question.evidence))
+
+    def row(self) -> str:
+        """A row of the table."""
+        count = len(self.every)
+        half, most = (sorted(self.times)[count * part // 100] * 1000 for part in (50, 99))
+        every, some = sum(self.every) / count, sum(self.some) / count
+        limit = "no limit" if self.limit is None else f"at most {self.limit}"
+        return f"| {count} questions, {limit} | {every:.1%} | {some:.1%} | {half:.1f} | {most:.1f} |"
+
+
 async def table(dialogues: Sequence[Asked], url: str | None) -> str:
-    """Markdown: all and any evidence among the first results that the server gives, and how long that takes."""
-    every: list[bool] = []
-    some: list[bool] = []
-    times: list[float] = []
+    """Markdown: all and any evidence among the results that the server gives, and how long that takes."""
+    asking = [Asking(FIRST), Asking(None)]
     first: list[float] = []
     address = Address(url or Settings().server_url, named=url is not None)
     async with running_server(address) as server, httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
@@ -26,25 +52,19 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
             session = f"/v1/sessions/bench-recall-{uuid4()}"
             await _append(http, session, asked)
             message = {event.seq: message_of(event) for event in asked.one.events}
-            own: list[float] = []
+            begun = time.perf_counter()
+            (await http.post(f"{session}/recall", json={"query": "once"})).raise_for_status()
+            first.append(time.perf_counter() - begun)
             for question in asked.questions:
-                begun = time.perf_counter()
-                answer = await http.post(f"{session}/recall", json={"query": question.text, "limit": FIRST})
-                own.append(time.perf_counter() - begun)
-                found = {message[item["seq"]] for item in answer.raise_for_status().json()["items"]}
-                every.append(all(index in found for index in question.evidence))
-                some.append(any(index in found for index in question.evidence))
-            first.append(own[0])
-            times += own[1:]
+                for each in asking:
+                    await each.ask(http, session, question, message)
             (await http.delete(session)).raise_for_status()
-    times.sort()
     return "\n".join(
         [
-            "| over HTTP | all evidence | any evidence | p50 ms | p99 ms | the first of a session, ms at most |",
-            "|---|---|---|---|---|---|",
-            f"| {len(every)} questions | {sum(every) / len(every):.1%} | {sum(some) / len(some):.1%}"
-            f" | {times[len(times) // 2] * 1000:.1f} | {times[len(times) * 99 // 100] * 1000:.1f}"
-            f" | {max(first) * 1000:.0f} |",
+            "| over HTTP | all evidence | any evidence | p50 ms | p99 ms |",
+            "|---|---|---|---|---|",
+            *(each.row() for each in asking),
+            f"\nThe first search of a session: at most {max(first) * 1000:.0f} ms.",
         ]
     )
 

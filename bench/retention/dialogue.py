@@ -43,11 +43,12 @@ Make: TypeAlias = "Callable[[Sequence[Event], int, Counter], Context]"
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A dialogue's messages, and of each question its words and the messages that hold the answer."""
+    """A dialogue's messages, and for each question its words, its category and the messages that hold the answer."""
 
     events: tuple[Event, ...]
     evidence: tuple[tuple[int, ...], ...]
     questions: tuple[str, ...]
+    categories: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,10 @@ def load(file: Path) -> Iterator[Dialogue]:
                 events = tuple(event for event in session(value, number).events if message_of(event) >= 0)
                 answered = [question for question in asked if question.get("evidence_idx")]
                 evidence = tuple(tuple(question["evidence_idx"]) for question in answered)
-                yield Dialogue(events, evidence, tuple(question["question"] for question in answered))
+                questions = tuple(question["question"] for question in answered)
+                yield Dialogue(
+                    events, evidence, questions, tuple(question.get("category", "") for question in answered)
+                )
 
 
 def plain(events: Sequence[Event], window: int, counter: Counter) -> Context:

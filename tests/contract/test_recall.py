@@ -131,6 +131,21 @@ async def test_the_answer_is_bounded_and_says_what_it_leaves_out(long: httpx.Asy
     assert few["omitted"] == 20 - len(few["items"]) > 0
 
 
+async def test_without_a_limit_a_search_returns_more_as_long_as_they_are_short(client: httpx.AsyncClient) -> None:
+    notes = [f"The harbour has berth {n} for boats." for n in range(40)]
+    await post(client, *({"type": "user.message", "content": note} for note in [*notes, "Which berths?"]))
+    short = await recall(client, query="harbour berth")
+    assert [item["seq"] for item in short["items"]] == list(range(40, 10, -1))
+    assert short["omitted"] == 40 - 30 + 1  # with the question, which is among what matches
+    for limit in (1, 10, 40):
+        assert len((await recall(client, query="harbour berth", limit=limit))["items"]) == limit
+    few = await recall(client, query="harbour berth", max_tokens=200)
+    assert 10 <= len(few["items"]) < 15
+    await post(client, *(event for n in range(20) for event in turn(n, LINES)))
+    long = (await recall(client, query="lines of the log of a build"))["items"]
+    assert len(long) == 10
+
+
 async def test_a_long_event_is_cut_where_it_matches_and_can_be_read_on(client: httpx.AsyncClient) -> None:
     text = "\n".join(f"{n}: {'needle in here' if n == 700 else 'hay'} {n}" for n in range(1_000))
     await post(client, *turn(1, text))

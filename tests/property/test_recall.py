@@ -8,7 +8,21 @@ from hypothesis import strategies as st
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.recall.answer import SHARE_MIN, Seen, excerpt, give, matching, pick, portions, visible
+from app.core.recall.answer import (
+    LIMIT,
+    SHARE_MIN,
+    SHORT_LIMIT,
+    SHORT_SCORE,
+    SHORT_TOKENS,
+    Seen,
+    excerpt,
+    give,
+    matching,
+    pick,
+    portions,
+    short_ones,
+    visible,
+)
 from app.core.recall.search import Corpus, Hit, entry, query_terms, rank
 from app.core.tokens.counter import TextKind
 from tests.property.builders import COUNTER, words
@@ -76,6 +90,28 @@ def test_picking_keeps_the_order_and_the_limit(seqs: list[int], shown: set[int],
     bare = [seq for seq in picked if seq not in shown]
     assert bare == [seq for seq in seqs if seq not in shown][:limit]
     assert len(picked) - len(bare) <= limit
+
+
+@given(
+    st.dictionaries(st.integers(1, 60), st.tuples(st.floats(0.01, 9), st.integers(0, 400)), min_size=1),
+    st.sets(st.integers(1, 60)),
+    st.integers(1, 10),
+    st.integers(100, 9_000),
+)
+def test_what_comes_beyond_the_limit_is_short_and_leaves_half_of_the_room(
+    found: dict[int, tuple[float, int]], shown: set[int], first: int, room: int
+) -> None:
+    ranked = sorted(found, key=lambda seq: -found[seq][0])
+    scores = {seq: score for seq, (score, _) in found.items()}
+    sizes = {seq: size for seq, (_, size) in found.items() if seq not in shown}
+    taken = pick(ranked, shown, first)
+    more = short_ones(ranked, scores, sizes, taken, room)
+    assert more == sorted(more, key=ranked.index) and not {*more} & {*taken, *shown}
+    assert len(more) <= SHORT_LIMIT - LIMIT
+    if more:
+        assert sum(sizes.get(seq, 0) for seq in (*taken, *more)) <= room // 2
+        assert max(sizes[seq] for seq in more) <= SHORT_TOKENS
+        assert min(scores[seq] for seq in more) >= SHORT_SCORE * max(scores.values())
 
 
 @given(st.data())

@@ -9,6 +9,7 @@ import pytest
 from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
 from bench.quality import baselines, tables
+from bench.quality.answers import short_answers, with_questions
 from bench.quality.kept import Kept, lost, seen, text_of, total
 from bench.quality.picture import svg
 from bench.quality.recorded import Recorded, recorded
@@ -29,6 +30,7 @@ def result(id: str, content: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": content}
 
 
+GOODBYE = [("assistant", "Pushed."), ("user", "Thanks"), ("assistant", "Anything else?"), ("user", "yes")]
 LINE: dict[str, Any] = {
     "id": "one",
     "system": SYSTEM,
@@ -204,3 +206,24 @@ def test_a_preset_is_measured_at_a_window_of_its_own() -> None:
 
 def kept(values: tuple[int, int]) -> Kept:
     return Kept(values, values, values, (0, 0), (0, 0), (0, 0))
+
+
+def test_a_short_answer_is_shown_with_its_question_or_without() -> None:
+    asks, which = "It **compiles**. Shall I push it?", "1. Keep it\n2. Write it anew\n\nWhich one is it?"
+    spoken = [("user", "Go"), ("assistant", asks), ("user", "yes"), ("assistant", which), ("user", "2"), *GOODBYE]
+    messages = [{"role": role, "content": text} for role, text in spoken]
+    line = {"id": "two", "system": None, "tools": None, "messages": messages, "meta": {"compactions": [{"at": 9}]}}
+    [moment] = recorded(line, 1).moments
+    assert [answer.words for answer in moment.answers] == ["yes", "2", "yes"]
+
+    def share(*shown: dict[str, str]) -> tuple[int, int]:
+        return with_questions(moment.answers, {"messages": list(shown)}, text_of(shown))
+
+    assert share(*messages) == (3, 3)
+    assert share(*messages[4:]) == (1, 2)
+    assert share(*messages[2:]) == (2, 3)
+    summary = '# Summary\n- yes (asked: "It compiles. Shall I push it?")\n- 2'
+    assert share({"role": "user", "content": summary}) == (0, 2)
+    assert share({"role": "user", "content": f'{summary}\n- yes (asked: "Anything else?")'}) == (2, 3)
+    assert share({"role": "assistant", "content": "yes"}, {"role": "user", "content": "oh yes"}) == (0, 0)
+    assert short_answers(()) == ()

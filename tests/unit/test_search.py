@@ -7,7 +7,19 @@ from app.core.lexicon.stems import stem
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
-from app.core.recall.search import ASKING, Corpus, Hit, endings, entry, keys, path_term, query_terms, rank, speaking
+from app.core.recall.search import (
+    ASKING,
+    NEARBY,
+    Corpus,
+    Hit,
+    endings,
+    entry,
+    keys,
+    path_term,
+    query_terms,
+    rank,
+    speaking,
+)
 
 
 def said(text: str, **fields: object) -> Event:
@@ -187,7 +199,23 @@ def test_the_answer_to_a_question_gains_more_than_what_stands_in_front_of_it() -
     assert [one.seq for one in rank([question], corpus)][:2] == [51, 50]
     before, plain = rank([Hit(50, 10, [1])], corpus), {one.seq: one.score for one in rank([question], corpus)}
     assert [one.seq for one in before][:2] == [50, 51]
-    assert plain[51] == pytest.approx(2 * {one.seq: one.score for one in before}[51])
+    [alone] = rank([Hit(50, 10, [1])], corpus, nearby=())
+    assert plain[51] - {one.seq: one.score for one in before}[51] == pytest.approx(NEARBY[0] * alone.score)
+
+
+def test_a_nearby_event_adds_more_by_a_term_that_is_lacking() -> None:
+    corpus = Corpus(entries=1_000, length=10_000, holding=[3, 3])
+    lacking = [Hit(10, 10, [1, 0]), Hit(11, 10, [0, 1])]
+    repeated = [Hit(500, 10, [1, 0]), Hit(501, 10, [1, 0])]
+    assert {one.seq for one in rank(lacking + repeated, corpus)[:2]} == {10, 11}
+
+
+def test_of_two_alike_the_one_around_which_the_query_is_found_comes_first() -> None:
+    corpus = Corpus(entries=1_000, length=10_000, holding=[1, 3])
+    ranked = rank([Hit(10, 10, [1, 1]), Hit(18, 10, [0, 1]), Hit(200, 10, [0, 1])], corpus)
+    assert [one.seq for one in ranked if one.seq in (10, 18, 200)] == [10, 18, 200]
+    ranked = rank([Hit(18, 10, [0, 1]), Hit(200, 10, [0, 1])], corpus)
+    assert [one.seq for one in ranked if one.seq in (18, 200)] == [200, 18]
 
 
 def test_of_two_that_say_the_same_the_one_by_whom_the_query_names_comes_first() -> None:

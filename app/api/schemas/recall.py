@@ -36,12 +36,14 @@ class RecallIn(Closed):
         description="Search text: words, identifiers, paths, options, numbers. Any of them may match; rare ones count "
         "most.",
     )
-    limit: int = Field(
-        recall.LIMIT,
+    limit: int | None = Field(
+        None,
         ge=1,
         le=recall.LIMIT_MAX,
         description="Maximum number of originals to return by path or query. Up to as many visible events come in "
-        "addition, without content.",
+        f"addition, without content. Default: {recall.LIMIT}, and with a query up to {recall.SHORT_LIMIT} as long as "
+        f"the further ones are short and match well: at most {recall.SHORT_TOKENS} tokens each, all within half of "
+        "`max_tokens`.",
     )
     max_tokens: int = Field(
         recall.TOKENS,

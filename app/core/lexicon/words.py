@@ -13,7 +13,7 @@ from typing import Final
 from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.pieces import pieces
 from app.core.lexicon.stems import stem
-from app.core.lexicon.stop_words import STOP_WORDS
+from app.core.lexicon.stop_words import SMALL_TALK, STOP_WORDS
 
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64
@@ -25,6 +25,7 @@ _PIECE: Final = re.compile(r"[^\W_]+")
 _CAMEL: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 _UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\u0e00-\u0e7f]+")
 """Scripts without spaces between words: each pair of adjacent characters is a term."""
+_WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
 _EDGES: Final = ".,:;!?…·&-/=\\"
 
 
@@ -46,6 +47,12 @@ def term_counts(text: str) -> Counter[str]:
         for term in _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk):
             found[term] = known(term, 0) + count
     return found
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The stems of the words that carry meaning, in lower case."""
+    found = (word.lower() for word in _WORD.findall(text))
+    return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 @lru_cache(maxsize=65_536)

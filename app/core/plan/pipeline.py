@@ -19,6 +19,7 @@ from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
 from app.core.plan.reducers.last_resort import LastResortReducer, restore_results, shorten_all
+from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
@@ -189,11 +190,13 @@ EVICTIONS: Final = (
 class Begun:
     """A plan before anything is evicted: `at.moment` says what it is made for, `base` and `cause` what changed so far.
 
-    `before` is the frontier it starts from; the other fields are those of the plan.
+    `initial` is the context before anything left it, `before` the frontier it starts from; the other fields are those
+    of the plan.
     """
 
     at: Situation
     base: Reduced
+    initial: Context
     before: Frontier
     cause: str | None
     tokens_before: int
@@ -232,7 +235,7 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
     else:
         moment = "cold" if _rewrites_all(read, cause) else "warm"
     at = replace(at, moment=moment, before=base.state)
-    return Begun(at, base, state, cause, tokens_before, notice, status)
+    return Begun(at, base, initial.context, state, cause, tokens_before, notice, status)
 
 
 def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
@@ -252,6 +255,8 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     elif pressed and base.context.tokens > budget.trigger:
         stalled = f"nothing more may go, and {budget.shown(base.context.tokens)} tokens are above the threshold"
     after, cause = _fit_target(after, base, at, state, cause)
+    if after.state.folds != state.folds and at.policy.summarize.view == "all":
+        after = keep_questions(after, begun.initial, budget)
     stalled = stalled if after.context.tokens > budget.trigger else None
     if after.state == state:
         cause = None

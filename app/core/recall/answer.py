@@ -15,6 +15,11 @@ from app.core.tokens.counter import Counter, TextKind
 
 LIMIT = 10
 LIMIT_MAX = 100
+SHORT_LIMIT = 30
+SHORT_TOKENS = 150
+SHORT_SCORE = 0.3
+"""Without a limit, a search returns LIMIT originals, and up to SHORT_LIMIT as long as further ones are short: at most
+SHORT_TOKENS, with at least this share of the best score. A question that needs several events seldom has all in ten."""
 TOKENS = 4_000
 TOKENS_MIN = 100
 TOKENS_MAX = 200_000
@@ -57,6 +62,30 @@ def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
             room[seq in shown] -= 1
             picked.append(seq)
     return sorted(picked, key=lambda seq: seq in shown)
+
+
+def short_ones(
+    ranked: Iterable[int],
+    scores: Mapping[int, float],
+    sizes: Mapping[int, int],
+    taken: Collection[int],
+    room: int,
+) -> list[int]:
+    """The seqs that are returned beyond LIMIT if no limit was given: short ones, within half of the room.
+
+    `taken` has the seqs already chosen; their sizes count if they are in `sizes`, which has those not shown.
+    """
+    floor = SHORT_SCORE * max(scores.values(), default=0.0)
+    left = room // 2 - sum(sizes.get(seq, 0) for seq in taken)
+    found: list[int] = []
+    for seq in ranked:
+        size = sizes.get(seq)
+        if len(found) == SHORT_LIMIT - LIMIT or scores[seq] < floor:
+            break
+        if size is not None and seq not in taken and size <= min(left, SHORT_TOKENS):
+            left -= size
+            found.append(seq)
+    return found
 
 
 def portions(costs: Sequence[int], room: int) -> list[int]:

@@ -7,7 +7,7 @@ session's events, and no words are stored. Everything here is a function of the 
 import hashlib
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -21,12 +21,18 @@ from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
 
 K1: Final = 1.0
-B: Final = 0.3
+B: Final = 0.15
 """BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by how much they
 repeat themselves: less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
-NEARBY: Final = (0.5, 0.3, 0.2, 0.1)
-"""The share of the scores of the events 1, 2, ... seqs away that an event gains, on the better side: an answer is found
-by its question, a result by its call."""
+NEARBY: Final = (0.5, 0.3, 0.2, 0.2, 0.1, 0.1)
+"""The shares of a term's scores in the events 1, 2, ... seqs away that an event gains, on the better side: an answer is
+found by its question, a result by its call."""
+REPEATED: Final = 0.75
+"""The factor on that gain for a term that the event itself holds: nearby events add above all what it lacks."""
+AROUND: Final = 0.5
+FADING: Final = 0.95
+"""The share of the best score around an event that it gains, times FADING for each seq between them: more of the answer
+is likely where the talk was about it."""
 ANSWERS: Final = 2.0
 """The factor on that gain from a question right before the event, which is probably the answer."""
 ASKS: Final = 0.8
@@ -192,34 +198,59 @@ def rank(
     """Rank the hits and the seqs near them, the best first; of equals the newer first.
 
     Hits in `question`, the seqs of what the query was made from, come last, and nothing gains by being near them. The
-    caller must leave out near seqs that are not indexed or do not exist.
+    caller must leave out near seqs that are not indexed or do not exist. With an empty `nearby` each hit counts alone.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(1.0, corpus.length / max(1, corpus.entries))
-    base = {hit.seq: _score(hit, weights, mean) for hit in hits}
-    own = {seq: base.pop(seq, 0.0) for seq in question}
-    near = {seq + step * side for seq in base for step in range(1, len(nearby) + 1) for side in (-1, 1)}
+    base = {hit.seq: _scores(hit, weights, mean) for hit in hits}
+    own = {seq: math.fsum(base.pop(seq, ())) for seq in question}
     asking = frozenset(hit.seq for hit in hits if hit.asks)
     factors = {hit.seq: (ASKS if hit.asks else 1.0) * (SPEAKS if hit.speaks else 1.0) for hit in hits}
-    seqs = [seq for seq in near.union(base, own) if seq > 0]
-    scores = {seq: _spread(seq, base, nearby, asking) * factors.get(seq, 1.0) + own.get(seq, 0.0) for seq in seqs}
+    scores = dict.fromkeys(own, 0.0)
+    for term in zip(*base.values(), strict=True):
+        holding = {seq: score for seq, score in zip(base, term, strict=True) if score}
+        for seq, score in _spread(holding, nearby, asking):
+            scores[seq] = scores.get(seq, 0.0) + score
+    around = _around({seq: math.fsum(terms) for seq, terms in base.items()}, scores) if nearby else {}
+    scores = {
+        seq: (score + AROUND * around.get(seq, 0.0)) * factors.get(seq, 1.0) + own.get(seq, 0.0)
+        for seq, score in scores.items()
+        if score or seq in own
+    }
     ordered = sorted(scores.items(), key=lambda pair: (pair[0] in own, -pair[1], -pair[0]))
     return [Ranked(seq, score) for seq, score in ordered if score > 0]
 
 
-def _score(hit: Hit, weights: Sequence[float], mean: float) -> float:
+def _scores(hit: Hit, weights: Sequence[float], mean: float) -> list[float]:
+    """The score of each term in an event."""
     damping = K1 * (1 - B + B * hit.length / mean)
     pairs = zip(weights, hit.counts, strict=True)
-    return math.fsum(weight * count * (K1 + 1) / (count + damping) for weight, count in pairs if count)
+    return [weight * count * (K1 + 1) / (count + damping) for weight, count in pairs]
 
 
-def _spread(seq: int, own: Mapping[int, float], nearby: Sequence[float], asking: Set[int]) -> float:
-    near = (
-        share
-        * max(
-            own.get(seq - step, 0.0) * (ANSWERS if step == 1 and seq - step in asking else 1.0),
-            own.get(seq + step, 0.0),
-        )
-        for step, share in enumerate(nearby, start=1)
-    )
-    return own.get(seq, 0.0) + math.fsum(near)
+def _spread(held: Mapping[int, float], nearby: Sequence[float], asking: Set[int]) -> Iterator[tuple[int, float]]:
+    """One term's score for each event that holds it or is near one, by its score in the events that hold it."""
+    get = held.get
+    steps = range(1, len(nearby) + 1)
+    for seq in {seq + step * side for seq in held for step in steps for side in (-1, 1)}.union(held):
+        if seq > 0:
+            gain = 0.0
+            for step, share in enumerate(nearby, start=1):
+                before, after = get(seq - step, 0.0), get(seq + step, 0.0)
+                if before and step == 1 and seq - 1 in asking:
+                    before *= ANSWERS
+                gain += share * (before if before > after else after)
+            score = get(seq)
+            yield seq, gain if score is None else score + REPEATED * gain
+
+
+def _around(scores: Mapping[int, float], seqs: Iterable[int]) -> dict[int, float]:
+    """The best faded score around each seq."""
+    best: dict[int, float] = {}
+    ordered = sorted({*scores, *seqs})
+    for direction in (ordered, ordered[::-1]):
+        carried, at = 0.0, 0
+        for seq in direction:
+            carried = max(scores.get(seq, 0.0), carried * FADING ** abs(seq - at))
+            best[seq], at = max(carried, best.get(seq, 0.0)), seq
+    return best

@@ -6,7 +6,7 @@ from typing import Final
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions
-from app.core.recall.answer import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX
+from app.core.recall.answer import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX, SHORT_LIMIT
 from app.core.recall.search import OWN_TOOL, is_own
 from app.core.render.formats.tools import NativeFormat, tool_names, write_tools
 
@@ -15,7 +15,10 @@ DESCRIPTION: Final = (
     " out, shortened or summarized to save room. Nothing is ever lost: use this before asking the user again, before"
     " guessing a value, and instead of repeating a tool call whose result you have had before. Where the conversation"
     ' says "Recall it with seq N", pass N in seqs. Otherwise search with query, in the words or names that the'
-    " original would contain. What you can still see is reported as visible and not repeated."
+    " original would contain. A search finds what shares words with the query: where an answer lies in several places"
+    " (a list, a count, a comparison, a change over time), search once for each part, then again with the names, dates"
+    " and words that the results bring up, before concluding that there is no more. What you can still see is reported"
+    " as visible and not repeated."
 )
 PARAMETERS: Final[Mapping[str, Json]] = {
     "type": "object",
@@ -42,7 +45,8 @@ PARAMETERS: Final[Mapping[str, Json]] = {
             "type": "integer",
             "minimum": 1,
             "maximum": LIMIT_MAX,
-            "description": f"The most originals that a search gives back ({LIMIT} unless said otherwise).",
+            "description": f"The most originals that a search gives back ({LIMIT} unless said otherwise, up to"
+            f" {SHORT_LIMIT} if they are short). Pass more where a list must be complete.",
         },
         "offset": {
             "type": "integer",

@@ -10,8 +10,10 @@ RECALL_DESCRIPTION = (
     "left out, shortened or summarized to save room. Nothing is ever lost: use this before asking the user "
     "again, before guessing a value, and instead of repeating a tool call whose result you have had before. "
     'Where the conversation says "Recall it with seq N", pass N in seqs. Otherwise search with query, in the '
-    "words or names that the original would contain. What you can still see is reported as visible and not "
-    "repeated."
+    "words or names that the original would contain. A search finds what shares words with the query: where an "
+    "answer lies in several places (a list, a count, a comparison, a change over time), search once for each "
+    "part, then again with the names, dates and words that the results bring up, before concluding that there is "
+    "no more. What you can still see is reported as visible and not repeated."
 )
 RECALL_PROPERTIES: dict[str, dict[str, Any]] = {
     "query": {
@@ -36,7 +38,8 @@ RECALL_PROPERTIES: dict[str, dict[str, Any]] = {
         "type": "integer",
         "minimum": 1,
         "maximum": 100,
-        "description": "The most originals that a search gives back (10 unless said otherwise).",
+        "description": "The most originals that a search gives back (10 unless said otherwise, up to 30 if they are "
+        "short). Pass more where a list must be complete.",
     },
     "offset": {
         "type": "integer",

@@ -1,22 +1,18 @@
 """The choice of the most central sentences of a text, by the words that they share with the others."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
-from app.core.lexicon.stems import stem
-from app.core.lexicon.stop_words import SMALL_TALK
+from app.core.lexicon.words import content_words as content_words
 
 CANDIDATES_MAX: Final = 600
 """How many of the newest sentences are weighed at all."""
 PER_TEXT_MAX: Final = 40
 ALIKE: Final = 0.7
 """The share of words in common with one better sentence from which a sentence counts as a repeat."""
-
-_WORD: Final = re.compile(r"[^\W_][\w'./-]*[^\W_]|[^\W_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +22,6 @@ class Sentence:
     text: str
     seq: int
     words: frozenset[str]
-
-
-def content_words(text: str) -> frozenset[str]:
-    """The stems of the words that carry meaning, in lower case."""
-    found = (word.lower() for word in _WORD.findall(text))
-    return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:

@@ -1,0 +1,75 @@
+"""Short answers of users in a context: how many stand with the questions that they answer."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.core.digest.answers import user_lines
+from app.core.digest.sentences import own_words
+from app.core.log.event import Event
+
+PART_CHARS: Final = 60
+"""A question may be shown shortened: so many of its first letters and digits tell that it is there."""
+_PARTS: Final = re.compile(r"(?<=[.?!…:]) |; ")
+_WITH_QUESTION: Final = re.compile(r' \(asked: ".*$')
+_NOT_READ: Final = re.compile(r"[\W_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortAnswer:
+    """A user's message on one line, and the sentences and options that it answers."""
+
+    words: str
+    question: tuple[str, ...]
+
+
+def short_answers(events: Sequence[Event]) -> tuple[ShortAnswer, ...]:
+    """All short answers, oldest first."""
+    return tuple(ShortAnswer(words, tuple(_parts(question))) for _, words, question in user_lines(events) if question)
+
+
+def with_questions(answers: Sequence[ShortAnswer], request: Any, text: str) -> tuple[int, int]:
+    """How many of the answers shown in a request stand with their question, given also all its text.
+
+    Of equal answers the newest are taken to be shown.
+    """
+    lines = Counter(line for said in _said(request) for line in _lines(said))
+    read = _letters(text)
+    shown = found = 0
+    for answer in reversed(answers):
+        if lines[answer.words]:
+            lines[answer.words] -= 1
+            shown += 1
+            found += all(part in read for part in answer.question)
+    return found, shown
+
+
+def _parts(question: str) -> Iterator[str]:
+    for part in _PARTS.split(question):
+        letters = _letters(part)[:PART_CHARS]
+        if letters:
+            yield letters
+
+
+def _letters(text: str) -> str:
+    return _NOT_READ.sub("", text).lower()
+
+
+def _said(request: Any) -> Iterator[str]:
+    """The texts of a request in the role of the user, summaries included."""
+    messages = request["messages"] if isinstance(request, Mapping) else request
+    for message in messages:
+        if isinstance(message, str):
+            yield message
+        elif message["role"] == "user":
+            content = message["content"]
+            yield from [content] if isinstance(content, str) else (part.get("text", "") for part in content)
+
+
+def _lines(text: str) -> Sequence[str]:
+    """The lines of a text without marks and questions, and its own words on one line if that is none of them."""
+    lines = [_WITH_QUESTION.sub("", " ".join(line.split()).removeprefix("- ")) for line in text.split("\n")]
+    whole = " ".join(own_words(text).split())
+    return lines if whole in lines else [*lines, whole]

@@ -1,0 +1,129 @@
+"""Short answers keep their questions: what a text asks, and what stays of it beside a fold."""
+
+import pytest
+
+from app.core.audit.evictions import dispositions, evictions
+from app.core.cover.summaries import Summary
+from app.core.digest.answers import asked, asking_part
+from app.core.log.event import content_text
+from app.core.plan.context.frontier import START
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.reducers.questions import BEGINNING
+from app.core.plan.update import PlanInputs
+from app.core.policy.policy import Policy
+from app.core.policy.presets import PRESETS
+from app.core.tokens.budget import Budget
+from tests.unit.builders import COUNTER, Log
+
+OPTIONS = "I see these ways:\n\n1. Keep the old parser\n2. Write a new lexer\n\n"
+ASKS = "The tests pass now. Shall I push the branch?"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "question"),
+    [
+        ("yes", ASKS, "The tests pass now. Shall I push the branch?"),
+        ("let's try 2", OPTIONS, "2: Write a new lexer."),
+        (
+            "2",
+            f"{OPTIONS}Which one do you prefer for the new grammar?",
+            "2: Write a new lexer. ",
+        ),
+        ("yes", "The tests pass now.", ""),
+        ("why?", "Done.", ""),
+        ("No: " + "explain it all to me again " * 4, ASKS, ""),
+        ("Does the lexer handle all of the tabs?", ASKS, ""),
+    ],
+)
+def test_a_short_answer_is_told_with_its_question(answer: str, text: str, question: str) -> None:
+    found = asked(answer, text)
+    assert found.startswith(question) and bool(found) == bool(question)
+
+
+def test_the_part_that_asks_is_verbatim_and_has_the_options_that_are_named() -> None:
+    assert asking_part("yes", ASKS) == ASKS
+    assert asking_part("yes", "Done.") == ""
+    long = f"{OPTIONS}{'They differ in many ways. ' * 60}\n\nWhich one do you prefer for the new grammar?"
+    assert asking_part("2", long) == "2. Write a new lexer\nWhich one do you prefer for the new grammar?"
+    assert asking_part("yes", "word " * 300 + "- is that what you want?").endswith("word - is that what you want?")
+
+
+def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[Log, int, int]:
+    """A log with a question and its answer, and their seqs; nothing else in it asks."""
+    log = Log()
+    log.user()
+    log.says(tokens=500)
+    asking = log.says(tokens=tokens, body={"content": question})
+    answering = log.user(body={"content": answer})
+    log.says(tokens=300)
+    log.user()
+    return log, asking, answering
+
+
+def folded(
+    log: Log, to_seq: int, target: int = 700, policy: Policy = PRESETS["default"], begun: Plan | None = None
+) -> Plan:
+    """The plan with a summary of all up to a seq."""
+    state = START if begun is None else begun.state
+    ends = {to_seq} if begun is None else {to_seq, begun.state.folded_to}
+    tree = [Summary(f"s{n}", 1, n, 0, 20, "what was said", sum(e.tokens for e in log.events[:n]), n) for n in ends]
+    read = PlanInputs(log.events, log.turn, COUNTER, tree=(tree[-1],), folded=tuple(tree))
+    return plan(read, Budget(target, 0, 0, target, int(target * 0.5), low_water=0.5), policy, state)
+
+
+def shown(result: Plan) -> list[int]:
+    return [item.event.seq for item in result.context.items]
+
+
+def test_the_question_of_an_answer_that_is_shown_stays_beside_the_fold() -> None:
+    log, asking, answering = conversation(ASKS)
+    result = folded(log, asking)
+    assert shown(result) == [asking, answering, answering + 1, answering + 2]
+    assert dispositions(log.events, result.context, result.state) == {
+        1: "summarized",
+        2: "summarized",
+        **dict.fromkeys(range(asking, len(log.events) + 1), "verbatim"),
+    }
+    assert [(row.from_seq, row.to_seq) for row in evictions(result.state, result.context)] == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "target", "preset"),
+    [
+        ("The tests pass now.", "yes", 700, "default"),
+        (ASKS, "Forget that, and look at the lexer's tests instead. " * 3, 700, "default"),
+        (ASKS, "yes", 700, "threshold"),
+        (ASKS, "yes", 430, "default"),
+    ],
+    ids=["asks nothing", "no short answer", "another preset", "no room"],
+)
+def test_else_it_is_summarized_like_the_rest(question: str, answer: str, target: int, preset: str) -> None:
+    log, asking, answering = conversation(question, answer)
+    result = folded(log, asking, target, PRESETS[preset])
+    assert asking not in shown(result) and answering in shown(result)
+    assert dispositions(log.events, result.context, result.state)[asking] == "summarized"
+
+
+def test_of_a_long_message_the_part_stays_that_asks() -> None:
+    text = f"{'They differ in many ways. ' * 90}\n\n{ASKS}"
+    log, asking, _ = conversation(text, tokens=500)
+    result = folded(log, asking)
+    item = result.context.item(asking)
+    assert item is not None
+    words = f"{BEGINNING}\n{ASKS}"
+    assert content_text(item.block().content) == words and item.tokens == COUNTER.message(words)
+    rows = [(row.from_seq, row.to_seq, row.disposition, row.reducer) for row in evictions(result.state, result.context)]
+    assert rows == [(1, 2, "summarized", "fold"), (asking, asking, "replaced", "questions")]
+    again = folded(log, asking, begun=result)
+    assert again.state == result.state and again.cause is None
+
+
+def test_the_question_goes_with_its_answer() -> None:
+    log, asking, answering = conversation(ASKS)
+    first = folded(log, asking)
+    log.says(tokens=500)
+    log.user()
+    later = folded(log, answering + 1, begun=first)
+    assert not {asking, answering} & {*shown(later)}
+    words = dispositions(log.events, later.context, later.state)
+    assert words[asking] == words[answering] == "summarized"
