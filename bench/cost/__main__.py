@@ -4,7 +4,8 @@ Context sizes are our estimates for a Claude model; append-only is billed as if 
 share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them;
 a miss may cost a re-fetch, and "a miss may cost" is what it may cost in input tokens before the saving is gone.
 Edits: of the texts that edits quote to replace them, and that had been seen, the share visible word for word; "with
-re-reads" bills one more call and its result for those that were not.
+re-reads" bills one more call and its result for those that were not, "with recalls" also one for each value of results
+that a call used and did not see.
 """
 
 import argparse
@@ -66,9 +67,9 @@ def table(found: Mapping[str, list[Tally]]) -> str:
     base = sum(tally.bill.billed for tally in found["append-only"])
     least = sum(tally.bill.billed for tally in found["offline optimum"])
     lines = [
-        "| policy | billed | worst session | with re-reads | worst session | edits | against the optimum | from cache"
-        " | peak | grounding | of all | epochs | a miss may cost |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| policy | billed | worst session | with re-reads | with recalls | worst session | edits | against the optimum"
+        " | from cache | peak | grounding | of all | epochs | a miss may cost |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, tallies in found.items():
         billed = sum(t.bill.billed for t in tallies)
@@ -78,12 +79,13 @@ def table(found: Mapping[str, list[Tally]]) -> str:
         pairs = list(zip(tallies, found["append-only"], strict=True))
         worst = max(t.bill.billed / b.bill.billed - 1 for t, b in pairs)
         reread = billed + sum(t.rereads for t in tallies)
-        worst_reread = max((t.bill.billed + t.rereads) / b.bill.billed - 1 for t, b in pairs)
+        total = sum(t.total for t in tallies)
+        worst_total = max(t.total / b.bill.billed - 1 for t, b in pairs)
         edits, edits_seen = sum(t.edits for t in tallies), sum(t.edits_seen for t in tallies)
         misses = used - seen
         lines.append(
-            f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {reread / base - 1:+.1%} | {worst_reread:+.1%}"
-            f" | {f'{edits_seen / edits:.1%}' if edits else ''} | {billed / least:.2f}"
+            f"| {name} | {billed / base - 1:+.1%} | {worst:+.1%} | {reread / base - 1:+.1%} | {total / base - 1:+.1%}"
+            f" | {worst_total:+.1%} | {f'{edits_seen / edits:.1%}' if edits else ''} | {billed / least:.2f}"
             f" | {sum(t.bill.read for t in tallies) / tokens:.1%} | {max(t.peak for t in tallies) / 1000:.0f}K"
             f" | {seen / used if used else 1:.1%} | {seen_of_all / every if every else 1:.1%}"
             f" | {sum(t.epochs for t in tallies)} | {f'{(base - billed) / misses:,.0f}' if misses else ''} |"

@@ -1,6 +1,6 @@
 """Requests as the provider's cache sees them, and what they are billed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,8 @@ class Tally:
     edits_seen: int = 0
     rereads: float = 0.0
     """Cost of reading again what edits quote and no context showed, in input tokens at full price."""
+    recalls: float = 0.0
+    """Cost of getting back results for the values of them that calls used and no context showed, without `rereads`."""
     sizes: tuple[tuple[int, bool], ...] = ()
     """Of the last session: tokens of each call, and whether it opened an epoch."""
 
@@ -51,6 +53,11 @@ class Tally:
     def sight(self) -> float:
         """Of the texts that edits quoted and that had been seen before, the share still visible word for word."""
         return self.edits_seen / self.edits if self.edits else 1.0
+
+    @property
+    def total(self) -> float:
+        """The bill with what was read again or recalled."""
+        return self.bill.billed + self.rereads + self.recalls
 
     @property
     def grounding_of_all(self) -> float:
@@ -80,6 +87,7 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
         sizes.append((size, request.cause is not None))
         visible = {one.seq: one.text for one in request.shown}
         fixed = {e.seq for e in session.events[: call.events] if not e.rendered}
+        unseen: set[int] = set()
         for value in call.values:
             seen = any(
                 seq in fixed or (seq in visible and (visible[seq] is None or value.text in (visible[seq] or "")))
@@ -89,25 +97,19 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
             tally.seen += seen
             tally.used_in_results += value.only_results
             tally.seen_in_results += seen and value.only_results
-        _look_for_edits(tally, session, call.edits, visible, texts, rules, size)
+            if value.only_results and not seen:
+                unseen.add(value.holders[-1])
+        missing = _unseen_edits(tally, call.edits, visible, texts)
+        reread = _again(session, missing, rules, size)
+        tally.rereads += reread
+        tally.recalls += _again(session, missing | unseen, rules, size) - reread
     tally.sizes = tuple(sizes)
 
 
-def _look_for_edits(
-    tally: Tally,
-    session: Session,
-    edits: Iterable[Edit],
-    visible: Mapping[int, str | None],
-    texts: Mapping[int, str],
-    rules: CacheProfile,
-    size: int,
-) -> None:
-    """Count the edits whose text is visible, and what reading the others again takes.
-
-    That is one more call: it reads the context of `size` tokens from the cache, and writes the call and the newest
-    result that holds the text, of which at most REREAD_TOKENS_MAX are read again. Missing texts of one call that the
-    same result holds are read again together.
-    """
+def _unseen_edits(
+    tally: Tally, edits: Iterable[Edit], visible: Mapping[int, str | None], texts: Mapping[int, str]
+) -> set[int]:
+    """Count the edits whose text is visible; return the newest holders of the others' texts."""
     missing: set[int] = set()
     for edit in edits:
         shown = (seq for seq in edit.holders if seq in visible)
@@ -118,9 +120,19 @@ def _look_for_edits(
         tally.edits_seen += seen
         if not seen:
             missing.add(edit.holders[-1])
-    if missing:
-        anew = sum(min(session.events[seq - 1].tokens, REREAD_TOKENS_MAX) for seq in missing)
-        tally.rereads += rules.read_price * size + rules.write_price * (anew + CALL_TOKENS) + OUTPUT_PRICE * CALL_TOKENS
+    return missing
+
+
+def _again(session: Session, seqs: Collection[int], rules: CacheProfile, size: int) -> float:
+    """What it costs to read or recall these events at once.
+
+    That is one more call: it reads the context of `size` tokens from the cache, and writes the call and the events, of
+    each at most REREAD_TOKENS_MAX.
+    """
+    if not seqs:
+        return 0.0
+    anew = sum(min(session.events[seq - 1].tokens, REREAD_TOKENS_MAX) for seq in seqs)
+    return rules.read_price * size + rules.write_price * (anew + CALL_TOKENS) + OUTPUT_PRICE * CALL_TOKENS
 
 
 def _words(shown: str | None) -> str:

@@ -23,7 +23,7 @@ def _starts(messages: list[Value], tool_calls: int) -> Iterator[int]:
     made = 0
     for index, message in enumerate(messages):
         more = len(message.get("tool_calls") or ())
-        if made and made + more > tool_calls:
+        if made and more and made + more > tool_calls:
             yield index
             made = 0
         made += more

@@ -1,4 +1,6 @@
-"""No run under `default` is billed more than one to which everything is sent, whenever it ends."""
+"""No run under `default` is billed more than `at_risk` above one to which everything is sent, whenever it ends."""
+
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from app.core.log.events import EventType
 from app.core.policy.presets import PRESETS
 from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
+from bench.cost.outside import keeping_outside
 from bench.cost.rivals import Player
 from bench.cost.sessions import Call, Session
 from tests.support.examples import examples
@@ -18,10 +21,14 @@ ENDLESS = 100_000_000
 sizes = st.one_of(st.integers(1, 400), st.integers(400, 4_000), st.integers(4_000, 40_000))
 gaps = st.one_of(st.integers(1, 60), st.integers(1, 60), st.integers(200, 5_000))
 steps = st.tuples(gaps, st.booleans(), sizes, st.lists(sizes, min_size=0, max_size=24))
+small_steps = st.tuples(gaps, st.booleans(), st.integers(1, 50), st.lists(st.integers(1, 1_200), max_size=1))
 
 
 def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Session:
-    """A call for each step, answered by words and calls whose results then arrive, and at times by a user."""
+    """A call for each step, answered by words and calls whose results then arrive, and at times by a user.
+
+    Every third answer says two things.
+    """
     events: list[Event] = []
     calls: list[Call] = []
     turn, clock = 0, 0.0
@@ -40,6 +47,8 @@ def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Ses
         clock += gap
         calls.append(Call(len(events), clock, ()))
         add(EventType.ASSISTANT_MESSAGE, min(said, 1_000))
+        if len(calls) % 3 == 0:
+            add(EventType.ASSISTANT_MESSAGE, 10)
         opened = [
             add(
                 EventType.TOOL_CALL,
@@ -57,13 +66,32 @@ def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Ses
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(st.integers(0, 20_000), st.lists(steps, min_size=8, max_size=40), st.sampled_from(sorted(PROFILES)))
-def test_never_above_append_only(prefix: int, made: list[tuple[int, bool, int, list[int]]], name: str) -> None:
+@given(
+    st.one_of(st.just(0), st.integers(0, 20_000)),
+    st.one_of(st.lists(steps, min_size=8, max_size=40), st.lists(small_steps, min_size=8, max_size=40)),
+    st.sampled_from(sorted(PROFILES)),
+    st.sampled_from([None, 4_096]),
+    st.sampled_from([0.0, PRESETS["default"].economics.at_risk]),
+    st.booleans(),
+)
+def test_never_above_append_only_by_more_than_is_at_risk(
+    prefix: int,
+    made: list[tuple[int, bool, int, list[int]]],
+    name: str,
+    minimum: int | None,
+    at_risk: float,
+    outside: bool,
+) -> None:
     session, rules = session_of(prefix, made), PROFILES[name]
+    rules = replace(rules, minimum_tokens=minimum or rules.minimum_tokens)
+    policy = PRESETS["default"]
+    policy = replace(policy, economics=replace(policy.economics, at_risk=at_risk))
 
     def billed(play: Player) -> float:
         tally = Tally()
         account(tally, session, play(session, rules), rules)
         return tally.bill.billed
 
-    assert billed(rivals.ours(PRESETS["default"], ENDLESS)) <= billed(rivals.append_only) + len(session.calls)
+    ours = keeping_outside(policy, ENDLESS, told=True) if outside else rivals.ours(policy, ENDLESS)
+    most = (1 + at_risk) * billed(rivals.append_only)
+    assert billed(ours) <= most + 1

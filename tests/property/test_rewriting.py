@@ -5,8 +5,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.log.event import Event
 from app.core.log.events import ASSISTANT_SIDE, EventType
-from app.core.plan.context.context import Context
+from app.core.plan.context.context import Context, Unit
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.grow import grow
 from app.core.plan.context.item import Item
@@ -79,8 +80,8 @@ def written(steps: list[tuple[str, int]]) -> Log:
 
 
 def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> None:
-    answers = [unit.items[0].event for unit in context.units if unit.items[0].event.type in ASSISTANT_SIDE]
-    assert sent_to(context) == max((event.seq for event in answers), default=0)
+    answers = answers_of(context)
+    assert sent_to(context) == last_said(context)
     costs = rewriting(context, state, cache, outside)
     expected = rewritten(context, state, cache, outside)
     assert {seq: costs(item) for seq, (item, _) in expected.items()} == {s: cost for s, (_, cost) in expected.items()}
@@ -100,14 +101,33 @@ def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, ou
     assert spent(context, state, cache, outside) == price
 
 
+def answers_of(context: Context) -> list[Event]:
+    """The first events of the model's answers; its messages with nothing between them are one."""
+    before = [None, *context.units]
+    return [
+        unit.items[0].event
+        for last, unit in zip(before, context.units, strict=False)
+        if of_model(unit) and not (last and of_model(last) and not last.results)
+    ]
+
+
+def last_said(context: Context) -> int:
+    return max((unit.items[0].event.seq for unit in context.units if of_model(unit)), default=0)
+
+
+def of_model(unit: Unit) -> bool:
+    return unit.items[0].event.type in ASSISTANT_SIDE
+
+
 def rewritten(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> dict[int, tuple[Item, int]]:
     """Each item of a unit that was sent, by seq, with what must be rewritten if it changes."""
-    answers = [unit.items[0].event for unit in context.units if unit.items[0].event.type in ASSISTANT_SIDE]
-    end = answers[-1].seq if answers else 0
+    answers, end = answers_of(context), last_said(context)
     cold = [new.seq - 1 for old, new in pairwise(answers) if new.at - old.at >= cache.ttl_seconds]
     whole_to = max([state.began, state.earned_to, 0, *cold])
     sent = [[item for item in unit.all_items if item.event.seq < end] for unit in context.units]
     everything = sum(item.tokens for item in context.items if item.event.seq < end)
+    if outside and not context.prefix:
+        everything = outside + context.tokens
     found = {}
     for index, (unit, members) in enumerate(zip(context.units, sent, strict=True)):
         blocks = sum(item.event.type is not EventType.TOOL_CALL for item in unit.all_items)

@@ -195,6 +195,22 @@ def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
     assert masked.rereads == pytest.approx(0.1 * size + 1.25 * (read.tokens + call) + 5 * call)
 
 
+def test_a_value_of_a_result_that_is_not_seen_is_billed_a_recall() -> None:
+    given = long_session(12, 2_000, 10.0, needed=11)
+    whole, masked = billed(given, rivals.append_only), billed(given, rivals.mask_every_turn(1))
+    assert (whole.recalls, whole.total) == (0, whole.bill.billed)
+    call, size = 100, masked.sizes[-1][0]
+    assert masked.recalls == pytest.approx(0.1 * size + 1.25 * (2_000 + call) + 5 * call)
+    assert masked.total == masked.bill.billed + masked.recalls
+
+
+def test_what_an_edit_and_a_value_lack_of_one_result_is_got_back_once() -> None:
+    used = [{"i": 3, "v": "def first():", "kind": "tool"}]
+    given = session({**EDITING, "meta": {"prefix_tokens_est": 0, "grounding": used}}, 1)
+    masked = billed(given, rivals.evicting(lambda _: {4}))
+    assert (masked.used - masked.seen, masked.edits - masked.edits_seen, masked.recalls) == (1, 1, 0)
+
+
 def test_the_newest_that_fit_begin_with_a_whole_round() -> None:
     given = long_session(8, 1_000, 10.0)
     *_, last = rivals.newest(8_000)(given, ANTHROPIC)
@@ -273,5 +289,10 @@ def test_a_recording_is_cut_into_runs_that_begin_with_what_they_work_on() -> Non
     found = session(second, 1)
     assert found.prefix_tokens == 7
     assert [(v.text, v.only_results) for v in found.calls[-1].values] == [("app/new.py", True)]
+    assert [one["messages"][-1] for one in runs(value, 1)] == [
+        messages[3],
+        messages[5],
+        messages[-1],
+    ]  # rounds stay whole
     whole = list(runs(value, 100))
     assert [one["messages"] for one in whole] == [messages]

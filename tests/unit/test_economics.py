@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.reducers.earnings import earned
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
@@ -28,9 +29,8 @@ def economic(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **mo
     )
 
 
-def careful() -> Policy:
-    """As it is by default: nothing at risk."""
-    return Policy(evict="economic", retention=RULES, economics=Economics(factor=1.0, least_tokens=0))
+def careful(at_risk: float = 0.0) -> Policy:
+    return Policy(evict="economic", retention=RULES, economics=Economics(least_tokens=0, at_risk=at_risk))
 
 
 def planned(
@@ -42,10 +42,12 @@ def planned(
     used_at: float | None = 0.0,
     target: int = ROOM,
     threshold: int = 0,
+    cache: CacheProfile = FIVE_MINUTES,
+    outside: int = 0,
 ) -> Plan:
     goal = int((threshold or target) * policy.low_water)
     budget = Budget(target, 0, 0, target, goal, threshold or target, policy.low_water)
-    read = PlanInputs(log.events, log.turn, COUNTER, now=now, used_at=used_at, cache=FIVE_MINUTES)
+    read = PlanInputs(log.events, log.turn, COUNTER, now=now, used_at=used_at, cache=cache, outside_tokens=outside)
     return plan(read, budget, policy, state)
 
 
@@ -134,6 +136,52 @@ def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
     assert paid.state.earned >= 0
     assert paid.state.earned_to == len(log.events)
     assert from_json(to_json(paid.state)) == paid.state
+
+
+def test_a_share_of_the_bill_may_be_risked_before_anything_is_earned() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=20_000)
+    log.round(tokens=2_000)
+    for _ in range(8):
+        log.says(tokens=100)
+        log.user(tokens=10)
+    assert planned(log, careful()).cause is None
+    found = planned(log, careful(at_risk=0.03))
+    assert (found.cause, stubbed(found)) == ("break_even", [first])
+    assert -0.03 * 1.25 * 25_000 - 0.03 * 0.1 * 25_000 * 10 < found.state.earned < 0
+
+
+def test_nothing_goes_that_would_leave_too_little_to_be_cached() -> None:
+    log = Log()
+    log.user()
+    first = log.round(tokens=3_000)
+    log.round(tokens=1_000)
+    log.says(tokens=10)
+    log.user()
+    small = replace(FIVE_MINUTES, minimum_tokens=2_000)
+    assert planned(log, careful(), now=300.0, cache=small).cause is None
+    assert stubbed(planned(log, careful(), now=300.0, cache=small, outside=1_500)) == [first]
+    assert stubbed(planned(log, careful(), now=300.0, target=2_500, cache=small)) == [first]
+
+
+def test_an_answer_of_several_messages_is_one_call() -> None:
+    accounts = []
+    for texts in (1, 3):
+        log = Log()
+        log.user()
+        log.round(tokens=20_000)
+        log.round(tokens=400)
+        log.says()
+        log.user()
+        cold = planned(log, careful(), now=300.0)
+        for _ in range(5):
+            for _ in range(texts):
+                log.says(tokens=30 // texts)
+            log.user(tokens=10)
+        later = planned(log, careful(), cold.state).context
+        accounts.append((earned(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
+    assert accounts[0] == accounts[1]
 
 
 def test_what_the_model_has_not_seen_once_stays() -> None:

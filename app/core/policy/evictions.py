@@ -216,7 +216,7 @@ class Economics:
     on_cold: bool = _knob("flag", True, "Whether evictions are applied when the cache is cold anyway.")
     at_risk: float = _knob(
         "share",
-        0.0,
+        0.03,
         "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
         zero=True,
     )

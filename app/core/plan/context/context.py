@@ -268,7 +268,7 @@ class Unit:
     def weighed(self) -> Weighed:
         """Where it begins, and what it takes."""
         tokens = sum([item.tokens for item in self.all_items])
-        return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0)
+        return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0, bool(self.results))
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
         """The unit with these items in place of those of the same events; the same object if it has none of them."""

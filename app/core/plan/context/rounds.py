@@ -9,19 +9,23 @@ from app.core.log.events import ASSISTANT_SIDE
 
 
 class Weighed(NamedTuple):
-    """A unit's first event, the tokens of all its items, and the seq of its last late result (0 without one)."""
+    """A unit's first event, the tokens of all its items, the seq of its last late result (0 without one), and whether
+    it has results."""
 
     first: Event
     tokens: int
     late: int
+    results: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """The units of a context in order: `firsts` are their first seqs, `in_front` the tokens of those in front of each.
 
-    `seqs` and `times` say where and when each of the model's answers begins. `shown` are the tokens of all units,
-    `read` those in front of each answer, added up over the answers. `late` is the seq of the last late result.
+    `seqs` and `times` say where and when each of the model's answers begins; units of the model's with nothing between
+    them are one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no
+    results. `shown` are the tokens of all units, `read` those in front of each answer, added up over the answers.
+    `late` is the seq of the last late result.
     """
 
     firsts: tuple[int, ...] = ()
@@ -31,18 +35,24 @@ class Rounds:
     shown: int = 0
     read: int = 0
     late: int = 0
+    last: int = 0
+    ends: bool = False
 
     def then(self, units: Iterable[Weighed]) -> "Rounds":
         """With these units behind."""
         added = list(units)
         in_front: list[int] = []
-        shown, read = self.shown, self.read
+        answers: list[Event] = []
+        shown, read, last, ends = self.shown, self.read, self.last, self.ends
         for unit in added:
             in_front.append(shown)
-            if unit.first.type in ASSISTANT_SIDE:
+            models = unit.first.type in ASSISTANT_SIDE
+            if models and not ends:
                 read += shown
+                answers.append(unit.first)
+            last = unit.first.seq if models else last
+            ends = models and not unit.results
             shown += unit.tokens
-        answers = [unit.first for unit in added if unit.first.type in ASSISTANT_SIDE]
         return Rounds(
             firsts=self.firsts + tuple([unit.first.seq for unit in added]),
             in_front=self.in_front + tuple(in_front),
@@ -51,4 +61,6 @@ class Rounds:
             shown=shown,
             read=read,
             late=max([self.late, *[unit.late for unit in added]]),
+            last=last,
+            ends=ends,
         )

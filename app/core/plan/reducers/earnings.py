@@ -18,23 +18,23 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 
 def sent_to(context: Context) -> int:
-    """The first seq of the model's last answer, 0 without one; all events in front of it were sent."""
-    answers = context.rounds.seqs
-    return answers[-1] if answers else 0
+    """The first seq of the model's last unit, 0 without one; all events in front of it were sent."""
+    return context.rounds.last
 
 
 def rewriting(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> Callable[[Item], int]:
     """The tokens that the cache must rewrite if an item changes, for items of units that were sent.
 
     Automatic caches still hold everything in front of the item. Caches with markers hold an entry at the end of each
-    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist.
+    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. Of a
+    prefix outside of the context not even that is known: the client may not have marked it.
     """
     rounds, end, total = context.rounds, sent_to(context), outside + context.tokens
     whole_to = _written_whole(context, state, cache)
     in_front = rounds.in_front if rounds.late < end else _sent_in_front(context, end)
     last = bisect_right(rounds.firsts, end) - 1
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
-    everything = sum(context.item_tokens) - unsent
+    everything = total if outside and not context.prefix else sum(context.item_tokens) - unsent
 
     def tokens(item: Item) -> int:
         index = bisect_right(rounds.firsts, item.event.call_seq or item.event.seq) - 1

@@ -5,9 +5,10 @@ behind it once, for (w - r) times its tokens, and saves r times the evicted toke
 later calls is unknown, as in the ski rental problem. So candidates wait in a queue until carrying them has cost
 `factor` times what rewriting costs now, or are evicted at once if this call alone saves as much.
 
-This call may also be the last. So the cost of rewriting must be covered by what evictions have earned so far: at a cold
-cache, where they are free, and with every call that did not read the evicted tokens (`earnings`). A run then never
-costs more than sending everything, wherever it ends; `at_risk` allows for more.
+This call may also be the last. So the cost of rewriting must be covered by what evictions have earned so far (at a cold
+cache, where they are free, and with every call that did not read the evicted tokens, see `earnings`) and by the share
+`at_risk` of what sending everything would have cost so far. Wherever a run ends, it has cost at most that share more
+than sending everything.
 
 If the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and the whole queue
 is evicted.
@@ -55,6 +56,8 @@ class EconomicReducer:
         if self.moment != "pressed" and not queue:
             return Reduced(context, state)
         done = self._apply(context, state, queue)
+        if self.moment != "pressed" and self.outside + done.context.tokens < self.cache.minimum_tokens:
+            return Reduced(context, state)  # the provider would cache nothing of it, and bill it whole at every call
         if self.moment == "warm" and not self._covered(context, state, done):
             return Reduced(context, state)
         if self.moment == "pressed" and done.context.tokens > budget.goal:
@@ -135,8 +138,7 @@ def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> in
     As many calls are expected as the context shows: their savings at the read price must make up for what is rewritten.
     What came after the model's last answer has not been sent, and costs nothing to leave out.
     """
-    answers = context.rounds.seqs
-    sent = answers[-1] if answers else 0
+    answers, sent = context.rounds.seqs, sent_to(context)
     best, start, saved, behind = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq
