@@ -12,7 +12,7 @@ REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
 BLOCKS_MAX: Final = 50
 
-_OPENING: Final = re.compile(r"^[ \t]{0,8}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
+_OPENING: Final = re.compile(r"^[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
 _FENCE: Final = "```"
 _BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
@@ -91,12 +91,15 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, or its first words and an ellipsis in at most `chars` characters."""
+    """The text, or its first words and an ellipsis in at most `chars` characters.
+
+    No word is cut, but one that is longer than that by itself.
+    """
     if len(text) <= chars:
         return text
     start = text[: chars - 1]
-    words = start.rsplit(" ", 1)[0]
-    return f"{words if len(words) > chars // 2 else start}…"
+    words = start if text[chars - 1 : chars].isspace() else start.rsplit(" ", 1)[0]
+    return f"{words.rstrip(' ,;:(-')}…"
 
 
 def constraints_of(text: str) -> tuple[str, ...]:
