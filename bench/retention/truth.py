@@ -15,7 +15,7 @@ TRUE, FALSE, UNKNOWN = "true", "false", "unknown"
 
 _STATED: Final = re.compile(r"^\[(ok|error|failed)\] (.+)$", re.M)
 _FAILED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed when it was last run", re.M)
-_PASSED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed .{1,20}, then passed", re.M)
+_PASSED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed .{1,20}; its last run passed", re.M)
 _RULES: Final = re.compile(r"^(?:<constraints>|## Constraints & Preferences)\n((?:- .*\n?)+)", re.M)
 _BLOCKED: Final = re.compile(r"^### Blocked\n((?:- .*\n?)+)", re.M)
 _BAD: Final = re.compile(
@@ -49,7 +49,7 @@ def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str
             UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if (found[-1] == "ok") == (state == "ok") else FALSE
         )
         yield ("[ok]" if state == "ok" else "[error]"), verdict, command
-    for pattern, kind, wanted in ((_FAILED, "failed last", "error"), (_PASSED, "then passed", "ok")):
+    for pattern, kind, wanted in ((_FAILED, "failed last", "error"), (_PASSED, "passed last", "ok")):
         for command in pattern.findall(text):
             found = [
                 outcome for whole, key, outcome in runs if command.rstrip("…") in key or command.rstrip("…") in whole

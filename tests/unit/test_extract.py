@@ -114,7 +114,7 @@ def test_a_span_without_words_tells_what_was_done_and_what_still_fails() -> None
     assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
     assert set(section(text, "### Done")) == {
         "Changed gauge.py x2.",
-        "`pytest` failed once, then passed (42 passed).",
+        "`pytest` failed once; its last run passed (42 passed).",
         "Called book_berth with harbour Oslo, berth 12.",
     }
     assert section(text, "### Blocked") == [

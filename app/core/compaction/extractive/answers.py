@@ -38,12 +38,11 @@ _ASKS: Final = re.compile(
 )
 
 
-def user_lines(events: Sequence[Event]) -> Iterator[tuple[int, str, str]]:
+def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
     """The seq of each user's message with words of their own, those words on one line, and the question it answers.
 
-    The question is empty for a message that answers none.
+    The question is empty for a message that answers none. `said` is the assistant's text before the events.
     """
-    said = ""
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
             said = event.text

@@ -62,15 +62,15 @@ LONG_CHARS: Final = 240
 CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
-    GOAL: 0.12,
-    USERS: 0.42,
+    GOAL: 0.1,
+    USERS: 0.46,
     CONSTRAINTS: 0.06,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
     LATEST: 0.2,
-    DONE: 0.1,
-    DECISIONS: 0.08,
+    DONE: 0.06,
+    DECISIONS: 0.06,
     NEXT: 0.03,
     CONTEXT: 0.02,
 }
@@ -140,7 +140,7 @@ def extract(
         BLOCKED: work.failing() or before[BLOCKED],
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
         RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
-        LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)) or before[LATEST],
+        LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
         DONE: done,
         DECISIONS: decided,
         NEXT: messages.next_steps() or before[NEXT],
@@ -186,7 +186,8 @@ class _Messages:
         self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in told}
         self._central = central(self._sentences_of(told), self._focus)
         self._open_calls = _open_calls(events)
-        self._user_lines = list(user_lines(events))
+        self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
+        self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
         self.notes = notes_of(events)
 
     def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
@@ -202,13 +203,17 @@ class _Messages:
         return [*islice(found, 1)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
-        """The newest assistant texts, the newest first; long ones by their first and last sentences."""
+        """The newest assistant texts, the newest first; long ones by their first and last sentences.
+
+        Without events they are those of the earlier summaries.
+        """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        for seq, text in self._assistant_texts[: -NEWEST_TEXTS - 1 : -1]:
+        texts = [(seq, own_words(text)) for seq, text in self._assistant_texts[-NEWEST_TEXTS:]]
+        for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
-            told = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
-            line = condensed(told, " ".join(own_words(text).split()), most)
+            told = [one for one in sentences(text) if any(map(str.isalpha, one))]
+            line = condensed(told, " ".join(text.split()), most)
             if line:
                 found.append(SectionLine(line, seq))
                 room -= len(line)

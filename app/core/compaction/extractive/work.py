@@ -10,7 +10,7 @@ from typing import Final
 
 from app.core.compaction.extractive.sections import SectionLine
 from app.core.digest.files import command_of, files_of
-from app.core.digest.outcomes import CHECKS, ERROR, OK, READERS, bare_command, reads_only, state_of
+from app.core.digest.outcomes import CHECKS, ERROR, OK, READERS, UNKNOWN, bare_command, reads_only, state_of
 from app.core.digest.sentences import shortened
 from app.core.digest.shell import programs
 from app.core.log.event import Event
@@ -24,6 +24,7 @@ CALLS_MAX: Final = 3
 ARGUMENTS_CHARS_MAX: Final = 120
 COMMAND_CHARS_MAX: Final = 100
 
+_END: Final = {OK: "its last run passed", UNKNOWN: "how its last run ended is not known"}
 _COUNT: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
 _COUNT_CHARS: Final = 2_000
 _HELPERS: Final = READERS | {"chmod", "cp", "mkdir", "mv", "rm", "tee", "touch", "xargs"}
@@ -92,12 +93,13 @@ class SpanWork:
     def failing(self) -> Sequence[SectionLine]:
         """Lines on what failed when it was last tried, the newest first.
 
-        A command counts only if no later run of its program did better, whatever its arguments.
+        A command counts only if no later run of its program did better, whatever its arguments, be it as a part of
+        another command.
         """
         commands = {
             command: runs
             for command, (program, runs) in self._commands.items()
-            if self._programs[program].states[-1] == ERROR and not reads_only(command)
+            if self._programs[program].states[-1] == ERROR and not (reads_only(command) or self._is_part(command, runs))
         }
         lines = [
             *(self._failure(f"`{shortened(c, COMMAND_CHARS_MAX)}`", "run", runs) for c, runs in commands.items()),
@@ -105,6 +107,13 @@ class SpanWork:
             *(self._failure(tool, "called", runs) for tool, runs in self._tools.items()),
         ]
         return sorted((line for line in lines if line), key=lambda line: -line.seq)
+
+    def _is_part(self, command: str, runs: _Runs) -> bool:
+        """Whether a later command, which did not fail, runs this one too."""
+        later = (
+            bare for bare, (_, other) in self._commands.items() if other.seq > runs.seq and other.states[-1] != ERROR
+        )
+        return any(f" {command} " in f" {bare} " for bare in later)
 
     @staticmethod
     def _failure(what: str, tried: str, runs: _Runs) -> SectionLine | None:
@@ -127,9 +136,11 @@ class SpanWork:
     def _programs_run(self) -> Sequence[SectionLine]:
         newest = sorted(self._programs.items(), key=lambda item: -item[1].seq)
         recovered = [
-            SectionLine(f"`{name}` failed {_frequency(runs.failed)}, then passed{_suffix(runs.counts)}.", runs.seq)
+            SectionLine(
+                f"`{name}` failed {_frequency(runs.failed)}; {_END[runs.states[-1]]}{_suffix(runs.counts)}.", runs.seq
+            )
             for name, runs in newest
-            if runs.failed and runs.states[-1] == OK
+            if runs.failed and runs.states[-1] != ERROR
         ]
         plain = [(name, runs) for name, runs in newest if not runs.failed and name.split(" ")[0] not in READERS]
         if not plain:
