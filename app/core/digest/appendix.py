@@ -41,7 +41,7 @@ _SHARES: Final = {
     "searches": 0.02,
 }
 """The most that each list may take of the room left after constraints and modified files; names take the rest."""
-_ORDER: Final = (
+TAGS: Final = (
     "requests",
     "constraints",
     "modified-files",
@@ -53,8 +53,9 @@ _ORDER: Final = (
     "errors",
     "identifiers",
 )
+"""The sections of an appendix, in their order."""
 
-_TAGS: Final = re.compile(rf"</?(?:{'|'.join(_ORDER)})>", re.I)
+_TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
 
 Measure = Callable[[str], int]
 
@@ -137,7 +138,7 @@ class _Page:
 
     @property
     def text(self) -> str:
-        return "".join(self.sections[tag] for tag in _ORDER if tag in self.sections).rstrip("\n")
+        return "".join(self.sections[tag] for tag in TAGS if tag in self.sections).rstrip("\n")
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
@@ -148,7 +149,7 @@ def _section(tag: str, lines: Sequence[str]) -> str:
 def _inert(line: str) -> str:
     """A line as a section holds it; cached, because the same lines are tried in sections of several lengths."""
     # A line of tool output that closed its section would be read as text outside of it.
-    return _TAGS.sub("[tag]", " ".join(line.splitlines()))
+    return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
 
 def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
@@ -163,11 +164,11 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
     page.add_all("modified-files", modified, tokens, order=str)
     rest = page.room
     lists = {
-        "hidden": [f"seq {seq}: {shortened(text, REPLACEMENT_CHARS)}" for seq, text in digest.hidden],
-        "artifacts": [f"{a.path} ({f'{a.mime}, ' if a.mime else ''}seq {a.seq})" for a in digest.artifacts],
+        "hidden": [shortened(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
+        "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
         "errors": digest.errors,
         "commands": [_command(command) for command in digest.commands if not reads_only(command.text)],
-        "searches": [_search(search) for search in digest.searches],
+        "searches": [_search(search) for search in digest.searches if search.hits],
     }
     for tag, lines in lists.items():
         page.add(tag, lines, int(rest * _SHARES[tag]))

@@ -36,8 +36,8 @@ by the user; in a result DEFINED, REPEATED or merely SEEN."""
 _NAMED_NUMBER: Final = Pattern(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
 """`-27-` and the code after a file's name, as `grep -A` prints them."""
-_PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page|timeout", re.I)
-"""Arguments whose numbers are places in a file, which say nothing without it, or limits."""
+_PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
+"""Arguments whose numbers are places in a file, which say nothing without it."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 

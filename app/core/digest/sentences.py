@@ -13,6 +13,8 @@ TEXT_CHARS_MAX: Final = 20_000
 BLOCKS_MAX: Final = 50
 
 _OPENING: Final = re.compile(r"^[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
+_INSERTED: Final = re.compile(r"Base directory for this skill: ")
+"""The beginning of a message that a program wrote in the user's name."""
 _FENCE: Final = "```"
 _BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
@@ -51,8 +53,10 @@ _LOG_LINE: Final = re.compile(
 def own_words(text: str) -> str:
     """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
 
-    Only the first TEXT_CHARS_MAX characters are read.
+    Only the first TEXT_CHARS_MAX characters are read. Instructions that an agent loads have no words of the user.
     """
+    if _INSERTED.match(text):
+        return ""
     return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
 
 

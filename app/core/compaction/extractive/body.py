@@ -27,6 +27,7 @@ from app.core.compaction.extractive.sections import (
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
+    SHORTEST_CHARS,
     STATES,
     SUFFIX,
     USERS,
@@ -35,6 +36,7 @@ from app.core.compaction.extractive.sections import (
     SectionLine,
     fill_sections,
     interleave,
+    lasting,
     parse_sections,
 )
 from app.core.compaction.extractive.sentences import (
@@ -57,6 +59,10 @@ NEWEST_TEXTS: Final = 3
 """How many of the newest assistant texts are quoted, and how many open calls are named."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
+GAP_CHARS: Final = 3
+"""Characters around a sentence for spaces and an ellipsis."""
+TELLING_WORDS: Final = 4
+"""A sentence with fewer words that carry meaning tells nothing by itself."""
 LONG_CHARS: Final = 240
 """What a user's message is shortened to."""
 CHARS_PER_TOKEN: Final = 3.4
@@ -68,7 +74,7 @@ _WORK: Final = {
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.2,
+    LATEST: 0.22,
     DONE: 0.06,
     DECISIONS: 0.06,
     NEXT: 0.03,
@@ -77,11 +83,19 @@ _WORK: Final = {
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
+_VERB: Final = (
+    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
+    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
+    r"|reduced|booked|cancell?ed|confirmed|sent)"
+)
 _DONE: Final = re.compile(
-    r"\b(?:fixed|added|updated|created|implemented|removed|renamed|moved|wrote|changed|refactored|committed|pushed|merged"
-    r"|done|complete[d]?|finished|pass(?:es|ed|ing)?|now works?|resolved|booked|cancell?ed|confirmed|sent)\b",
+    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
+    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
+    rf"|\b(?:is|are|was|were|has been|have been) (?:now )?(?:{_VERB}|complete|done|in place)\b"
+    r"|\b(?:tests?|lint|checks?|build|everything|all)\b[^.,;]{0,40}\b(?:pass(?:es|ed)?|succeed(?:s|ed)?|works?)\b",
     re.I,
 )
+"""Words of a sentence that reports finished work."""
 _DOUBT: Final = re.compile(
     r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
     r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
@@ -124,6 +138,7 @@ def extract(
     work = SpanWork(events)
     # What an earlier summary says of the state of things held before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
+    earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
     done = interleave(interleave(work.done(), messages.done()), earlier[DONE])
     decided = [*notes.decisions, *interleave(messages.matching(_DECIDED), earlier[DECISIONS])]
     planned = {
@@ -242,7 +257,9 @@ class _Messages:
         return [
             SectionLine(s.text, s.seq)
             for s in self._central
-            if cue.search(s.text) and not (s.text.rstrip("*_ ").endswith("?") or _INTENT.search(s.text))
+            if cue.search(s.text)
+            and len(content_words(s.text)) >= TELLING_WORDS
+            and not (s.text.rstrip("*_ ").endswith("?") or _INTENT.search(s.text))
         ]
 
     def done(self) -> Sequence[SectionLine]:
@@ -278,27 +295,26 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
 
 
 def condensed(told: Sequence[str], text: str, chars: int) -> str:
-    """The text if it takes at most `chars` characters, else its first and last sentences that do; "" if none."""
+    """The text if it takes at most `chars` characters, else those of its sentences that do; its first words if few do.
+
+    Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
+    next.
+    """
     if len(text) <= chars:
         return text
-    first: list[str] = []
-    last: list[str] = []
-    room = chars - 2
-    at, end = 0, len(told)
+    kept: set[int] = set()
+    room, at, end = chars, 0, len(told)
     while at < end:
-        # Two of the first sentences for one of the last: a report begins with what matters, and ends with what is next.
-        take_last = len(last) * 2 < len(first)
-        sentence = told[end - 1] if take_last else told[at]
-        if len(sentence) + 1 > room:
-            break
-        room -= len(sentence) + 1
-        if take_last:
-            last.append(sentence)
-            end -= 1
-        else:
-            first.append(sentence)
-            at += 1
-    return " ".join((*first, "…", *reversed(last))) if first or last else ""
+        take_last = (end - len(told)) * -2 < at
+        end, at = (end - 1, at) if take_last else (end, at + 1)
+        number = end if take_last else at - 1
+        if len(told[number]) + GAP_CHARS <= room:
+            room -= len(told[number]) + GAP_CHARS
+            kept.add(number)
+    if chars - room < chars // 3:
+        return shortened(text, chars) if chars >= SHORTEST_CHARS else ""
+    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
+    return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -1,5 +1,6 @@
 """The sections of a summary's body: their headings, how to read an earlier summary's and how to fill new ones."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,6 +26,12 @@ STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 NOTHING: Final = "Nothing was said or done."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
+COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")
+"""A line on the runs and changes of a span, counted at its end."""
+GOAL_SHARE: Final = 0.2
+"""The most of the room that the first line of a goal may take."""
+SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
+"""Headings whose first line is shortened rather than left out."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 Measure = Callable[[str], int]
@@ -65,7 +72,7 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
             heading = ""
         elif line in HEADINGS or line in PREFIX_HEADINGS:
             if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
-                found = {name: some for name, some in found.items() if name not in STATES}
+                found = {name: lasting(some) for name, some in found.items() if name not in STATES}
             heading = line
         elif heading and line and line != NONE:
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
@@ -75,6 +82,11 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
 def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Alternate between the two sequences, so that neither crowds out the other when the room ends."""
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
+
+
+def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
+    """The lines without those on runs and changes, which a later summary has its own of."""
+    return [line for line in lines if not COUNTED.match(line.text)]
 
 
 def fill_sections(
@@ -93,7 +105,7 @@ def fill_sections(
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     whole = room
     for section in sections:
-        room -= _fill(section, sections, min(int(whole * section.share), room), measure)
+        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure)
     for section in sections:
         if not section.chosen:
             room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure)
@@ -101,6 +113,14 @@ def fill_sections(
         room -= _fill(section, sections, room, measure)
     text = _text(headings, {section.heading: _ordered(section) for section in sections if section.chosen})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
+
+
+def _share(section: Section, whole: int, measure: Measure) -> int:
+    """The tokens that a section may take at first."""
+    share = int(whole * section.share)
+    if section.heading != GOAL or not section.candidates:
+        return share
+    return max(share, min(measure(f"- {section.candidates[0].text}\n"), int(whole * GOAL_SHARE)))
 
 
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
@@ -114,7 +134,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         if _is_told(text, sections):
             continue
         cost = measure(f"- {text}\n")
-        if cost > room - taken and not section.chosen:
+        if cost > room - taken and not section.chosen and section.heading in SHORTENED:
             chars = len(text) * (room - taken) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")

@@ -29,7 +29,10 @@ _COUNT: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|
 _COUNT_CHARS: Final = 2_000
 _HELPERS: Final = READERS | {"chmod", "cp", "mkdir", "mv", "rm", "tee", "touch", "xargs"}
 """Programs that prepare the work of another, or cut its output."""
-_LOOKING: Final = re.compile(r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo", re.I)
+_LOOKING: Final = re.compile(
+    r"read|view|cat\b|grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|stat|todo|task_?(?:create|update|get)|^plan",
+    re.I,
+)
 
 
 @dataclass(slots=True)
@@ -68,7 +71,7 @@ class SpanWork:
         command = command_of(tool, call.arguments)
         state = state_of(result, command)
         if command is not None:
-            self._ran(_program(command) or tool, command, state, call, result)
+            self._ran(_program(command) or "", command, state, call, result)
             return
         use = files_of(tool, call.arguments)
         for path in use.modified:
@@ -142,7 +145,7 @@ class SpanWork:
             for name, runs in newest
             if runs.failed and runs.states[-1] != ERROR
         ]
-        plain = [(name, runs) for name, runs in newest if not runs.failed and name.split(" ")[0] not in READERS]
+        plain = [(name, runs) for name, runs in newest if name and not (runs.failed or reads_only(name))]
         if not plain:
             return recovered
         named = [_times(f"`{name}`{_suffix(runs.counts)}", len(runs.states)) for name, runs in plain[:KINDS_MAX]]
