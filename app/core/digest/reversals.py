@@ -13,11 +13,15 @@ POINTING_WORDS: Final = 8
 SHARED_WORDS: Final = 2
 REVERSAL_CHARS_MAX: Final = 120
 
-_BACK: Final = re.compile(
+_POINTS: Final = re.compile(
     r"\bnever ?mind\b|\bnvm\b|\bw?[oh]{1,2}ps\b|\bput (?:it|that|this|them) back\b"
     r"|\bchanged my mind\b|\bon second thought\b"
-    r"|\b(?:undo|revert|scratch|forget|ignore) (?:that|it|this|those|them|my|the last)\b"
-    r"|\bactually,? (?:no\b|let'?s|do\b|don'?t|keep|use|leave|we (?:do|don'?t|can|should))"
+    r"|\b(?:undo|revert|scratch|forget|ignore) (?:that|it|this|those|them|my|the last)\b|\bactually,? no\b",
+    re.I,
+)
+"""Words that may take back what was said last without naming it."""
+_BACK: Final = re.compile(
+    rf"{_POINTS.pattern}|\bactually,? (?:let'?s|do\b|don'?t|keep|use|leave|we (?:do|don'?t|can|should))"
     r"|\b(?:no longer|not|n'?t) (?:necessary|needed|required|relevant) (?:any ?more|after all)\b",
     re.I,
 )
@@ -43,7 +47,7 @@ def standing_rules(messages: Sequence[str]) -> Iterator[str]:
 def _meant(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
     """The places of the rules that a reversal in message `number` means."""
     near = [at for at, (said, _) in enumerate(found) if number - MESSAGES_BACK <= said]
-    if len(sentence.split()) < POINTING_WORDS and _BACK.search(sentence):
+    if len(sentence.split()) < POINTING_WORDS and _POINTS.search(sentence):
         last = max((found[at][0] for at in near), default=-1)
         yield from (at for at in near if found[at][0] == last == number - 1)
         return

@@ -61,7 +61,7 @@ def asked(answer: str, text: str) -> str:
     option = _option(answer, text)
     if not option and count > ANSWER_WORDS_MAX:
         return ""
-    question = _question(text)
+    question = _question(text, alone=bool(option))
     return " ".join(filter(None, (option, question)))
 
 
@@ -77,15 +77,19 @@ def _option(answer: str, text: str) -> str:
     return "; ".join(chosen[:3]) + ("." if chosen else "")
 
 
-def _question(text: str) -> str:
-    """The last question of a text, with the sentence before it if it tells too little by itself."""
+def _question(text: str, *, alone: bool) -> str:
+    """The last question of a text; if it tells too little by itself, behind the one before it, or any sentence.
+
+    An option that is told makes a question tell enough (`alone`), unless there is another one.
+    """
     told = [one for one in sentences(own_words(text)[-ASKED_WITHIN:]) if any(map(str.isalpha, one))]
     at = next((n for n in range(len(told) - 1, -1, -1) if _is_question(told[n])), None)
     if at is None:
         return ""
     question = _plain(told[at], QUESTION_CHARS_MAX)
     if at and len(content_words(question)) < TELLING_WORDS:
-        question = f"{_plain(told[at - 1], QUESTION_CHARS_MAX - len(question))} {question}"
+        before = next((one for one in told[at - 1 :: -1] if _is_question(one)), "" if alone else told[at - 1])
+        question = f"{_plain(before, QUESTION_CHARS_MAX - len(question))} {question}" if before else question
     return question
 
 
