@@ -22,7 +22,8 @@ _BAD: Final = re.compile(
     r"^(?:.{0,200}?[: \]])?(?:error|fatal|panic|traceback)\b(?: TS\d+|\[\w+\])?"
     r"(?: \(.*?\)|:| task failed| command failed)|^\s*(?:--- )?FAIL\b|command not found|No such file or directory"
     r"|\b[1-9]\d* (?:failed|failing|failures|errors?|issues?)\b"
-    r"|^exit(?: code| status)?:? [1-9]|^make: \*\*\*|\[build failed\]|Permission denied",
+    r"|^exit(?: code| status)?:? [1-9]|^make: \*\*\*|\[build failed\]|Permission denied"
+    r"|^[\w./-]{1,99}\.\w{1,5}:\d+:\d+: ",
     re.M | re.I,
 )
 _CODE: Final = re.compile(r"^(?:exit(?:ed)?(?: with)?(?: code| status)?)[: ]+(\d+)", re.I | re.M)

@@ -37,3 +37,11 @@ def test_only_the_first_message_behind_a_question_answers_it() -> None:
     log.user(body={"content": "<system-reminder>be brief</system-reminder>"})
     assert list(user_lines(log.events)) == [(2, "yes", "Shall I push?"), (3, "and then stop", "")]
     assert next(user_lines(log.events[1:], "Shall I merge?"))[2] == "Shall I merge?"
+
+
+def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None:
+    log = Log()
+    log.user(body={"content": "Base directory for this skill: /srv/skills\n# Rules\nNever skip a test."})
+    log.user(body={"content": "<bash-stdout>ok</bash-stdout><bash-stderr></bash-stderr>"})
+    log.user(body={"content": "Go on with <b>this</b>."})
+    assert [words for _, words, _ in user_lines(log.events)] == ["Go on with <b>this</b>."]

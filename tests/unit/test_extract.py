@@ -285,3 +285,25 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
     for number in range(40):
         log.user(body={"content": f"Look at gauge number {number} too, it may be the one that is wrong."})
     assert "Print the report" in section(body(log, 160), "### Not Started")
+
+
+def test_a_program_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:
+    log = silent()
+    assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
+    log.result(
+        log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "0 issues."}
+    )
+    text = body(log)
+    assert not [line for line in section(text, "### Blocked") if "make lint" in line]
+    assert "`make lint` failed once; how its last run ended is not known." in section(text, "### Done")
+
+
+def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() -> None:
+    log = silent()
+    first = "Implement this plan: " + "sort the gauge, then print it, " * 20
+    log.user(body={"content": first})
+    log.user(body={"content": "commit this"})
+    text = body(log, 150)
+    assert section(text, "## Goal")[0].startswith("Implement this plan: sort the gauge")
+    merged = extract([], f"{text}\n\n## Goal\n- push it", digest_of(log.events), 150, COUNTER)
+    assert section(merged, "## Goal")[0].startswith("Implement this plan: sort the gauge")

@@ -12,7 +12,10 @@ REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
 BLOCKS_MAX: Final = 50
 
-_OPENING: Final = re.compile(r"^[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
+_TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
+_OPENING: Final = re.compile(f"^{_TAG}", re.M)
+_FOLLOWING: Final = re.compile(_TAG)
+"""A tag right behind a block."""
 _INSERTED: Final = re.compile(r"Base directory for this skill: ")
 """The beginning of a message that a program wrote in the user's name."""
 _FENCE: Final = "```"
@@ -65,7 +68,7 @@ def _without_blocks(text: str) -> str:
     at = 0
     unclosed: set[str] = set()
     for _ in range(BLOCKS_MAX):
-        opening = _OPENING.search(text, at)
+        opening = (_FOLLOWING.match(text, at) if at and text[at - 1] == ">" else None) or _OPENING.search(text, at)
         if opening is None:
             break
         name = opening[1]
@@ -129,6 +132,8 @@ def _states_rule(sentence: str) -> bool:
 
 def request_of(text: str) -> str:
     """A user's message on one line, shortened; empty if it has no text."""
+    if _INSERTED.match(text):
+        return ""
     return shortened(" ".join((own_words(text) or text[:TEXT_CHARS_MAX]).split()), REQUEST_CHARS_MAX)
 
 

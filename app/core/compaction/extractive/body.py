@@ -59,6 +59,8 @@ NEWEST_TEXTS: Final = 3
 """How many of the newest assistant texts are quoted, and how many open calls are named."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
+FEWEST_WORDS: Final = 4
+"""A line with fewer words and a colon only leads to the next."""
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
 TELLING_WORDS: Final = 4
@@ -303,6 +305,7 @@ def condensed(told: Sequence[str], text: str, chars: int) -> str:
     if len(text) <= chars:
         return text
     kept: set[int] = set()
+    told = [one for one in told if not (one.endswith(":") and one.count(" ") < FEWEST_WORDS)]
     room, at, end = chars, 0, len(told)
     while at < end:
         take_last = (end - len(told)) * -2 < at

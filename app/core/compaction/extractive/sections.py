@@ -157,9 +157,11 @@ def _holds(text: str, part: str) -> bool:
 
 
 def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
-    """Remove the chosen lines whose words the text holds, and return them."""
+    """Remove the chosen lines whose words the text holds, but the goal, and return them."""
     gone: list[str] = []
     for section in sections:
+        if section.heading == GOAL:
+            continue
         kept = [line for line in section.chosen if not _holds(text, line.text)]
         if len(kept) < len(section.chosen):
             gone += [line.text for line in section.chosen if line not in kept]

@@ -88,6 +88,9 @@ class SpanWork:
         for one in (runs, same):
             one.add(state, call.seq)
             one.counts = _counts(result)
+        for other in {*programs(command)} & self._programs.keys() - {program}:
+            # Of a command that failed it is not known which of its programs did.
+            self._programs[other].add(OK if state == OK else UNKNOWN, call.seq)
 
     def done(self) -> Sequence[SectionLine]:
         """Lines on files changed, commands run and tools called, in this order."""
@@ -96,13 +99,12 @@ class SpanWork:
     def failing(self) -> Sequence[SectionLine]:
         """Lines on what failed when it was last tried, the newest first.
 
-        A command counts only if no later run of its program did better, whatever its arguments, be it as a part of
-        another command.
+        A command counts only if no later run of its program did better, whatever its arguments.
         """
         commands = {
             command: runs
             for command, (program, runs) in self._commands.items()
-            if self._programs[program].states[-1] == ERROR and not (reads_only(command) or self._is_part(command, runs))
+            if self._programs[program].states[-1] == ERROR and not reads_only(command)
         }
         lines = [
             *(self._failure(f"`{shortened(c, COMMAND_CHARS_MAX)}`", "run", runs) for c, runs in commands.items()),
@@ -110,13 +112,6 @@ class SpanWork:
             *(self._failure(tool, "called", runs) for tool, runs in self._tools.items()),
         ]
         return sorted((line for line in lines if line), key=lambda line: -line.seq)
-
-    def _is_part(self, command: str, runs: _Runs) -> bool:
-        """Whether a later command, which did not fail, runs this one too."""
-        later = (
-            bare for bare, (_, other) in self._commands.items() if other.seq > runs.seq and other.states[-1] != ERROR
-        )
-        return any(f" {command} " in f" {bare} " for bare in later)
 
     @staticmethod
     def _failure(what: str, tried: str, runs: _Runs) -> SectionLine | None:
