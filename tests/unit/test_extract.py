@@ -307,3 +307,17 @@ def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() 
     assert section(text, "## Goal")[0].startswith("Implement this plan: sort the gauge")
     merged = extract([], f"{text}\n\n## Goal\n- push it", digest_of(log.events), 150, COUNTER)
     assert section(merged, "## Goal")[0].startswith("Implement this plan: sort the gauge")
+
+
+def test_a_goal_is_told_once_whole_if_there_is_room_and_with_its_question() -> None:
+    log = silent()
+    log.says(body={"content": "Shall I sort the gauge by harbour?"})
+    log.user(body={"content": "yes, do that " + "and print it, " * 30})
+    log.user(body={"content": "stop then"})
+    text = body(log, 900)
+    assert text.count("yes, do that") == 1
+    answer = silent()
+    answer.says(body={"content": "Shall I sort the gauge by harbour?"})
+    answer.user(body={"content": "yes, do that"})
+    assert section(body(answer), "## Goal") == ['yes, do that (asked: "Shall I sort the gauge by harbour?")']
+    assert body(answer).count("yes, do that") == 1

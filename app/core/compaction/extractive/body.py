@@ -94,7 +94,7 @@ _DONE: Final = re.compile(
     r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
     rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
     rf"|\b(?:is|are|was|were|has been|have been) (?:now )?(?:{_VERB}|complete|done|in place)\b"
-    r"|\b(?:tests?|lint|checks?|build|everything|all)\b[^.,;]{0,40}\b(?:pass(?:es|ed)?|succeed(?:s|ed)?|works?)\b",
+    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
     re.I,
 )
 """Words of a sentence that reports finished work."""
@@ -215,8 +215,8 @@ class _Messages:
         return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines)]
 
     def first(self) -> Sequence[SectionLine]:
-        """The first message of a user that holds more than one word."""
-        found = (SectionLine(words, seq) for seq, words, _ in self._user_lines if len(words.split()) > 1)
+        """The first message of a user that holds more than one word, with the question that it answers."""
+        found = (SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines if " " in words)
         return [*islice(found, 1)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:

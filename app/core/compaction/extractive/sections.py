@@ -138,12 +138,23 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             chars = len(text) * (room - taken) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        if cost <= room - taken:
+        goal = next((one for one in sections if one.heading == GOAL and _continues(text, one.chosen)), None)
+        if goal is not None and goal is not section:
+            cost -= measure(f"- {goal.chosen[0].text}\n")
+            if cost <= room - taken:
+                goal.chosen[0] = SectionLine(text, line.seq)
+                taken += cost
+        elif cost <= room - taken:
             taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
             section.chosen.append(SectionLine(text, line.seq))
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
+
+
+def _continues(text: str, chosen: Sequence[SectionLine]) -> bool:
+    """Whether the first of the chosen lines is the same text, shortened more."""
+    return bool(chosen) and chosen[0].text.endswith("…") and text.startswith(chosen[0].text[:-1])
 
 
 def _is_told(text: str, sections: Sequence[Section]) -> bool:
