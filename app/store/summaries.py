@@ -25,7 +25,8 @@ def _time(column: str) -> str:
 
 COLUMNS: Final = (
     "id::text, from_seq, to_seq, depth, tokens, text, source_tokens, events, split_turn, "
-    f"{_time('starts_at')}, {_time('ends_at')}, cover_id::text, status = 'live', origin"
+    f"{_time('starts_at')}, {_time('ends_at')}, cover_id::text, status = 'live', origin, "
+    "turns[1], turns[cardinality(turns)]"
 )
 
 FINER_MAX: Final = 200
@@ -34,9 +35,11 @@ FINER_MAX: Final = 200
 
 def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
     """Decode a record of COLUMNS; return the summary, and the session that holds its text if that is another one."""
-    id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin = record
-    text = texts.read(text)
-    summary = Summary(id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live)
+    id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin, *turns = (
+        record
+    )
+    told = (source, events, split_turn, starts, ends, cover_id, live)
+    summary = Summary(id, first, last, depth, tokens, texts.read(text), *told, *(turn or 0 for turn in turns))
     return summary, UUID(origin) if isinstance(origin, str) else origin
 
 
@@ -153,7 +156,8 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
 def as_live(new: NewSummary) -> LiveSummary:
     """A summary that has been stored, as `live` returns it."""
     starts, ends = (f"{time_text(at)[:19]}Z" for at in (new.starts_at, new.ends_at))
-    about = (new.source_tokens, new.events, new.split_turn, starts, ends, str(new.cover_id))
+    turns = (new.turns[0], new.turns[-1]) if new.turns else (0, 0)
+    about = (new.source_tokens, new.events, new.split_turn, starts, ends, str(new.cover_id), True, *turns)
     summary = Summary(str(new.id), new.from_seq, new.to_seq, new.depth, new.tokens, readable(new.text), *about)
     return LiveSummary(summary, new.turns, new.starts_at, new.ends_at, new.degraded)
 

@@ -9,7 +9,9 @@ questions all of whose evidence is in the context.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +20,9 @@ from app.core.digest.digest import digest_of, unite
 from app.core.tokens.counter import TextKind
 from app.recordings.recording import MalformedRecording
 from bench.cost.sessions import COUNTER
-from bench.retention import dialogue
+from bench.retention import dialogue, truth
 from bench.retention.points import Point, load
+from bench.retention.told import Told
 
 T = TypeVar("T")
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
@@ -80,6 +83,37 @@ def table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
+def said(points: Sequence[Point]) -> str:
+    """Markdown: what summaries say of what was said, their form, and the truth of their states."""
+    lines = [
+        "| summary | user messages, whole | newest three texts, sentences | their content words"
+        " | short answers shown, with their question | junk among names | sentences repeated | cut in a word |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    states = ["| summary | stated | true | false | not known |", "|---|---|---|---|---|"]
+    for label, make in _makers():
+        told, counts = Told(), Counter[tuple[str, str]]()
+        for point in points:
+            text = make(point)
+            told.add(text, point.events)
+            truth.tally(truth.verdicts(text, point.events), counts)
+        shares = " | ".join(map(share, (told.messages, told.newest)))
+        words = f"{sum(told.words) / max(1, len(told.words)):.1%}"
+        rest = f"{share(told.answers)} | {share(told.junk)} | {told.repeated} | {told.cut}"
+        lines.append(f"| {label} | {shares} | {words} | {rest} |")
+        for kind in dict.fromkeys(kind for kind, _ in sorted(counts)):
+            cells = " | ".join(str(counts[kind, verdict]) for verdict in (truth.TRUE, truth.FALSE, truth.UNKNOWN))
+            states.append(f"| {label} | {kind} | {cells} |")
+    return "\n".join([*lines, "", *states])
+
+
+def _makers() -> Iterator[tuple[str, Callable[[Point], str]]]:
+    for size in SIZES:
+        yield f"extractive, at most {size:,}", partial(summarize, tokens=size)
+    yield f"{PARTS} merged, at most {SIZES[1]:,}", partial(merge, tokens=SIZES[1])
+    yield "the agent's own", lambda point: point.summary
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,11 +121,24 @@ def main() -> None:
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))
     points = [point for file in files for point in read(file, load)]
-    print(f"### {len(points)} compactions\n\n{table(points)}" if points else "No compactions in these recordings.")
+    if points:
+        halves = "".join(
+            f"\n\n{name} sessions, of {len(half)} compactions\n\n{said(half)}" for name, half in _halves(points) if half
+        )
+        print(f"### {len(points)} compactions\n\n{table(points)}\n\n{said(points)}{halves}")
+    else:
+        print("No compactions in these recordings.")
     for file in files:
         dialogues = read(file, dialogue.load)
         if dialogues:
             print(f"\n### {file.stem}: {len(dialogues)} dialogues\n\n{dialogue.table(dialogues)}", flush=True)
+
+
+def _halves(points: Sequence[Point]) -> Iterator[tuple[str, Sequence[Point]]]:
+    """The points of every other session, then those of the others."""
+    order = list(dict.fromkeys(point.session for point in points))
+    for name, parity in (("Odd", 0), ("Even", 1)):
+        yield name, [point for point in points if order.index(point.session) % 2 == parity]
 
 
 def read(file: Path, loader: Callable[[Path], Iterable[T]]) -> list[T]:

@@ -259,21 +259,13 @@ def assert_accounted(session: Session, result: Plan) -> None:
 def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
     """The blocks that stand for one event: not summaries, the note, nor pending results."""
     calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
-    shown = layout.blocks[_summary_blocks(layout, state) :]
+    shown = layout.blocks[bool(state.folds) :]  # one block stands for all that is folded
     blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
     if state.note:
         assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)
     prefix = list(layout.system)
     tools = [Block(Kind.NOTE, layout.tools_seq)] if layout.tools_seq else []
     return [*prefix, *tools, *blocks]
-
-
-def _summary_blocks(layout: Layout, state: Frontier) -> int:
-    """How many blocks stand for what is folded: they come first, one for each summary shown, at least one, or one."""
-    if not state.folds:
-        return 0
-    first = str(layout.blocks[0].content)
-    return 1 if first.startswith("[Context Summary") else max(1, sum(fold.shown for fold in state.folds))
 
 
 def assert_protected(session: Session, result: Plan) -> None:

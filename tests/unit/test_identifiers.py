@@ -17,7 +17,7 @@ from tests.support.examples import examples
 def test_paths_come_before_definitions_before_what_is_repeated() -> None:
     text = (
         "total_sum = 1\nretry_count retry_count\ndef load_rows(): see app/store/log.py, https://example.org/a?b=1,\n"
-        "commit 3f2a9c1, port 8700, theValue, os.path.join, and some plain words"
+        "commit 3f2a9c1, port 8700, theValue, tide.rows.load, and some plain words"
     )
     names = identifiers(text)
     assert names["retry_count"] == 2
@@ -31,7 +31,7 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
         "3f2a9c1",
         "8700",
         "theValue",
-        "os.path.join",
+        "tide.rows.load",
     )
 
 

@@ -25,7 +25,7 @@ class Summary:
     It covers the events from_seq..to_seq, which took `source_tokens`. `starts_at` and `ends_at` are the times of the
     first and last of these events, in ISO 8601. `split_turn` is the turn that the span's end cuts through, None if it
     ends with a turn. Summaries with the same `cover_id` form one cover. `live`: no merged or rewritten summary has
-    superseded this one.
+    superseded this one. `first_turn` and `last_turn` are those of its events; 0 if unknown.
     """
 
     id: str
@@ -41,6 +41,8 @@ class Summary:
     ends_at: str = ""
     cover_id: str = ""
     live: bool = True
+    first_turn: int = 0
+    last_turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
 
+from app.core.digest.outcomes import UNKNOWN, reads_only
 from app.core.digest.packing import Packing
 from app.core.digest.record import Command, Digest, Search
 from app.core.digest.sentences import shortened
@@ -19,11 +20,16 @@ from app.core.tokens.counter import Counter, TextKind
 FOUND_SHOWN: Final = 3
 REPLACEMENT_CHARS: Final = 120
 PASSES: Final = 4
+SPARE: Final = 16
+"""Tokens that may stay empty."""
 
 READ_FILES_TRIED: Final = 100
 REQUESTS_SHARE: Final = 0.5
 """The most of the room that the user's requests may take; they are shortened to it."""
 REQUEST_CHARS_MIN: Final = 40
+NAMES_TRIED: Final = 8
+NAMES_SPARE: Final = 0.01
+"""How often names are chosen anew, and the share of their room that may stay empty."""
 UNKNOWN_WORTH: Final = 1e-9
 """The worth of a name whose weight is unknown."""
 
@@ -31,26 +37,25 @@ _SHARES: Final = {
     "hidden": 0.15,
     "artifacts": 0.15,
     "errors": 0.04,
-    "commands": 0.08,
-    "searches": 0.03,
-    "outputs": 0.04,
+    "commands": 0.03,
+    "searches": 0.02,
 }
 """The most that each list may take of the room left after constraints and modified files; names take the rest."""
-_ORDER: Final = (
+TAGS: Final = (
     "requests",
     "constraints",
     "modified-files",
     "read-files",
     "artifacts",
     "hidden",
-    "outputs",
     "searches",
     "commands",
     "errors",
     "identifiers",
 )
+"""The sections of an appendix, in their order."""
 
-_TAGS: Final = re.compile(rf"</?(?:{'|'.join(_ORDER)})>", re.I)
+_TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
 
 Measure = Callable[[str], int]
 
@@ -64,14 +69,17 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
     occur in `beside`, the summary's own words, are not repeated.
     """
     room, measure = tokens, _measure(counter)
+    best = ""
     for _ in range(PASSES):
         text = _write_sections(digest, measure, room, beside)
         excess = measure(text) - tokens
-        if excess <= 0:
-            return text
-        # A tokenizer may count two texts joined as more than the two apart.
-        room -= excess + 8
-    return ""
+        if excess <= 0 and len(text) > len(best):
+            best = text
+        if -SPARE <= excess <= 0 or not text:
+            break
+        # A tokenizer may count two texts joined as more, or as less, than the two apart.
+        room -= excess + SPARE // 2
+    return best
 
 
 def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
@@ -130,7 +138,7 @@ class _Page:
 
     @property
     def text(self) -> str:
-        return "".join(self.sections[tag] for tag in _ORDER if tag in self.sections).rstrip("\n")
+        return "".join(self.sections[tag] for tag in TAGS if tag in self.sections).rstrip("\n")
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
@@ -141,7 +149,7 @@ def _section(tag: str, lines: Sequence[str]) -> str:
 def _inert(line: str) -> str:
     """A line as a section holds it; cached, because the same lines are tried in sections of several lengths."""
     # A line of tool output that closed its section would be read as text outside of it.
-    return _TAGS.sub("[tag]", " ".join(line.splitlines()))
+    return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
 
 def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) -> str:
@@ -156,12 +164,11 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
     page.add_all("modified-files", modified, tokens, order=str)
     rest = page.room
     lists = {
-        "hidden": [f"seq {seq}: {shortened(text, REPLACEMENT_CHARS)}" for seq, text in digest.hidden],
-        "artifacts": [f"{a.path} ({f'{a.mime}, ' if a.mime else ''}seq {a.seq})" for a in digest.artifacts],
+        "hidden": [shortened(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
+        "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
         "errors": digest.errors,
-        "commands": [_command(command) for command in digest.commands],
-        "searches": [_search(search) for search in digest.searches],
-        "outputs": _outputs(digest),
+        "commands": [_command(command) for command in digest.commands if not reads_only(command.text)],
+        "searches": [_search(search) for search in digest.searches if search.hits],
     }
     for tag, lines in lists.items():
         page.add(tag, lines, int(rest * _SHARES[tag]))
@@ -194,17 +201,12 @@ def _distinct(files: Sequence[str]) -> Sequence[str]:
 
 
 def _command(command: Command) -> str:
-    return f"[{command.state}] {command.text}"
+    return command.text if command.state == UNKNOWN else f"[{command.state}] {command.text}"
 
 
 def _search(search: Search) -> str:
     found = f": {', '.join(search.found[:FOUND_SHOWN])}" if search.found else ""
     return f"{search.tool} {search.query}: {search.hits} lines{found}"
-
-
-def _outputs(digest: Digest) -> Sequence[str]:
-    counts = [f"{o.tool} x{o.results}{f' ({o.errors} errors)' if o.errors else ''}" for o in digest.outputs if o.tool]
-    return [", ".join(counts)] if counts else []
 
 
 def _add_names(digest: Digest, page: _Page, beside: str) -> None:
@@ -217,14 +219,20 @@ def _add_names(digest: Digest, page: _Page, beside: str) -> None:
     sample = " ".join(worth)
     chars = page.room * len(sample) // max(1, page.measure(sample))
     packing = Packing(worth, f"{beside}\n{page.text}", read)
-    while chars > 0:
+    best: dict[str, str] = {}
+    for _ in range(NAMES_TRIED):
+        if chars <= 0:
+            break
         chosen = packing.best(chars)
         files = sorted(name for name in chosen if name in read)
         others = " ".join(name for name in chosen if name not in read)
         sections = {"read-files": files, "identifiers": [others] if others else []}
         texts = {tag: _section(tag, lines) for tag, lines in sections.items() if lines}
-        excess = page.measure("".join(texts.values())) - page.room
-        if excess <= 0:
-            page.sections |= texts
-            return
-        chars -= max(1, excess * len(sample) // max(1, page.measure(sample)))
+        taken = page.measure("".join(texts.values()))
+        if taken <= page.room and len("".join(texts.values())) > len("".join(best.values())):
+            best = texts
+        spare = page.room - taken
+        if best and 0 <= spare <= page.room * NAMES_SPARE:
+            break
+        chars += spare * len(sample) // max(1, page.measure(sample)) or -1
+    page.sections |= best

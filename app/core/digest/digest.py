@@ -11,6 +11,7 @@ from app.core.digest.appendix import appendix, requests_tokens
 from app.core.digest.diff import diffed, shows_what_it_did
 from app.core.digest.files import FileUse, command_of, files_of
 from app.core.digest.names import heaviest, names_in, weigh
+from app.core.digest.outcomes import bare_command, state_of
 from app.core.digest.record import (
     ARTIFACTS_MAX,
     ASKS,
@@ -32,13 +33,13 @@ from app.core.digest.record import (
     to_json,
     unite,
 )
-from app.core.digest.sentences import ask_of, constraints_of, shortened
+from app.core.digest.reversals import standing_rules
+from app.core.digest.sentences import ask_of, shortened
 from app.core.digest.steps import PlanStep, plan_of
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
 __all__ = [
-    "CHECKS",
     "Artifact",
     "Command",
     "Digest",
@@ -49,7 +50,6 @@ __all__ = [
     "digest_of",
     "from_json",
     "requests_tokens",
-    "state_of",
     "to_json",
     "unite",
 ]
@@ -64,20 +64,6 @@ DIRECTIVE_CHARS_MAX: Final = 2_000
 
 _QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries", "keywords", "regex", "term")
 _SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
-_EXIT: Final = re.compile(
-    r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?|return ?code)\b[\"']?[ :=]{0,3}(-?\d{1,6})\b", re.I
-)
-RESULT_TAIL_CHARS: Final = 2_000
-CHECKS: Final = re.compile(
-    r"\b(?:tests?|pytest|jest|vitest|mocha|rspec|lint|mypy|ruff|eslint|tsc|build|check|vet|make|cargo|gradle|mvn)\b",
-    re.I,
-)
-"""A command that tests or builds."""
-_RED: Final = re.compile(
-    r"\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b|^(?:--- )?FAIL\b|^make: \*\*\*"
-    r"|^error(?:\[\w+\])?:",
-    re.M,
-)
 _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
 
@@ -100,11 +86,11 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         artifacts=newest(_artifacts(events), lambda artifact: artifact.path, ARTIFACTS_MAX),
         outputs=_outputs(results),
         searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
-        commands=newest(_commands(calls), lambda command: command.text, COMMANDS_MAX),
+        commands=newest(_commands(calls), lambda command: bare_command(command.text), COMMANDS_MAX),
         errors=newest(_errors(results), str, ERRORS_MAX),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
         identifiers=heaviest(weigh(events)),
-        constraints=rules(rule for event in user_messages for rule in constraints_of(event.text)),
+        constraints=rules(standing_rules([event.text for event in user_messages])),
         asks=ends(newest(asks, str), ASKS),
         directives=rules(_directives(events)),
         plan=_plan(calls),
@@ -244,21 +230,6 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
             words = shortened(" ".join(text.split()), COMMAND_CHARS_MAX)
             answer = 0 if result is None else result.seq
             yield Command(words, state_of(result, text), call.call_id, call.seq, answer)
-
-
-def state_of(result: Event | None, command: str | None = None) -> str:
-    """How a call ended: `ok`, `error`, or `unknown` if it has no result.
-
-    The output of a command that tests or builds is read for failures too, because a pipe hides its exit code.
-    """
-    if result is None:
-        return "unknown"
-    text = result.text
-    codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
-    if result.is_error or (codes and codes[-1].lstrip("-").strip("0")):
-        return "error"
-    checks = command is not None and CHECKS.search(command[:COMMAND_CHARS_MAX])
-    return "error" if checks and _RED.search(text[-RESULT_TAIL_CHARS:]) else "ok"
 
 
 def _errors(results: Iterable[Event]) -> Iterable[str]:

@@ -8,11 +8,14 @@ weights of their union, and no event has to be read again.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, TypeAlias
 
+from app.core.digest.files import command_of
+from app.core.digest.shell import steps
 from app.core.lexicon.escapes import unescaped
 from app.core.lexicon.identifiers import DEFINITION, NAME_CHARS_MAX, NAME_OR_CODE
+from app.core.lexicon.noise import folders, is_folder, is_noise, is_prose, quoted, unnumbered
 from app.core.lexicon.patterns import Pattern
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
@@ -31,11 +34,12 @@ USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 
 by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
 _NAMED_NUMBER: Final = Pattern(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
-_GUTTER: Final = re.compile(r"^(?: {1,8}\d{1,7}\t| {0,8}\d{1,7}→)", re.M)
-"""Line numbers before a file's lines."""
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
 """`-27-` and the code after a file's name, as `grep -A` prints them."""
+_PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
+"""Arguments whose numbers are places in a file, which say nothing without it."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
+_UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
 """How likely a name is used again by its form, all else being equal."""
@@ -44,12 +48,46 @@ _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0
 def weigh(events: Sequence[Event]) -> Names:
     """The names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
+    used: set[str] = set()
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
     for event in reversed(events):
+        if event.type is EventType.TOOL_CALL:
+            used.update(_operands(event))
+        used.update(quoted(event.text[:TEXT_CHARS_MAX]))
         for name, worth in _weighed_names(event):
             names[name] = names.get(name, 0.0) + worth * share
         share *= fading
+    _drop_prose(names, used)
+    _join_ids(names)
     return {name: weight * _form_factor(name) for name, weight in names.items()}
+
+
+def _operands(call: Event) -> Iterator[str]:
+    """The words of a call's command, and its arguments of one word."""
+    command = command_of(call.tool or "", call.arguments)
+    if command is not None:
+        for step in steps(command):
+            yield from step.words
+    else:
+        yield from (text for text in strings(call.arguments) if " " not in text)
+
+
+def _drop_prose(names: Names, used: Set[str]) -> None:
+    """Remove words with slashes between them, such as `read/write`, that nothing in the span shows to be a path."""
+    doubtful = {name for name in names if "/" in name and is_prose(name)}
+    known = folders((*names, *(name for name in used if len(name) <= NAME_CHARS_MAX)))
+    for name in doubtful:
+        if name not in used and not is_folder(name, known):
+            del names[name]
+
+
+def _join_ids(names: Names) -> None:
+    """Add the weight of a shortened id, or of a part of one, to the id itself."""
+    for whole in [name for name in names if "-" in name and _UUID.search(name)]:
+        parts = whole.rsplit("/", 1)[-1].split("-")
+        for part in (*parts, "-".join(parts[:3])):
+            if part != whole and len(part) > 3 and _HASH.fullmatch(part):
+                names[whole] += names.pop(part, 0.0)
 
 
 def decayed(names: Mapping[str, float], events: int) -> Names:
@@ -72,13 +110,13 @@ def names_in(text: str) -> dict[str, int]:
 def _counts(text: str) -> dict[str, int]:
     """The distinct names in a text without escape sequences and how often each occurs, in the text's order."""
     counts: dict[str, int] = {}
-    if "\t" in text or "→" in text:
-        text = _GUTTER.sub("", text)
-    for name, count in Counter(NAME_OR_CODE.findall(text)).items():
+    for name, count in Counter(NAME_OR_CODE.findall(unnumbered(text))).items():
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
             name = name.rstrip(".,:;-") if name[-1] in ".,:;-" else name
             name = _LINE_OF.sub("", name) if "/" in name and "-" in name else name
-            counts[name] = counts.get(name, 0) + count
+            name = name.removeprefix("./")
+            if name and not is_noise(name):
+                counts[name] = counts.get(name, 0) + count
     for name in [name for name in counts if name.startswith("a/") and f"b/{name[2:]}" in counts]:
         # The two sides of a diff are one file.
         counts[name[2:]] = counts.get(name[2:], 0) + counts.pop(name) + counts.pop(f"b/{name[2:]}")
@@ -116,7 +154,7 @@ def _weighed_names(event: Event) -> Iterable[tuple[str, float]]:
 
 def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]]:
     worth: Names = {}
-    for text in strings(arguments):
+    for text in strings({name: value for name, value in arguments.items() if not _PLACES.search(name)}):
         short = len(text) <= SHORT_ARGUMENT
         for name in _names_and_values(text) if short else names_in(text):
             worth[name] = max(worth.get(name, 0.0), USED if short else WRITTEN)

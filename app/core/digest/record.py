@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.digest.names import Names, decayed, heaviest
+from app.core.digest.outcomes import bare_command
 from app.core.digest.steps import PlanStep
 from app.core.log.events import Json
 
@@ -154,7 +155,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         artifacts=newest(chain.from_iterable(d.artifacts for d in digests), _path, ARTIFACTS_MAX),
         outputs=tuple(outputs.values()),
         searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
-        commands=newest(chain.from_iterable(d.commands for d in digests), _text, COMMANDS_MAX),
+        commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
         errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
         hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
         identifiers=heaviest(names),
@@ -174,8 +175,8 @@ def _tool_and_query(search: Search) -> tuple[str, str]:
     return search.tool, search.query
 
 
-def _text(command: Command) -> str:
-    return command.text
+def _bare(command: Command) -> str:
+    return bare_command(command.text)
 
 
 def _seq(hidden: tuple[int, str]) -> int:

@@ -12,7 +12,12 @@ REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
 BLOCKS_MAX: Final = 50
 
-_OPENING: Final = re.compile(r"^[ \t]{0,8}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>", re.M)
+_TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
+_OPENING: Final = re.compile(f"^{_TAG}", re.M)
+_FOLLOWING: Final = re.compile(_TAG)
+"""A tag right behind a block."""
+_INSERTED: Final = re.compile(r"Base directory for this skill: ")
+"""The beginning of a message that a program wrote in the user's name."""
 _FENCE: Final = "```"
 _BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
@@ -51,8 +56,10 @@ _LOG_LINE: Final = re.compile(
 def own_words(text: str) -> str:
     """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
 
-    Only the first TEXT_CHARS_MAX characters are read.
+    Only the first TEXT_CHARS_MAX characters are read. Instructions that an agent loads have no words of the user.
     """
+    if _INSERTED.match(text):
+        return ""
     return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
 
 
@@ -61,7 +68,7 @@ def _without_blocks(text: str) -> str:
     at = 0
     unclosed: set[str] = set()
     for _ in range(BLOCKS_MAX):
-        opening = _OPENING.search(text, at)
+        opening = (_FOLLOWING.match(text, at) if at and text[at - 1] == ">" else None) or _OPENING.search(text, at)
         if opening is None:
             break
         name = opening[1]
@@ -91,12 +98,15 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, or its first words and an ellipsis in at most `chars` characters."""
+    """The text, or its first words and an ellipsis in at most `chars` characters.
+
+    No word is cut, but one that is longer than that by itself.
+    """
     if len(text) <= chars:
         return text
     start = text[: chars - 1]
-    words = start.rsplit(" ", 1)[0]
-    return f"{words if len(words) > chars // 2 else start}…"
+    words = start if text[chars - 1 : chars].isspace() else start.rsplit(" ", 1)[0]
+    return f"{words.rstrip(' ,;:(-')}…"
 
 
 def constraints_of(text: str) -> tuple[str, ...]:
@@ -122,6 +132,8 @@ def _states_rule(sentence: str) -> bool:
 
 def request_of(text: str) -> str:
     """A user's message on one line, shortened; empty if it has no text."""
+    if _INSERTED.match(text):
+        return ""
     return shortened(" ".join((own_words(text) or text[:TEXT_CHARS_MAX]).split()), REQUEST_CHARS_MAX)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from posixpath import basename, normpath
-from typing import Final
+from typing import Final, NamedTuple
 
 COMMAND_CHARS_MAX: Final = 20_000
 
@@ -37,6 +37,13 @@ _NOT_PROGRAMS: Final = frozenset(
 _PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", "do", "else", "!", "{"})
 
 
+class Step(NamedTuple):
+    """The separator in front of a simple command, and its words without assignments, prefixes and redirections."""
+
+    follows: str
+    words: tuple[str, ...]
+
+
 def written_paths(command: str) -> Iterator[str]:
     """The paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
@@ -44,10 +51,9 @@ def written_paths(command: str) -> Iterator[str]:
     command = command[:COMMAND_CHARS_MAX]
     if not _MAY_WRITE.search(command.translate(_WITHOUT_QUOTES)):
         return
-    for words in _commands(_without_heredocs(command)):
+    for _, words in _commands(_without_heredocs(command)):
         plain, targets = _split_redirects(words)
-        while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
-            plain = plain[1:]
+        plain = _without_prefixes(plain)
         if plain[:1] == ["cd"] and len(plain) == 2:
             folder = _join(folder, plain[1]) if _is_literal_path(plain[1]) else ""
             continue
@@ -60,10 +66,7 @@ def written_paths(command: str) -> Iterator[str]:
 
 def programs(command: str) -> Iterator[str]:
     """The programs that a command runs, each with its subcommand: `go test`, `npm run lint`, `grep`."""
-    for words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
-        plain, _ = _split_redirects(words)
-        while plain and (plain[0] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", plain[0])):
-            plain = plain[1:]
+    for _, plain in steps(command):
         if plain and plain[0] not in _NOT_PROGRAMS and _PROGRAM.fullmatch(plain[0]):
             length = 1
             while length < min(3, len(plain)) and _SUBCOMMAND.fullmatch(plain[length]):
@@ -71,6 +74,24 @@ def programs(command: str) -> Iterator[str]:
                 if plain[length - 1] not in _RUNNERS:
                     break
             yield " ".join((basename(plain[0]), *plain[1:length]))
+
+
+def steps(command: str) -> Iterator[Step]:
+    """The simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
+    for follows, words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
+        yield Step(follows, tuple(_without_prefixes(_split_redirects(words)[0])))
+
+
+def _without_prefixes(words: list[str]) -> list[str]:
+    """The words from the program's name on."""
+    at = 0
+    while at < len(words) and (words[at] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", words[at])):
+        at += 1
+    if words[at : at + 1] == ["timeout"]:
+        at += 1
+        while at < len(words) and (words[at].startswith("-") or re.fullmatch(r"[\d.]{1,10}[smhd]?", words[at])):
+            at += 1
+    return words[at:]
 
 
 def _without_heredocs(command: str) -> str:
@@ -87,15 +108,17 @@ def _without_heredocs(command: str) -> str:
     return "\n".join(kept)
 
 
-def _commands(text: str) -> Iterator[list[str]]:
+def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The words of each simple command, with the separator in front of it."""
     words: list[str] = []
+    follows = ""
     for word in _WORD.findall(text):
         if word in _SEPARATORS:
-            yield words
-            words = []
+            yield follows, words
+            follows, words = word, []
         elif not (word.isspace() or word == "\\\n" or word.startswith("#") or _DUPLICATE.fullmatch(word)):
             words.append(_QUOTES.sub(r"\1", word))
-    yield words
+    yield follows, words
 
 
 def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:

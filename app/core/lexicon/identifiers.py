@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from app.core.lexicon.escapes import unescaped
+from app.core.lexicon.noise import folders, is_folder, is_noise, is_prose, quoted, unnumbered
 from app.core.lexicon.patterns import SPACES, Pattern
 from app.core.lexicon.pieces import pieces
 
@@ -20,7 +21,7 @@ _START: Final = r"(?=[\w.@~/-])"
 _ORDINARY: Final = r"[A-Za-z][a-z]*+(?<![a-f]{7})(?![\w./@:-])"
 """A word with which no name begins."""
 _PATH: Final = r"(?<![.@-])(?:~?/?[\w.@-]++/)+[\w.@-]+"  # import paths too; tried once a run of such characters
-_UUID: Final = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"
+_UUID: Final = r"(?:\d{4}-\d\d-\d\d-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"  # behind a date too
 _TIME: Final = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
 _HASH: Final = r"[0-9a-f]{7,40}+\b"
 _CODE: Final = r"[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
@@ -49,7 +50,7 @@ class Names:
         return self._behind.findall(f" {text}")
 
 
-NAME: Final = Names(_PATH, _HASH, _DOTTED, _CASED, _NUMBER)
+NAME: Final = Names(_PATH, _UUID, _HASH, _DOTTED, _CASED, _NUMBER)
 NAME_OR_CODE: Final = Names(_PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER)
 """Also what people look things up by: ids, dates, ticket numbers, versions."""
 DEFINITION: Final = Pattern(
@@ -60,11 +61,21 @@ NAME_CHARS_MAX: Final = 200
 
 
 def identifiers(text: str) -> Mapping[str, int]:
-    """The distinct names in a text with how often each occurs, in the text's order. Takes time linear in the text."""
+    """The distinct names in a text with how often each occurs, in the text's order. Takes time linear in the text.
+
+    Names that tell nothing (`noise`) are left out, and line numbers of listings.
+    """
     counts: Counter[str] = Counter()
     for piece in map(unescaped, pieces(text)):
-        counts.update(NAME.findall(piece))
-    return {name: count for name, count in counts.items() if len(name) <= NAME_CHARS_MAX}
+        counts.update(NAME.findall(unnumbered(piece)))
+    names = {name: count for name, count in counts.items() if len(name) <= NAME_CHARS_MAX and not is_noise(name)}
+    doubtful = [name for name in names if "/" in name and is_prose(name)]
+    known = folders(names) if doubtful else frozenset()
+    marked = frozenset(quoted(text)) if doubtful else frozenset()
+    for name in doubtful:
+        if name not in marked and not is_folder(name, known):
+            del names[name]
+    return names
 
 
 def ranked(names: Mapping[str, int], text: str) -> Sequence[str]:

@@ -6,8 +6,10 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Final
 
+from app.core.compaction.extractive.answers import answers, user_lines
 from app.core.compaction.extractive.notes import notes_of
 from app.core.compaction.extractive.quotes import quotes
 from app.core.compaction.extractive.sections import (
@@ -19,17 +21,22 @@ from app.core.compaction.extractive.sections import (
     EARLY,
     GOAL,
     HEADINGS,
+    LATEST,
     NEXT,
     NOT_STARTED,
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
+    SHORTEST_CHARS,
+    STATES,
     SUFFIX,
+    USERS,
     Measure,
     Section,
     SectionLine,
     fill_sections,
     interleave,
+    lasting,
     parse_sections,
 )
 from app.core.compaction.extractive.sentences import (
@@ -39,9 +46,9 @@ from app.core.compaction.extractive.sentences import (
     content_words,
     sentences_of,
 )
-from app.core.compaction.extractive.work import SpanWork
+from app.core.compaction.extractive.work import SpanWork, with_arguments
 from app.core.digest.record import Digest
-from app.core.digest.sentences import ask_of
+from app.core.digest.sentences import ask_of, own_words, sentences, shortened
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
 from app.core.log.event import Event
@@ -49,56 +56,70 @@ from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
 NEWEST_TEXTS: Final = 3
-LAST_TEXTS: Final = 8
-"""How many of the newest assistant texts are searched for work in progress, and for next steps and blockers."""
+"""How many of the newest assistant texts are quoted, and how many open calls are named."""
+LONG_SHARE: Final = 0.6
+"""The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
+FEWEST_WORDS: Final = 4
+"""A line with fewer words and a colon only leads to the next."""
+GAP_CHARS: Final = 3
+"""Characters around a sentence for spaces and an ellipsis."""
+TELLING_WORDS: Final = 4
+"""A sentence with fewer words that carry meaning tells nothing by itself."""
+LONG_CHARS: Final = 240
+"""What a user's message is shortened to."""
+CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
-    GOAL: 0.24,
-    CONSTRAINTS: 0.1,
-    DONE: 0.24,
-    RUNNING: 0.14,
-    NOT_STARTED: 0.06,
-    BLOCKED: 0.1,
-    DECISIONS: 0.08,
-    NEXT: 0.06,
-    CONTEXT: 0.04,
+    GOAL: 0.1,
+    USERS: 0.46,
+    CONSTRAINTS: 0.06,
+    BLOCKED: 0.05,
+    NOT_STARTED: 0.03,
+    RUNNING: 0.03,
+    LATEST: 0.22,
+    DONE: 0.06,
+    DECISIONS: 0.06,
+    NEXT: 0.03,
+    CONTEXT: 0.02,
 }
-_TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, CONSTRAINTS: 0.05, CONTEXT: 0.76}
+_TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
+_VERB: Final = (
+    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
+    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
+    r"|reduced|booked|cancell?ed|confirmed|sent)"
+)
 _DONE: Final = re.compile(
-    r"\b(?:fixed|added|updated|created|implemented|removed|renamed|moved|wrote|changed|refactored|committed|pushed|merged"
-    r"|done|complete[d]?|finished|pass(?:es|ed|ing)?|now works?|resolved|booked|cancell?ed|confirmed|sent)\b",
+    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
+    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
+    rf"|\b(?:is|are|was|were|has been|have been) (?:now )?(?:{_VERB}|complete|done|in place)\b"
+    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
     re.I,
 )
+"""Words of a sentence that reports finished work."""
+_DOUBT: Final = re.compile(
+    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
+    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
+    re.I,
+)
+"""Words of a sentence that reports more, or less, than finished work."""
 _DECIDED: Final = re.compile(
-    r"\b(?:decid(?:e|ed|ing)|decision|instead of|rather than|option|approach|agreed?|chose|choose|because|so that"
-    r"|trade-?off|better to|let's|we(?:'ll| will| should)|plan is|prefer)\b",
+    r"\b(?:decid(?:e|ed|ing)|decision|instead of|rather than|chose|because|so that|due to|in order to|to avoid"
+    r"|trade-?off|turns out|root cause|the (?:issue|problem|bug|cause|reason) (?:is|was)|revert(?:ed|ing)"
+    r"|did(?:n['’]t| not) work|does(?:n['’]t| not) work|since (?:it|the|they|we|that)|prefer)\b",
     re.I,
 )
-_NEXT: Final = re.compile(
-    r"\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|i'll|i will|i need to|we need to|let me|now i|later"
-    r"|follow-?up|pending|want me to)\b",
-    re.I,
-)
+"""Words of a sentence that gives a reason, or tells of an attempt."""
 _INTENT: Final = re.compile(
     r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
     r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
     re.I,
 )
-"""Words of a sentence about an intent, which is neither done nor a blocker."""
-_FAILING: Final = re.compile(
-    r"\b(?:fail(?:s|ed|ing|ure)?|errors?|broken|blocked|cannot|can['’]t|couldn['’]t|unable|stuck|not work(?:ing)?"
-    r"|conflict|missing|waiting (?:for|on))\b",
-    re.I,
+"""Words of a sentence about an intent."""
+_NEXT: Final = re.compile(
+    rf"{_INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
 )
-_MENDED: Final = re.compile(
-    r"\b(?:no (?:\w+ )?(?:errors?|failures?|conflicts?)|without (?:an? )?(?:errors?|failures?)|fix(?:ed|es)|resolved"
-    r"|solved|corrected|handl(?:es|ed|ing)|(?:now|all) \w+ pass(?:es)?|pass(?:es)? now|0 (?:failed|failures|errors))\b"
-    r"|\berrors? (?:handling|messages?|cases?|types?|paths?)\b|\breturns? (?:an? )?(?:\w+ )?errors?\b",
-    re.I,
-)
-"""Words of a sentence about a failure that is over or did not occur, or about error handling in code."""
 
 
 def extract(
@@ -117,26 +138,35 @@ def extract(
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events)
-    failing = [*messages.blockers(), *work.failing()]
-    done = interleave(interleave(work.done(), messages.done()), earlier[DONE] + earlier[RUNNING])
-    decided = [*notes.decisions, *interleave(messages.matching(_DECIDED, users=True), earlier[DECISIONS])]
+    # What an earlier summary says of the state of things held before this span.
+    before = {heading: [] if events else earlier[heading] for heading in STATES}
+    earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
+    done = interleave(interleave(work.done(), messages.done()), earlier[DONE])
+    decided = [*notes.decisions, *interleave(messages.matching(_DECIDED), earlier[DECISIONS])]
     planned = {
         state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
     }
+    asks = _lines(digest.asks, messages.last_seq)
+    said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
+    goal = earlier[GOAL][:1] or messages.first() or asks[:1]
     # In the order in which the sections choose: a sentence goes to the first section that takes it.
-    candidates = {
-        GOAL: _opening(earlier[GOAL], _lines(digest.asks, messages.last_seq)),
+    candidates: Mapping[str, Sequence[SectionLine]] = {
+        GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
+        USERS: [] if messages.is_talk else _newest_first([*said, *([] if said else asks)], shares[USERS] * max_tokens),
         CONSTRAINTS: rules,
-        BLOCKED: failing or ([] if events else earlier[BLOCKED]),
-        NOT_STARTED: planned[PENDING] if digest.plan else earlier[NOT_STARTED],
-        NEXT: messages.next_steps() or earlier[NEXT],
+        BLOCKED: work.failing() or before[BLOCKED],
+        NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
+        RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
+        LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
         DONE: done,
         DECISIONS: decided,
-        RUNNING: [*planned[UNDER_WAY], *(messages.in_progress() or earlier[RUNNING])],
+        NEXT: messages.next_steps() or before[NEXT],
         CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    return fill_sections(HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if messages.is_talk else GOAL)
+    return fill_sections(
+        HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if messages.is_talk else USERS
+    )
 
 
 def extract_prefix(
@@ -150,7 +180,7 @@ def extract_prefix(
     next_steps, work = messages.next_steps(), SpanWork(events)
     done = [*interleave(work.done(), messages.done()), *messages.ranked()]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
-    suffix = [*next_steps, *messages.blockers(), *work.failing(), *messages.in_progress(), *previous.get(SUFFIX, [])]
+    suffix = [*next_steps, *work.failing(), *messages.open_calls(), *messages.newest(), *previous.get(SUFFIX, [])]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
     return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 
@@ -166,23 +196,55 @@ class _Messages:
         self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
         self.last_seq = events[-1].seq if events else 0
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
-        self._last_assistant_seq = self._assistant_texts[-1][0] if self._assistant_texts else 0
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
         told = sorted([*users, *self._assistant_texts])
         self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in told}
         self._central = central(self._sentences_of(told), self._focus)
-        self._open_lines = _open_calls(events)
+        self._open_calls = _open_calls(events)
+        self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
+        self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
         self.notes = notes_of(events)
 
     def _sentences_of(self, texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
 
+    def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
+        """The users' messages on one line each with the questions that they answer, oldest first."""
+        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines)]
+
+    def first(self) -> Sequence[SectionLine]:
+        """The first message of a user that holds more than one word, with the question that it answers."""
+        found = (SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines if " " in words)
+        return [*islice(found, 1)]
+
+    def latest(self, tokens: int) -> Sequence[SectionLine]:
+        """The newest assistant texts, the newest first; long ones by their first and last sentences.
+
+        Without events they are those of the earlier summaries.
+        """
+        room = int(tokens * CHARS_PER_TOKEN)
+        found: list[SectionLine] = []
+        texts = [(seq, own_words(text)) for seq, text in self._assistant_texts[-NEWEST_TEXTS:]]
+        for seq, text in reversed(texts if self._events else self._earlier_texts):
+            most = room if not found else int(room * LONG_SHARE)
+            told = [one for one in sentences(text) if any(map(str.isalpha, one))]
+            line = condensed(told, " ".join(text.split()), most)
+            if line:
+                found.append(SectionLine(line, seq))
+                room -= len(line)
+        return found
+
+    def newest(self) -> Sequence[SectionLine]:
+        """The sentences of the newest assistant texts, the newest text first."""
+        newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
+        return [SectionLine(s.text, s.seq) for s in newest]
+
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The candidates for critical context: of talk the most telling messages, else the most central sentences."""
+        """The candidates for critical context: of talk the most telling messages, else what was carried over."""
         if not self.is_talk:
-            return interleave(self.ranked(), earlier)
+            return earlier
         found = quotes(self._events, [line.text for line in earlier])
         if self._focus:
             found = sorted(found, key=lambda quote: self._focus.isdisjoint(content_words(quote.text)))
@@ -192,45 +254,70 @@ class _Messages:
         """All distinct sentences, the most central first."""
         return [SectionLine(s.text, s.seq) for s in self._central]
 
-    def matching(self, cue: re.Pattern[str], *, users: bool = False) -> Sequence[SectionLine]:
-        """The central sentences that match the cue and are not questions, of the user too if `users`."""
+    def matching(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
+        """The central sentences that match the cue and are neither questions nor intents."""
         return [
             SectionLine(s.text, s.seq)
             for s in self._central
-            if cue.search(s.text) and not s.text.endswith("?") and (users or s.seq not in self._user_seqs)
+            if cue.search(s.text)
+            and len(content_words(s.text)) >= TELLING_WORDS
+            and not (s.text.rstrip("*_ ").endswith("?") or _INTENT.search(s.text))
         ]
 
     def done(self) -> Sequence[SectionLine]:
-        """The central sentences of the assistant that report finished work."""
-        return [line for line in self.matching(_DONE) if not _INTENT.search(line.text)]
-
-    def blockers(self) -> Sequence[SectionLine]:
-        """The failures in the last assistant texts, the newest first, without intents and resolved failures."""
-        return [line for line in self._recent(_FAILING) if not (_INTENT.search(line.text) or _MENDED.search(line.text))]
-
-    def next_steps(self) -> Sequence[SectionLine]:
-        """The next steps in the last assistant texts, the newest first; an intent counts in the very last text only."""
+        """The central sentences of the assistant that report finished work and nothing else."""
         return [
-            line
-            for line in self._recent(_NEXT)
-            if line.seq >= self._last_assistant_seq or not _INTENT.search(line.text)
+            line for line in self.matching(_DONE) if line.seq not in self._user_seqs and not _DOUBT.search(line.text)
         ]
 
-    def _recent(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
-        found = self._sentences_of(self._assistant_texts[-LAST_TEXTS:])
-        return [SectionLine(s.text, s.seq) for s in reversed(found) if cue.search(s.text)]
+    def next_steps(self) -> Sequence[SectionLine]:
+        """The next steps in the newest assistant text, in its order."""
+        found = self._sentences_of(self._assistant_texts[-1:])
+        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text)]
 
-    def in_progress(self) -> Sequence[SectionLine]:
-        """The newest request, the open calls, and the assistant's last sentences."""
-        request = next((SectionLine(ask, e.seq) for e in reversed(self.users) if (ask := ask_of(e.text))), None)
-        newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
-        return [*([request] if request else ()), *self._open_lines, *(SectionLine(s.text, s.seq) for s in newest)]
+    def open_calls(self) -> Sequence[SectionLine]:
+        """Lines on the newest calls without a result."""
+        return self._open_calls
 
 
 def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
     answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
     calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
-    return [SectionLine(f"Waiting for the result of {e.tool} (seq {e.seq}).", e.seq) for e in calls[-NEWEST_TEXTS:]]
+    return [
+        SectionLine(f"Waiting for the result of {e.tool}{with_arguments(e.arguments)}.", e.seq)
+        for e in calls[-NEWEST_TEXTS:]
+    ]
+
+
+def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
+    """The lines, the newest first, long ones shortened; then all that do not fit whole, shortened."""
+    longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
+    whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
+    return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
+
+
+def condensed(told: Sequence[str], text: str, chars: int) -> str:
+    """The text if it takes at most `chars` characters, else those of its sentences that do; its first words if few do.
+
+    Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
+    next.
+    """
+    if len(text) <= chars:
+        return text
+    kept: set[int] = set()
+    told = [one for one in told if not (one.endswith(":") and one.count(" ") < FEWEST_WORDS)]
+    room, at, end = chars, 0, len(told)
+    while at < end:
+        take_last = (end - len(told)) * -2 < at
+        end, at = (end - 1, at) if take_last else (end, at + 1)
+        number = end if take_last else at - 1
+        if len(told[number]) + GAP_CHARS <= room:
+            room -= len(told[number]) + GAP_CHARS
+            kept.add(number)
+    if chars - room < chars // 3:
+        return shortened(text, chars) if chars >= SHORTEST_CHARS else ""
+    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
+    return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:

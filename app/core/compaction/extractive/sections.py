@@ -1,7 +1,9 @@
 """The sections of a summary's body: their headings, how to read an earlier summary's and how to fill new ones."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Final
 
@@ -12,12 +14,24 @@ NONE: Final = "(none)"
 GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Progress"
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
+USERS, LATEST = "## User Messages", "## Latest Agent Messages"
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
-HEADINGS: Final = (GOAL, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT)
+HEADINGS: Final = (
+    *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
+)
 PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
+STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
+"""Headings of what holds at a summary's end only."""
 NOTHING: Final = "Nothing was said or done."
 SHORTEST_CHARS: Final = 40
+FEW_WORDS: Final = 3
+COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")
+"""A line on the runs and changes of a span, counted at its end."""
+GOAL_SHARE: Final = 0.2
+"""The most of the room that the first line of a goal may take."""
+SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
+"""Headings whose first line is shortened rather than left out."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 Measure = Callable[[str], int]
@@ -25,7 +39,7 @@ Measure = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class SectionLine:
-    """A line of a section, and the seq of its event; 0 if it comes from an earlier summary."""
+    """A line of a section, and the seq of its event; lines of earlier summaries have negative ones, in their order."""
 
     text: str
     seq: int
@@ -35,34 +49,44 @@ class SectionLine:
 class Section:
     """A heading with its candidate lines, the best first, and the share of the room that it may take at first.
 
-    `chosen` are the lines taken so far, `taken` the full texts of these, which `chosen` may hold shortened.
+    `chosen` are the lines taken so far.
     """
 
     heading: str
     candidates: Sequence[SectionLine]
     share: float
     chosen: list[SectionLine] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
 
 
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
-    """The lines under each heading of an earlier summary, without the tagged appendix."""
+    """The lines under each heading of earlier summaries, oldest first, without the tagged appendix.
+
+    Of several summaries the last one alone says what holds at the end: headings in STATES.
+    """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
-    for raw in text.split("\n"):
+    lines = text.split("\n")
+    for number, raw in enumerate(lines):
         line = raw.strip()
         if line.startswith("<"):
             heading = ""
         elif line in HEADINGS or line in PREFIX_HEADINGS:
+            if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
+                found = {name: lasting(some) for name, some in found.items() if name not in STATES}
             heading = line
         elif heading and line and line != NONE:
-            found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), 0))
+            found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
     return found
 
 
 def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequence[SectionLine]:
     """Alternate between the two sequences, so that neither crowds out the other when the room ends."""
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
+
+
+def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
+    """The lines without those on runs and changes, which a later summary has its own of."""
+    return [line for line in lines if not COUNTED.match(line.text)]
 
 
 def fill_sections(
@@ -80,40 +104,86 @@ def fill_sections(
     if not known or room < 0:
         return _cut(_text(headings, known) or NOTHING, measure, max_tokens)
     whole = room
-    used: set[str] = set()
     for section in sections:
-        room -= _fill(section, used, min(int(whole * section.share), room), measure)
+        room -= _fill(section, sections, min(_share(section, whole, measure), room), measure)
     for section in sections:
         if not section.chosen:
-            room -= _fill(section, used, min(int(whole * LEAST_SHARE), room), measure)
+            room -= _fill(section, sections, min(int(whole * LEAST_SHARE), room), measure)
     for section in sorted(sections, key=lambda section: section.heading != spare):
-        room -= _fill(section, used, room, measure)
+        room -= _fill(section, sections, room, measure)
     text = _text(headings, {section.heading: _ordered(section) for section in sections if section.chosen})
     return text if measure(text) <= max_tokens else _cut(text, measure, max_tokens)
 
 
-def _fill(section: Section, used: set[str], room: int, measure: Measure) -> int:
-    """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened."""
+def _share(section: Section, whole: int, measure: Measure) -> int:
+    """The tokens that a section may take at first."""
+    share = int(whole * section.share)
+    if section.heading != GOAL or not section.candidates:
+        return share
+    return max(share, min(measure(f"- {section.candidates[0].text}\n"), int(whole * GOAL_SHARE)))
+
+
+def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
+    """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened.
+
+    A line whose words stand in a chosen line is left out; chosen lines whose words it holds leave.
+    """
     taken = 0
-    # A request may state a rule: it is repeated rather than missing in one of the two sections.
-    elsewhere: Collection[str] = () if section.heading in (GOAL, CONSTRAINTS) else used
     for line in section.candidates:
-        if line.text in section.taken or line.text in elsewhere:
-            continue
         text = line.text
+        if _is_told(text, sections):
+            continue
         cost = measure(f"- {text}\n")
-        if cost > room - taken and not section.chosen:
+        if cost > room - taken and not section.chosen and section.heading in SHORTENED:
             chars = len(text) * (room - taken) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        if cost <= room - taken:
+        goal = next((one for one in sections if one.heading == GOAL and _continues(text, one.chosen)), None)
+        if goal is not None and goal is not section:
+            cost -= measure(f"- {goal.chosen[0].text}\n")
+            if cost <= room - taken:
+                goal.chosen[0] = SectionLine(text, line.seq)
+                taken += cost
+        elif cost <= room - taken:
+            taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
             section.chosen.append(SectionLine(text, line.seq))
-            section.taken.add(line.text)
-            used.add(line.text)
-            taken += cost
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
+
+
+def _continues(text: str, chosen: Sequence[SectionLine]) -> bool:
+    """Whether the first of the chosen lines is the same text, shortened more."""
+    return bool(chosen) and chosen[0].text.endswith("…") and text.startswith(chosen[0].text[:-1])
+
+
+def _is_told(text: str, sections: Sequence[Section]) -> bool:
+    return any(_holds(line.text, text) for section in sections for line in section.chosen)
+
+
+def _holds(text: str, part: str) -> bool:
+    """Whether a line says what another says; a few words by themselves may stand within others by chance."""
+    whole, words = _normal(text), _normal(part)
+    return words == whole or (words.count(" ") >= FEW_WORDS and words in whole)
+
+
+def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
+    """Remove the chosen lines whose words the text holds, but the goal, and return them."""
+    gone: list[str] = []
+    for section in sections:
+        if section.heading == GOAL:
+            continue
+        kept = [line for line in section.chosen if not _holds(text, line.text)]
+        if len(kept) < len(section.chosen):
+            gone += [line.text for line in section.chosen if line not in kept]
+            section.chosen = kept
+    return gone
+
+
+@lru_cache(maxsize=4_096)
+def _normal(text: str) -> str:
+    """The words of a line for comparison, without case, emphasis and an ellipsis."""
+    return " ".join(text.replace("*", "").replace("`", "").lower().rstrip("… .").split())
 
 
 def _ordered(section: Section) -> Sequence[str]:
@@ -139,4 +209,6 @@ def _cut(text: str, measure: Measure, max_tokens: int) -> str:
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if measure(text[:middle]) <= max_tokens else (low, middle - 1)
-    return text[:low]
+    # No word is cut.
+    end = low if low == len(text) or text[low].isspace() else max(text.rfind(" ", 0, low), text.rfind("\n", 0, low), 0)
+    return text[:end]

@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
-BODY_SHARE: Final = 0.1
+BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
@@ -37,7 +37,7 @@ def extractive(
     summaries that this one replaces. `digest` covers the events and these summaries.
     """
     tools = any(event.type is EventType.TOOL_CALL for event in (*events, *late)) or bool(digest.outputs)
-    room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens // 4) if tools else int(tokens * TALK_SHARE)
+    room = min(BODY_TOKENS + int(tokens * BODY_SHARE), tokens * 2 // 5) if tools else int(tokens * TALK_SHARE)
     room = min(room, tokens - _least_appendix(digest, tokens, counter))
     split_part = ""
     if late:

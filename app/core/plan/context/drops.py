@@ -43,7 +43,7 @@ def drop_units(
     if noted and dropped:
         noted_units = [unit for unit in gone if unit.items[0].event.seq > state.folded_to]
         left_out = _left_out(left_out, noted_units, rest_turns={i.event.turn for i in rest})
-        text = wording.note(left_out, floor)
+        text = wording.note(left_out)
         note_tokens = context.counter.message(text)
     after = replace(
         state.without(items),
@@ -58,10 +58,10 @@ def drop_units(
 
 
 def refresh_note(context: Context, state: Frontier) -> Reduced:
-    """Write the note again from `state.left_out` and `state.floor`; unchanged if nothing was left out."""
+    """Write the note again from `state.left_out`; unchanged if nothing was left out."""
     if state.left_out == LeftOut():
         return Reduced(context, state)
-    text = wording.note(state.left_out, state.floor)
+    text = wording.note(state.left_out)
     after = replace(state, note=text, note_tokens=context.counter.message(text))
     return Reduced(replace(context, note_tokens=after.note_tokens), after)
 

@@ -59,6 +59,7 @@ class Fold:
 
     `tokens` counts what the summary takes, `saved` how much less that is than the events. At most `chars` characters
     of it are shown (0: all), if `ordered` with the sections that must not be lost first. `recall` is as in `Stub`.
+    If `joined`, it is shown in one text with the others, else in a message of its own.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Fold:
     chars: int = 0
     recall: bool = True
     ordered: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
     stored["stubs"] = [_row(stub, text="", keeps=(), recall=True, limits=()) for stub in frontier.stubs]
-    stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False) for fold in frontier.folds]
+    stored["folds"] = [_row(fold, chars=0, recall=True, ordered=False, joined=False) for fold in frontier.folds]
     stored["left_out"] = _row(frontier.left_out, files=())
     return {name: stored[name] for name in stored if getattr(frontier, name) != getattr(START, name)}
 

@@ -24,7 +24,7 @@ def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summ
     """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
-        text = wording.note(state.left_out, state.floor, recall=False)
+        text = wording.note(state.left_out, recall=False)
         state = replace(state, note=text, note_tokens=context.counter.message(text))
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:

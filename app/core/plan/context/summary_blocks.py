@@ -11,8 +11,9 @@ from app.core.policy.summarize import Summarize
 
 
 def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summarize) -> tuple[Block, ...]:
-    """One block for each summary whose fold is shown, and a line about the others; a clipped cover is a single block.
+    """One block with all summaries whose folds are shown, and a line about the others.
 
+    Of folds that are not `joined`, as earlier versions made them, each summary has a block of its own.
     `folds` are those of the summaries in `cover`, in the same order. A summary whose fold has no `recall` gets no hint
     how to recall its events; a text about several summaries gets the hint only if all folds have it.
     """
@@ -26,6 +27,9 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
         text = wording.archive(_clipped(cover, shown), recall=not unrecallable)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     hidden = sum(summary.id not in shown for summary in cover)
+    if all(fold.joined for fold in folds):
+        text = wording.joined([s for s in cover if s.id in shown], hidden, recall=not unrecallable)
+        return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}
     if hidden:
         first = min(texts, default=cover[-1].to_seq)

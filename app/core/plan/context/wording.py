@@ -14,13 +14,16 @@ from app.core.log.event import Event
 from app.core.log.events import Json
 from app.core.plan.context.frontier import LeftOut
 from app.core.plan.context.limits import Limits, limited
+from app.core.plan.context.union import unite
 
-RENDER_VERSION: Final = 3
+RENDER_VERSION: Final = 4
 
 PENDING: Final = "[No result yet: this tool call is still running.]"
 TOOLS_NAMED_MAX: Final = 6
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
+EPOCH: Final = "1970-01-02"
+"""Times before it are not known."""
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
@@ -73,8 +76,37 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
+def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) -> str:
+    """Summaries as one text behind a line on what they stand for; `hidden` older ones are not shown."""
+    gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
+    if not shown:
+        return gap
+    hint = "; what was said and done there can be recalled" if recall else ""
+    if len(shown) == 1:
+        about = f"this summary stands for {_span(shown[0]) or 'its earlier part'}"
+        return "\n\n".join(filter(None, (f"[The conversation was compacted: {about}{hint}.]", gap, shown[0].text)))
+    parts = unite([one.text for one in shown])
+    lines = [f"[The conversation was compacted: these summaries stand for its earlier part, oldest first{hint}.]", gap]
+    for one, words in zip(shown, parts.words, strict=True):
+        if words:
+            head = _span(one)
+            lines += [f"[{head[0].upper()}{head[1:]}]\n{words}" if head else words]
+    return "\n\n".join(filter(None, (*lines, parts.sections)))
+
+
+def _span(summary: Summary) -> str:
+    """The turns that a summary stands for, and their times; empty if neither is known."""
+    first, last = summary.first_turn, summary.last_turn
+    turns = f"turn{f's {first} to {last}' if last > first else f' {last}'}" if last else ""
+    starts, ends = (at[:16].replace("T", " ") if at > EPOCH else "" for at in (summary.starts_at, summary.ends_at))
+    if starts[:10] == ends[:10]:
+        ends = ends[11:] if ends != starts else ""
+    times = " to ".join(filter(None, (starts, ends)))
+    return ", ".join(filter(None, (turns, f"{times} UTC" if times else "")))
+
+
 def summary(summary: Summary, *, recall: bool = True) -> str:
-    """A summary's text behind a line on which events it replaces."""
+    """A summary's text behind a line on which events it replaces, as calls of versions before 4 show it."""
     hint = ", any of which can be recalled by its seq" if recall else ""
     return (
         f"[The conversation was compacted: this summary stands for events {summary.from_seq} to"
@@ -99,7 +131,7 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
 
 
 def omitted(count: int, *, recall: bool = True) -> str:
-    """The line in place of `count` summaries that are not shown."""
+    """The line in place of `count` summaries that are not shown, beside others in messages of their own."""
     hint = "; their events can be recalled by seq" if recall else ""
     return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"
 
@@ -128,16 +160,16 @@ def archive(shown: Clipped, *, recall: bool = True) -> str:
     return "\n\n".join(lines)
 
 
-def note(left_out: LeftOut, floor: int, *, recall: bool = True) -> str:
-    """The one line in the place of everything that was dropped up to seq `floor`."""
+def note(left_out: LeftOut, *, recall: bool = True) -> str:
+    """The one line in the place of everything that was dropped."""
     calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
     turns = f"{left_out.turns} earlier turn{'s' if left_out.turns != 1 else ''}, " if left_out.turns else ""
-    hint = " Any of it can be recalled by its seq." if recall else ""
+    hint = " Any of it can be recalled." if recall else ""
     return (
-        f"[Left out of this context to fit the model's window: {turns}{left_out.events} events{calls},"
-        f" about {left_out.tokens} tokens, up to seq {floor}.{noted_files(left_out)}{hint}]"
+        f"[Left out of this context to fit the model's window: {turns}{left_out.events} messages{calls},"
+        f" about {left_out.tokens} tokens.{noted_files(left_out)}{hint}]"
     )
 
 

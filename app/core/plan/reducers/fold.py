@@ -69,7 +69,7 @@ class FoldReducer:
         cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
         if self.rules.view == "all":
             cover = refined(self.tree, cover, room, weights.cost)
-            room = budget.goal - weights.total(cover, to_seq)
+            room = budget.goal - weights.total(cover, to_seq) + weights.saved_by_joining(cover)
         elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.most:
             room = 0  # what a policy keeps beside its summary is its own choice
         slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
@@ -141,8 +141,12 @@ class _Weights:
     def cost(self, summary: Summary) -> int:
         """Tokens of a summary as shown."""
         if summary.id not in self._costs:
-            self._costs[summary.id] = self._counter.message(wording.summary(summary))
+            self._costs[summary.id] = self._counter.message(wording.joined((summary,)))
         return self._costs[summary.id]
+
+    def saved_by_joining(self, cover: Sequence[Summary]) -> int:
+        """Tokens that summaries take less in one text than each by itself."""
+        return max(0, sum(map(self.cost, cover)) - self._counter.message(wording.joined(cover)))
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
         """Tokens of the context with `cover` in place of everything up to to_seq."""
@@ -186,7 +190,8 @@ def fold(
     gone |= {i.event.seq for i in context.items if i.event.seq <= to_seq and _is_orphan(i, calls)}
     rest = tuple(item for item in context.items if item.event.seq not in gone)
     folds = tuple(
-        Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens)) for s in cover
+        Fold(s.id, s.from_seq, s.to_seq, s.depth, s.tokens, max(0, s.source_tokens - s.tokens), joined=True)
+        for s in cover
     )
     floor = max(state.floor, to_seq)
     seqs = {item.event.seq for item in rest} | {event.seq for event in context.prefix}

@@ -107,6 +107,7 @@ PREPARED_BY: Final[Mapping[int, Callable[[Layout, str], Fitted]]] = {
     1: lambda layout, _: Fitted(layout),  # everything in the shapes it came in, whoever is to read it
     2: fit,
     3: _fit_and_split,
+    4: _fit_and_split,  # folds may be joined, which the frontier says
 }
 """What each render version does between layout and format. An entry never changes: calls recorded under it name it."""
 

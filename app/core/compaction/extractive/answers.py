@@ -1,0 +1,103 @@
+"""Users' messages with the question or option of the assistant that a short one answers."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from app.core.compaction.extractive.sentences import content_words
+from app.core.digest.sentences import own_words, sentences, shortened
+from app.core.log.event import Event
+from app.core.log.events import EventType
+
+ANSWER_WORDS_MAX: Final = 16
+"""A longer message says by itself what it means."""
+OPTION_WORDS_MAX: Final = 30
+"""A longer message that names a number or letter hardly means an option."""
+QUESTION_CHARS_MAX: Final = 240
+OPTION_CHARS_MAX: Final = 160
+CHARS_MIN: Final = 40
+ASKED_WITHIN: Final = 800
+"""How many of a text's last characters may hold its question."""
+TELLING_WORDS: Final = 4
+"""A question with fewer words that carry meaning (`What do you think?`) is told with the sentence before it."""
+
+_MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
+_NUMBER: Final = re.compile(
+    r"\b(?:option|number|point|approach|plan|choice|nr\.?|#)? ?#?(\d{1,2}|[A-H])(?:\b|(?=[=).:]))"
+)
+_LETTER: Final = re.compile(r"\b(?:option|approach|plan|choice) ([a-h])\b", re.I)
+_ENTRY: Final = re.compile(
+    r"^[\s>#*_-]{0,12}(?:(?:option|approach|plan|choice|step) )?(\d{1,2}|[A-H])"
+    r"(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$",
+    re.I | re.M,
+)
+_MARKUP: Final = re.compile(r"\*\*|__|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
+_MARKS: Final = "*_`~ \"'"
+_ASKS: Final = re.compile(
+    r"\b(?:let me know|would you like|do you want|want me to|shall i|should i|which (?:one|of)|prefer)\b", re.I
+)
+
+
+def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
+    """The seq of each user's message with words of their own, those words on one line, and the question it answers.
+
+    The question is empty for a message that answers none. `said` is the assistant's text before the events.
+    """
+    for event in events:
+        if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
+            said = event.text
+        elif event.type is EventType.USER_MESSAGE:
+            words = " ".join(own_words(event.text).split())
+            if words and not _MARKED.fullmatch(words):
+                yield event.seq, words, asked(words, said)
+                said = ""
+
+
+def asked(answer: str, text: str) -> str:
+    """The option that an answer names and the question that it answers, in the text before it; empty without any."""
+    count = len(answer.split())
+    if not text or count > OPTION_WORDS_MAX or (answer.rstrip().endswith("?") and count > 3):
+        return ""
+    option = _option(answer, text)
+    if not option and count > ANSWER_WORDS_MAX:
+        return ""
+    question = _question(text, alone=bool(option))
+    return " ".join(filter(None, (option, question)))
+
+
+def answers(words: str, question: str) -> str:
+    """A user's message on one line with the question that it answers."""
+    return f'{words} (asked: "{question}")' if question else words
+
+
+def _option(answer: str, text: str) -> str:
+    found = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
+    named = [name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer))]
+    chosen = [f"{name}: {_plain(found[name], OPTION_CHARS_MAX)}" for name in dict.fromkeys(named) if name in found]
+    return "; ".join(chosen[:3]) + ("." if chosen else "")
+
+
+def _question(text: str, *, alone: bool) -> str:
+    """The last question of a text; if it tells too little by itself, behind the one before it, or any sentence.
+
+    An option that is told makes a question tell enough (`alone`), unless there is another one.
+    """
+    told = [one for one in sentences(own_words(text)[-ASKED_WITHIN:]) if any(map(str.isalpha, one))]
+    at = next((n for n in range(len(told) - 1, -1, -1) if _is_question(told[n])), None)
+    if at is None:
+        return ""
+    question = _plain(told[at], QUESTION_CHARS_MAX)
+    if at and len(content_words(question)) < TELLING_WORDS:
+        before = next((one for one in told[at - 1 :: -1] if _is_question(one)), "" if alone else told[at - 1])
+        question = f"{_plain(before, QUESTION_CHARS_MAX - len(question))} {question}" if before else question
+    return question
+
+
+def _is_question(sentence: str) -> bool:
+    return sentence.rstrip(_MARKS + ")").endswith("?") or _ASKS.search(sentence) is not None
+
+
+def _plain(text: str, chars: int) -> str:
+    """The text without Markdown's emphasis and heading marks, shortened."""
+    plain = " ".join(_MARKUP.sub("", text).split()).strip("*_~ \"'")
+    return shortened(plain, max(chars, CHARS_MIN))

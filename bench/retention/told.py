@@ -1,0 +1,136 @@
+"""Whether a summary says what was said: users' messages, answers with questions, the newest texts; and its form."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.core.compaction.extractive.sentences import content_words
+from app.core.digest.sentences import own_words, sentences
+from app.core.log.event import Event
+from app.core.log.events import EventType
+
+NEWEST: Final = 3
+SHORT_WORDS: Final = 8
+QUESTION_CHARS: Final = 600
+"""How far from its end a text's question may stand."""
+QUESTION_KEPT: Final = 0.6
+"""The share of a question's or option's words that must stand in the answer's line."""
+
+_MADE: Final = re.compile(r"^\[[^\]]*\]$|^Base directory for this skill|^You are an expert")
+_ASKING: Final = re.compile(r"\?[*_)\"'`]*$")
+_OPTION: Final = re.compile(r"^\W{0,6}(?:option |step )?([0-9]{1,2}|[A-H])[.):]", re.I)
+_CHOICE: Final = re.compile(r"\b(?:option |number |#)?([0-9]{1,2}|[A-H])\b(?!\w)")
+_NAMES: Final = re.compile(r"<identifiers>\n(.*?)\n</identifiers>", re.S)
+_ASSIGNED: Final = re.compile(r"(?<=\S) ?[=:] (?=\S)")
+_STANDARD: Final = re.compile(
+    r"(?:fmt|os|io|strings|errors|context|time|filepath|bytes|strconv|sort|json|exec|http|log|path|sync|regexp|bufio|reflect"
+    r"|atomic|t|b|console|Math|JSON|Object|Array|Promise|process|sys|re)\.[A-Za-z]\w*"
+    r"|(?:encoding|path|os|log|net|crypto|io|text|go|math|sync|container|html|compress|unicode)/[a-z0-9]+"
+)
+_WORDS: Final = re.compile(r"[A-Za-z]{1,20}(?:/[A-Za-z]{1,20}){1,3}")
+_ABBREVIATION: Final = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]?|\W+|vs\.?|etc\.?")
+_LINE_NUMBER: Final = re.compile(r"\d{1,5}:?")
+
+
+def users(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
+    """The messages that a user wrote, each on one line, with their places."""
+    for at, event in enumerate(events):
+        if event.type is EventType.USER_MESSAGE:
+            said = " ".join(own_words(event.text).split())
+            if said and not _MADE.match(said):
+                yield at, said
+
+
+def questions(text: str) -> Sequence[str]:
+    """The questions near the end of an assistant's text."""
+    return [one for one in sentences(text[-QUESTION_CHARS:]) if _ASKING.search(one)]
+
+
+@dataclass(slots=True)
+class Told:
+    """Counts of one kind of summary over all points: found and all."""
+
+    messages: list[bool] = field(default_factory=list)
+    newest: list[bool] = field(default_factory=list)
+    words: list[float] = field(default_factory=list)
+    answers: list[bool] = field(default_factory=list)
+    junk: list[bool] = field(default_factory=list)
+    repeated: int = 0
+    cut: int = 0
+    open_questions: list[str] = field(default_factory=list)
+    junk_names: list[str] = field(default_factory=list)
+
+    def add(self, text: str, events: Sequence[Event]) -> None:
+        """Count one summary."""
+        flat, words = " ".join(text.split()), content_words(text)
+        self.messages += [said in flat for _, said in users(events)]
+        newest = [e.text for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text.strip()][-NEWEST:]
+        for one in newest:
+            self.newest += [sentence in flat for sentence in sentences(own_words(one))]
+            meant = content_words(one)
+            self.words.append(len(meant & words) / max(1, len(meant)))
+        lines = [line.removeprefix("- ") for line in text.splitlines()]
+        for at, said in users(events):
+            self._answer(said, _before(events, at), lines)
+        names = [name for block in _NAMES.findall(text) for name in _ASSIGNED.sub("=", block).split()]
+        bad = [is_junk(name, events) for name in names]
+        self.junk += bad
+        self.junk_names += [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
+        self.repeated += _repeated(text)
+        self.cut += _cut(flat, events)
+
+    def _answer(self, said: str, before: str, lines: Sequence[str]) -> None:
+        asked = questions(before)
+        if len(said.split()) > SHORT_WORDS or said.rstrip().endswith("?") or not asked:
+            return
+        choice = _CHOICE.search(said)
+        options = [one for one in before.splitlines() if choice and (o := _OPTION.match(one)) and o[1] == choice[1]]
+        shown = [line for line in lines if line.startswith(said) and not line[len(said) :][:1].isalnum()]
+        if not shown:
+            return
+        held = content_words(" ".join(shown))
+        kept = [one for one in (*options, *asked) if _kept(one, held)]
+        self.answers.append(bool(kept))
+        if not kept:
+            self.open_questions.append(f"{said} <- {asked[-1]}")
+
+
+def _kept(asked: str, held: frozenset[str]) -> bool:
+    words = content_words(asked)
+    return bool(words) and len(words & held) >= min(QUESTION_KEPT * len(words), 12)
+
+
+def _before(events: Sequence[Event], at: int) -> str:
+    return next((e.text for e in reversed(events[:at]) if e.type is EventType.ASSISTANT_MESSAGE and e.text.strip()), "")
+
+
+def is_junk(name: str, events: Sequence[Event]) -> bool:
+    """Whether a name is one of the kinds that help nobody: standard library, abbreviations, word/word, line numbers."""
+    if _STANDARD.fullmatch(name) or _ABBREVIATION.fullmatch(name) or _LINE_NUMBER.fullmatch(name):
+        return True
+    if re.fullmatch(r"[0-9a-f]{7,12}|[0-9a-f]{4}(?:-[0-9a-f]{4,12})+", name):
+        return any(re.search(rf"[0-9a-f]-{re.escape(name)}|{re.escape(name)}-[0-9a-f]{{4}}\b", e.text) for e in events)
+    return bool(_WORDS.fullmatch(name)) and not any(
+        re.search(rf"[\w.]/{re.escape(name)}\b|\b{re.escape(name)}(?:/\w|\.\w)|[\"'`]{re.escape(name)}[\"'`]", e.text)
+        for e in events
+        if e.type in (EventType.TOOL_RESULT, EventType.TOOL_CALL)
+    )
+
+
+def _repeated(text: str) -> int:
+    """The sentences of five words or more that stand more than once."""
+    found = [one for one in sentences(re.sub(r"<[a-z-]+>", "\n", text)) if len(one.split()) >= 5]
+    flat = " ".join(text.split())
+    return sum(flat.count(one) > 1 for one in dict.fromkeys(found))
+
+
+def _cut(flat: str, events: Sequence[Event]) -> int:
+    """The texts shortened within a word: in the log a letter or digit follows what stands before the ellipsis."""
+    log = "\n".join(" ".join(e.text.split()) for e in events)
+    ends = (flat[max(0, found.start() - 25) : found.start()] for found in re.finditer("…", flat))
+    return sum(
+        bool(re.search(re.escape(end) + r"[A-Za-z0-9_]", log)) and f"{end}…" not in log
+        for end in ends
+        if end[-1:].isalnum()
+    )

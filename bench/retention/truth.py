@@ -1,0 +1,125 @@
+"""Oracle by rules: whether the states, failures, blockers and constraints in a summary are those of the log.
+
+It shares no code with the digest. A state that no rule can settle is `unknown`, which a summary should not state.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from app.core.log.event import Event
+from app.core.log.events import EventType
+
+TRUE, FALSE, UNKNOWN = "true", "false", "unknown"
+
+_STATED: Final = re.compile(r"^\[(ok|error|failed)\] (.+)$", re.M)
+_FAILED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed when it was last run", re.M)
+_PASSED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed .{1,20}; its last run passed", re.M)
+_RULES: Final = re.compile(r"^(?:<constraints>|## Constraints & Preferences)\n((?:- .*\n?)+)", re.M)
+_BLOCKED: Final = re.compile(r"^### Blocked\n((?:- .*\n?)+)", re.M)
+_BAD: Final = re.compile(
+    r"^(?:.{0,200}?[: \]])?(?:error|fatal|panic|traceback)\b(?: TS\d+|\[\w+\])?"
+    r"(?: \(.*?\)|:| task failed| command failed)|^\s*(?:--- )?FAIL\b|command not found|No such file or directory"
+    r"|\b[1-9]\d* (?:failed|failing|failures|errors?|issues?)\b"
+    r"|^exit(?: code| status)?:? [1-9]|^make: \*\*\*|\[build failed\]|Permission denied"
+    r"|^[\w./-]{1,99}\.\w{1,5}:\d+:\d+: ",
+    re.M | re.I,
+)
+_CODE: Final = re.compile(r"^(?:exit(?:ed)?(?: with)?(?: code| status)?)[: ]+(\d+)", re.I | re.M)
+_QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.S)
+_HIDES: Final = re.compile(r"\||;|\n|&(?!&|>|\d)(?<!&&)(?<!>&)")
+_TRIM: Final = re.compile(
+    r"^(?:\s*(?:cd \S+|export \S+|set [-+]\S+(?: \S+)?)\s*(?:&&|;)\s*|\s*\w+=\S*\s+"
+    r"|\s*(?:timeout|nice|time|env)(?: -\S+)*(?: \d+\w?)?\s+)+"
+)
+_TAKEN_BACK: Final = re.compile(
+    r"\bno longer\b|\bnever ?mind\b|\bw?hoops\b|\bput (?:it|that|them) back\b"
+    r"|\b(?:undo|revert|scratch|forget) (?:that|it|this)\b"
+    r"|\bactually,? (?:no|let'?s|do|don'?t|keep|use)\b",
+    re.I,
+)
+
+
+def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
+    """Each stated thing as its kind, the verdict, and the line."""
+    runs = list(_runs(events))
+    for state, command in _STATED.findall(text):
+        found = [outcome for whole, _, outcome in runs if whole.startswith(command.rstrip("…").rstrip())]
+        verdict = (
+            UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if (found[-1] == "ok") == (state == "ok") else FALSE
+        )
+        yield ("[ok]" if state == "ok" else "[error]"), verdict, command
+    for pattern, kind, wanted in ((_FAILED, "failed last", "error"), (_PASSED, "passed last", "ok")):
+        for command in pattern.findall(text):
+            found = [
+                outcome for whole, key, outcome in runs if command.rstrip("…") in key or command.rstrip("…") in whole
+            ]
+            yield (
+                kind,
+                (UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if found[-1] == wanted else FALSE),
+                command,
+            )
+    yield from _rules(text, events)
+    for block in _BLOCKED.findall(text):
+        for line in block.splitlines():
+            if line.rstrip("*_ ").endswith("?"):
+                yield "blocked", (FALSE if _answered(line[2:], events) else TRUE), line[2:]
+
+
+def _runs(events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
+    """Shell commands on one line, the same without what does not matter, and their outcomes by this oracle."""
+    answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
+    for call in events:
+        command = call.arguments.get("command") if call.type is EventType.TOOL_CALL else None
+        if isinstance(command, str) and command.strip():
+            yield " ".join(command.split()), key(command), outcome(command, answers.get(call.seq))
+
+
+def key(command: str) -> str:
+    """A command without the folder, environment and time limit in front of it, its redirections and its filters."""
+    bare = _TRIM.sub("", command)
+    bare = re.sub(r"\s*\d?>&\d|\s*\d?>+\s*\S+", "", bare)
+    return " ".join(bare.split("|")[0].split())
+
+
+def outcome(command: str, result: Event | None) -> str:
+    """`ok`, `error` or `unknown`."""
+    if result is None:
+        return UNKNOWN
+    codes = _CODE.findall(result.text[:200])
+    if result.is_error or any(int(code) for code in codes):
+        return "error"
+    reads = re.match(r"(?:cat|grep|rg|head|tail|sed|git (?:log|show|diff|grep)|gh|ls|find|wc)\b", key(command))
+    if _BAD.search(result.text):
+        return UNKNOWN if reads else "error"
+    plain = re.sub(r"\s*\d?>&\d|&>|2>/dev/null", "", _QUOTED.sub("Q", command.strip()))
+    return UNKNOWN if _HIDES.search(plain) else "ok"
+
+
+def _rules(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
+    users = [" ".join(e.text.split()) for e in events if e.type is EventType.USER_MESSAGE]
+    for block in _RULES.findall(text):
+        for line in block.splitlines():
+            rule = line[2:].rstrip("…").strip()
+            at = next((i for i, said in reversed(list(enumerate(users))) if rule in said), -1)
+            yield "constraint", (FALSE if at >= 0 and _reversed(rule, users[at:]) else TRUE), rule
+
+
+def _reversed(rule: str, said: Sequence[str]) -> bool:
+    words = {w for w in re.findall(r"[a-z]{4,}", rule.lower())}
+    for later in said[1:5]:
+        back = _TAKEN_BACK.search(later)
+        if back and (len(later.split()) < 8 or len(words & set(re.findall(r"[a-z]{4,}", later.lower()))) >= 2):
+            return True
+    return bool(re.search(r"\bno longer (?:necessary|needed|required)", rule, re.I))
+
+
+def _answered(question: str, events: Sequence[Event]) -> bool:
+    asked = next((i for i, e in enumerate(events) if question.strip("* …")[:60] in " ".join(e.text.split())), None)
+    return asked is not None and any(e.type is EventType.USER_MESSAGE for e in events[asked + 1 :])
+
+
+def tally(found: Iterator[tuple[str, str, str]], counts: Counter[tuple[str, str]]) -> None:
+    """Add verdicts to the counts by kind."""
+    counts.update((kind, verdict) for kind, verdict, _ in found)

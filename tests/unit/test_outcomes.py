@@ -1,0 +1,62 @@
+"""How commands ended, and which are runs of the same."""
+
+import pytest
+
+from app.core.digest.outcomes import bare_command, reads_only, shows_status, state_of
+from app.core.log.event import Event
+from app.core.log.events import EventType
+
+
+def result(text: str, *, is_error: bool = False) -> Event:
+    return Event(2, EventType.TOOL_RESULT, 1, 10, is_error=is_error, body={"content": text})
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "state"),
+    [
+        ("go build ./...", "", "ok"),
+        ("go build ./... 2>&1 | head -80", "", "unknown"),
+        ("go build ./... 2>&1 | head -80", "gauge/tide.go:14:2: undefined: height", "error"),
+        ("set -o pipefail; go test ./... | tail", "ok  tide 0.2s", "ok"),
+        ("go test ./... | tail -3", "FAIL\ttide/report [build failed]", "error"),
+        ("make lint; echo done", "done", "unknown"),
+        ("cd tide && make test", "ok", "ok"),
+        ("make test || true", "", "unknown"),
+        ("make test &", "", "unknown"),
+        ("pytest -q", "Exit code 1\n2 failed", "error"),
+        ("cat build.log", "wet\nerror: no gauge", "ok"),
+        ("cat build.log", "cat: build.log: No such file or directory", "error"),
+        ("terraform apply", "panic: no harbour", "error"),
+        ("echo 'a | b; c'", "a | b; c", "ok"),
+    ],
+)
+def test_a_state_is_told_only_where_the_log_shows_it(command: str, text: str, state: str) -> None:
+    assert state_of(result(text), command) == state
+
+
+def test_without_a_result_nothing_is_known_and_an_error_is_one_whatever_ran() -> None:
+    assert state_of(None, "make") == "unknown"
+    assert state_of(result("fine", is_error=True), "make | tail") == "error"
+    assert state_of(result("fine")) == "ok"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "mise run test 2>&1 | tail -40",
+        "mise run test 2>&1 | tail -30 | head -5",
+        "timeout 60 mise run test",
+        "cd /srv/tide && mise run test > out.txt",
+        "CI=1 mise run test | grep -v skipped",
+    ],
+)
+def test_runs_of_the_same_command_differ_in_filters_and_limits(same: str) -> None:
+    assert bare_command(same) == bare_command("mise run test") == "mise run test"
+    assert bare_command("mise run test:ci") != "mise run test"
+
+
+def test_commands_that_merely_look_are_known() -> None:
+    assert all(map(reads_only, ("git log -3 | head", "rg -n tide | wc -l", "cd a && ls")))
+    assert not any(map(reads_only, ("git commit -m x", "sed -i s/a/b/ x.py", "cat a > b", "")))
+    assert shows_status("cd a && go vet ./... && go test ./...")
+    assert not shows_status("go vet ./...; go test ./...")

@@ -1,0 +1,32 @@
+"""Rules of users that a later message takes back."""
+
+import pytest
+
+from app.core.digest.reversals import standing_rules
+
+RULE = "Always keep the gauge table sorted by harbour."
+
+
+@pytest.mark.parametrize(
+    ("later", "back"),
+    [
+        (["whoops, put it back"], True),
+        (["never mind"], True),
+        (["Actually, let's leave the gauge table sorted by time."], True),
+        (["The sorted gauge table is no longer needed."], True),
+        (["Now add the estuary.", "never mind"], False),
+        (["Actually, keep the colours of the chart."], False),
+        (["Put the harbour's name in the title."], False),
+    ],
+)
+def test_a_rule_says_by_which_words_it_was_taken_back(later: list[str], back: bool) -> None:
+    rule = next(iter(standing_rules([RULE, *later])))
+    assert rule == (f'{RULE} (taken back later: "{later[-1]}")' if back else RULE)
+
+
+def test_words_about_a_rules_end_are_no_rule() -> None:
+    assert list(standing_rules(["You must not print the old header, it is no longer needed."])) == []
+    assert list(standing_rules(["Never push the branch.", "Never push to main either."])) == [
+        "Never push the branch.",
+        "Never push to main either.",
+    ]

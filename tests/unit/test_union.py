@@ -1,0 +1,97 @@
+"""Several summaries as one text."""
+
+import pytest
+
+from app.core.cover.summaries import Summary
+from app.core.plan.context.union import unite
+from app.core.plan.context.wording import joined
+
+FIRST = """## Goal
+- Sort the gauge.
+
+<requests>
+- Sort the gauge.
+- Then print it.
+</requests>
+<modified-files>
+src/b.py
+</modified-files>
+<read-files>
+src/a.py
+src/c.py
+</read-files>
+<commands>
+[error] make test
+make lint | tail
+</commands>
+<identifiers>
+sort_rows port: 8700 Gauge
+</identifiers>"""
+SECOND = """## Latest Agent Messages
+- Sorted.
+
+<modified-files>
+src/a.py
+src/b.py
+</modified-files>
+<commands>
+[ok] make test
+</commands>
+<identifiers>
+Gauge by_time port: 9000 port: 8700
+</identifiers>"""
+
+
+def summary(text: str, turns: tuple[int, int] = (0, 0), times: tuple[str, str] = ("", "")) -> Summary:
+    return Summary(
+        "s", 277, 284, 0, 10, text, starts_at=times[0], ends_at=times[1], first_turn=turns[0], last_turn=turns[1]
+    )
+
+
+def test_each_section_stands_once_and_the_newer_line_replaces_the_older() -> None:
+    union = unite([FIRST, SECOND])
+    assert union.words == ("## Goal\n- Sort the gauge.", "## Latest Agent Messages\n- Sorted.")
+    assert union.sections == (
+        "<requests>\n- Then print it.\n</requests>\n"
+        "<modified-files>\nsrc/a.py\nsrc/b.py\n</modified-files>\n"
+        "<read-files>\nsrc/c.py\n</read-files>\n"
+        "<commands>\nmake lint | tail\n[ok] make test\n</commands>\n"
+        "<identifiers>\nsort_rows Gauge by_time port: 9000 port: 8700\n</identifiers>"
+    )
+
+
+def test_a_heading_that_was_cut_off_from_its_lines_goes() -> None:
+    assert unite(["## Goal\n[... 90 characters of this summary left out]", ""]).words == (
+        "[... 90 characters of this summary left out]",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("turns", "times", "span"),
+    [
+        ((3, 12), ("2026-01-22T09:14:00Z", "2026-01-22T10:02:59Z"), "turns 3 to 12, 2026-01-22 09:14 to 10:02 UTC"),
+        ((4, 4), ("2026-01-22T23:14:00Z", "2026-01-23T00:02:00Z"), "turn 4, 2026-01-22 23:14 to 2026-01-23 00:02 UTC"),
+        ((4, 4), ("2026-01-22T23:14:00Z", "2026-01-22T23:14:30Z"), "turn 4, 2026-01-22 23:14 UTC"),
+        ((1, 2), ("1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z"), "turns 1 to 2"),
+        ((0, 0), ("", ""), "its earlier part"),
+    ],
+)
+def test_one_summary_says_its_turns_and_times(turns: tuple[int, int], times: tuple[str, str], span: str) -> None:
+    shown = joined((summary("## Goal", turns, times),), recall=False)
+    assert shown == f"[The conversation was compacted: this summary stands for {span}.]\n\n## Goal"
+
+
+def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:
+    shown = joined((summary(FIRST, (1, 3)), summary(SECOND, (4, 4))), 2)
+    assert shown.startswith(
+        "[The conversation was compacted: these summaries stand for its earlier part, oldest first;"
+    )
+    assert [line for line in shown.split("\n") if line.startswith("[")][1:4] == [
+        "[2 earlier summaries left out.]",
+        "[Turns 1 to 3]",
+        "[Turn 4]",
+    ]
+    assert shown.count("was compacted") == shown.count("<modified-files>") == 1
+    assert "277" not in shown and "recalled" not in joined((summary(FIRST), summary(SECOND)), recall=False)
+    assert joined((), 1) == "[1 earlier summary left out.]"
