@@ -20,10 +20,11 @@ summary with the newest messages. A session that lacks its system prompt is give
 
 values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
 every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
-shown the value. constraints: the system prompt, and sentences of users that say never, always or must. dropped: events
-that the answer says are dropped; of them covered: those in the span of a live summary; of all covered: how
-much of the log such spans take in; least used: the smallest share
-of the target in use where anything was dropped.
+shown the value. edits: of the texts that edits of the next 120 messages replace, seen before the point, those that
+stand in the text word for word, line numbers aside. constraints: the system prompt, and sentences of users that say
+never, always or must. dropped: events that the answer says are dropped; of them covered: those in the span of a live
+summary; of all covered: how much of the log such spans take in; least used: the smallest share of the target in use
+where anything was dropped.
 """
 
 import argparse
@@ -148,6 +149,7 @@ def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[R
 def report(records: Sequence[Record]) -> str:
     """Markdown: values by window and by policy, then all figures of each scenario."""
     parts = ["Values needed later that are visible:", tables.comparison(records)]
+    parts += ["Texts that later edits replace that are visible:", tables.comparison(records, tables.edits)]
     parts += ["The same under other policies:", tables.policies(records)]
     for name in tables.scenarios(records):
         parts += [f"**{name}**", tables.scenario_table(records, name)]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from bench.edits import unnumbered
 from bench.quality.recorded import Moment
 
 Share: TypeAlias = tuple[int, int]
@@ -21,7 +22,7 @@ class Kept:
     their full paths and by their names; `constraints` are the system prompt and the users' rules. `answers` are the
     short answers of users that are shown, and of these the ones whose question is too. `used` is the
     estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones;
-    `covered` the events that one covers, of all.
+    `covered` the events that one covers, of all. `edits` are the texts that edits behind the point replace.
     """
 
     values: Share
@@ -38,12 +39,13 @@ class Kept:
     summaries: int = 0
     cause: str = ""
     refused: str = ""
+    edits: Share = NONE
 
 
 def seen(moment: Moment, system: str, text: str) -> Kept:
     """What of a moment's needs stands in the text that a model is shown."""
     point = moment.point
-    flat = " ".join(text.split())
+    flat, lines = " ".join(text.split()), unnumbered(text)
     return Kept(
         values=_share(need.value in text for need in point.needs),
         distinct=_share(value in text for value in {need.value for need in point.needs}),
@@ -51,6 +53,7 @@ def seen(moment: Moment, system: str, text: str) -> Kept:
         files=_share(path in text for path in point.modified),
         names=_share(path.rsplit("/", 1)[-1] in text for path in point.modified),
         constraints=_share(" ".join(rule.split()) in flat for rule in (system, *moment.constraints)),
+        edits=_share(edit in lines for edit in point.edits),
     )
 
 

@@ -30,6 +30,7 @@ _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("by name", lambda kept: kept.names),
     ("constraints", lambda kept: kept.constraints),
     ("short answers shown, with their question", lambda kept: kept.answers),
+    ("edits", lambda kept: kept.edits),
 )
 _OTHERS: Final = (
     "of the target",
@@ -55,13 +56,18 @@ def values(records: Sequence[Record], scenario: str, window: int) -> float | Non
     return share(_kept(records, scenario, window), lambda kept: kept.values)
 
 
-def comparison(records: Sequence[Record]) -> str:
-    """One line a window: values needed later that are visible, by scenario."""
+def edits(records: Sequence[Record], scenario: str, window: int) -> float | None:
+    """The share of the texts that edits replace that are visible in a scenario at a window."""
+    return share(_kept(records, scenario, window), lambda kept: kept.edits)
+
+
+def comparison(records: Sequence[Record], of: Callable[[Sequence[Record], str, int], float | None] = values) -> str:
+    """One line a window: what is visible of values needed later, or of what else `of` says, by scenario."""
     names = [name for name in SHORT if any(record.scenario == name for record in records)]
     lines = [f"| window | {' | '.join(names)} | first asked less lived through |", "|---" * (len(names) + 2) + "|"]
     for window in windows(records):
-        cells = [_percent(values(records, name, window)) for name in names]
-        first, lived = values(records, FIRST_ASKED, window), values(records, LIVED, window)
+        cells = [_percent(of(records, name, window)) for name in names]
+        first, lived = of(records, FIRST_ASKED, window), of(records, LIVED, window)
         gap = "" if first is None or lived is None else f"{(first - lived) * 100:+.1f}"
         lines.append(f"| {window:,} | {' | '.join(cells)} | {gap} |")
     return "\n".join(lines)

@@ -1,16 +1,19 @@
 """The points at which a recorded agent compacted, and what it needed of the time before."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from app.core.log.event import Event
-from bench.cost.sessions import session
+from bench.cost.sessions import session, text_of
+from bench.edits import quoted
 
 MODIFYING: Final = frozenset({"edit", "multiedit", "write", "notebookedit"})
 PATHS: Final = ("file_path", "path", "notebook_path")
+EDITS_WITHIN: Final = 120
+"""Messages behind a point whose edits it is asked for: later ones have read their files again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One compaction: the events before it, what they modified, what was needed later, and the agent's own summary."""
+    """One compaction: the events before it, what they modified, what was needed later, and the agent's own summary.
+
+    `edits` are the texts that the edits behind it quote to replace them, and that had been seen before it.
+    """
 
     session: str
     at: int
@@ -34,6 +40,7 @@ class Point:
     modified: tuple[str, ...]
     needs: tuple[Need, ...]
     summary: str
+    edits: tuple[str, ...] = ()
 
 
 def load(file: Path) -> Iterator[Point]:
@@ -58,14 +65,24 @@ def _point(value: Mapping[str, Any], events: Sequence[Event], compaction: Mappin
         for used in meta.get("grounding") or ()
         if used["first"] < at <= used["i"] and used["v"]
     ]
+    seen = tuple(event for event in events if message_of(event) < at)
     return Point(
         session=value["id"],
         at=at,
-        events=tuple(event for event in events if message_of(event) < at),
+        events=seen,
         modified=_modified(value["messages"][:at], (meta.get("artifacts") or {}).get("modified") or ()),
         needs=tuple(needs),
         summary=compaction.get("summary") or "",
+        edits=tuple(_edits(value["messages"][at : at + EDITS_WITHIN], seen)),
     )
+
+
+def _edits(messages: Iterable[Mapping[str, Any]], seen: Iterable[Event]) -> Iterator[str]:
+    """The texts that edits in these messages quote, and that an event had shown."""
+    texts = [text_of(event) for event in seen if event.rendered]
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            yield from (text for text in quoted(call["arguments"]) if any(text in held for held in texts))
 
 
 def _modified(messages: Sequence[Mapping[str, Any]], files: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import pytest
 from app.core.plan.context.context import Reduced
 from app.core.plan.context.frontier import START
 from app.core.plan.context.stubs import apply_stubs, stub_for
-from app.core.plan.reducers.last_resort import restore_results
+from app.core.plan.reducers.last_resort import restore
 from app.core.tokens.budget import Budget
 from tests.unit.builders import COUNTER, Log
 
@@ -35,23 +35,23 @@ def stubs(done: Reduced) -> list[int]:
 def test_what_a_rule_of_the_policy_took_stays_taken(rule: str) -> None:
     results, done = stubbed_by(rule, "last_resort", "economics")
     assert stubs(done) == results
-    assert stubs(restore_results(done, START, ROOM, 100_000)) == results[:1]
+    assert stubs(restore(done, START, ROOM, 100_000)) == results[:1]
 
 
 def test_what_was_taken_before_stays_taken() -> None:
     results, done = stubbed_by("economics", "economics")
     before = replace(START, stubs=done.state.stubs[:1])
-    assert stubs(restore_results(done, before, ROOM, 100_000)) == results[:1]
+    assert stubs(restore(done, before, ROOM, 100_000)) == results[:1]
 
 
 def test_no_more_than_the_goal_and_the_cap_leave_room_for() -> None:
     results, done = stubbed_by("last_resort", "last_resort", "last_resort")
     least = sum(stub.tokens for stub in done.state.stubs)
     capped = replace(ROOM, caps={"tool_results": least + 600})
-    given = restore_results(done, START, capped, 100_000)
+    given = restore(done, START, capped, 100_000)
     assert results[0] in stubs(given)
     assert results[2] not in stubs(given)
     assert sum(item.tokens for item in given.context.items if item.event.seq in results) <= least + 600
-    tight = restore_results(done, START, ROOM, done.context.tokens + 600)
+    tight = restore(done, START, ROOM, done.context.tokens + 600)
     assert done.context.tokens < tight.context.tokens <= done.context.tokens + 600
-    assert restore_results(done, START, ROOM, done.context.tokens) == done
+    assert restore(done, START, ROOM, done.context.tokens) == done

@@ -57,7 +57,7 @@ def shown(context: Context) -> dict[int, str]:
 def test_a_stub_counts_each_of_its_texts_once_and_never_the_event_that_was_counted() -> None:
     log, estimator = written(), Counting()
     found = planned(log, Counter(estimator, AREA), recall=False)
-    assert {stub.reason.split("_")[0] for stub in found.state.stubs} == {"not", "arguments"}
+    assert {stub.reason.split("_")[0] for stub in found.state.stubs} >= {"not", "arguments"}
     logged = {str(event.body.get("content")) for event in log.events if event.body}
     assert not logged & set(estimator.texts)
     assert not any("first_line_1 = 1\n" * 100 in text.replace("\\n", "\n") for text in estimator.texts)

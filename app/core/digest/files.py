@@ -41,9 +41,9 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
     if command is not None:
         return FileUse(modified=tuple(written_paths(command)))
     paths = tuple(named(arguments))
-    patched = tuple(_patched(arguments))
-    if patched:
-        return FileUse(modified=tuple(dict.fromkeys((*paths, *patched))))
+    changed = tuple(_patched(arguments))
+    if changed:
+        return FileUse(modified=tuple(dict.fromkeys((*paths, *changed))))
     if not paths:
         return FileUse()
     if _modifies(tool, arguments):
@@ -96,4 +96,9 @@ def _patched(arguments: Mapping[str, Json]) -> Iterable[str]:
     for name in _PATCHES:
         text = arguments.get(name)
         if isinstance(text, str):
-            yield from (path for path in _PATCHED.findall(text) if path != "/dev/null")
+            yield from patched(text)
+
+
+def patched(text: str) -> Iterable[str]:
+    """The paths that a patch names, in order; none if the text is no patch."""
+    return (path for path in _PATCHED.findall(text) if path != "/dev/null")

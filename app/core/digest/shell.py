@@ -24,6 +24,9 @@ _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
 _MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlink|mv|cp|sed|perl|checkout|restore")
 """What is in every command, without its quotes, that writes a file."""
+_PRINTERS: Final = frozenset({"cat", "head", "tail", "nl", "bat", "less"})
+_MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
+"""What is in every command that prints a file."""
 _WITHOUT_QUOTES: Final = str.maketrans("", "", "\"'\\")
 _NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
@@ -47,21 +50,36 @@ class Step(NamedTuple):
 def written_paths(command: str) -> Iterator[str]:
     """The paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
-    folder = ""
     command = command[:COMMAND_CHARS_MAX]
     if not _MAY_WRITE.search(command.translate(_WITHOUT_QUOTES)):
         return
-    for _, words in _commands(_without_heredocs(command)):
-        plain, targets = _split_redirects(words)
-        plain = _without_prefixes(plain)
-        if plain[:1] == ["cd"] and len(plain) == 2:
-            folder = _join(folder, plain[1]) if _is_literal_path(plain[1]) else ""
-            continue
+    for folder, plain, targets in _with_folders(command):
         for path in (*_changed(plain), *targets):
             full = _join(folder, path)
             if _is_literal_path(path) and not path.endswith("/") and full not in seen:
                 seen.add(full)
                 yield full
+
+
+def shown_paths(command: str) -> tuple[str, ...]:
+    """The files of which a command prints the text or a part of it, without repeats, resolved against its `cd`s."""
+    command = command[:COMMAND_CHARS_MAX]
+    if not _MAY_SHOW.search(command):
+        return ()
+    paths = (_join(folder, p) for folder, words, _ in _with_folders(command) for p in _printed(words))
+    return tuple(dict.fromkeys(paths))
+
+
+def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """The simple commands but `cd`: the folder it runs in, its words without redirections, and what it writes to."""
+    folder = ""
+    for _, words in _commands(_without_heredocs(command)):
+        plain, targets = _split_redirects(words)
+        plain = _without_prefixes(plain)
+        if plain[:1] == ["cd"] and len(plain) == 2:
+            folder = _join(folder, plain[1]) if _is_literal_path(plain[1]) else ""
+        else:
+            yield folder, plain, targets
 
 
 def programs(command: str) -> Iterator[str]:
@@ -126,6 +144,14 @@ def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
     plain = [word for before, word in pairwise(("", *words)) if word not in operators and before not in operators]
     targets = [word for before, word in pairwise(("", *words)) if before in _REDIRECTS and not word.startswith("/dev/")]
     return plain, targets
+
+
+def _printed(words: Sequence[str]) -> Iterator[str]:
+    """The files that one simple command prints, given its words without redirections."""
+    name = words[0].rsplit("/", 1)[-1] if words else ""
+    if name in _PRINTERS or (name == "sed" and "-n" in words):
+        operands = [word for word in words[1:] if not word.startswith("-")]
+        yield from (w for w in operands[name == "sed" :] if _is_literal_path(w) and not w.isdigit())
 
 
 def _changed(words: Sequence[str]) -> Sequence[str]:

@@ -10,6 +10,7 @@ from app.core.plan.context import demanded
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.naming import omit_recall_hints
+from app.core.plan.context.working_set import ranked, working_set
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
@@ -18,7 +19,7 @@ from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
-from app.core.plan.reducers.last_resort import LastResortReducer, restore_results, shorten_all
+from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
 from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
@@ -247,7 +248,7 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     after, stalled = base, None
     reduced, causes = _run(evictions, base, at)
     if budget.most:  # rules that evict all they may leave room that a retry had better use
-        reduced = restore_results(reduced, base.state, budget, budget.goal)
+        reduced = restore(reduced, base.state, budget, budget.goal)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
         if stalled is None:
@@ -315,8 +316,10 @@ def _fit_target(
     """Bring a plan above its target within it, by the last resort; return it and its cause. Raises CannotFit."""
     read, budget, policy = at.read, at.budget, at.policy
     after, cause = _last_resort(after, read, budget, policy, cause)
+    if policy.retention.working_set and base.context.tokens > budget.trigger:
+        after = restore(after, base.state, budget, budget.refill, ranked(after.context))
     if any(drop.reason == demanded.UNREAD for drop in set(after.state.drops) - set(state.drops)):
-        after = restore_results(after, state, budget, budget.low)
+        after = restore(after, state, budget, budget.low)
     if after.context.tokens > max(budget.target, budget.most):
         after, cause = _smallest(base, read, budget, policy), "budget"
     if not read.recall:
@@ -374,9 +377,10 @@ def _last_resort(
     if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
         done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
     done = shrink(done, budget, known, policy.summarize)
-    last = LastResortReducer(policy.cut)
+    worked = working_set(done.context, policy.retention.working_set, budget.goal)
+    last = LastResortReducer(policy.cut, working_set=worked)
     if budget.most:
-        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget))
+        last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
     done = last.reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
     return (after, cause) if done.state is after.state else (done, "budget")

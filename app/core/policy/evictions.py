@@ -43,6 +43,14 @@ class Retention:
     superseded: bool = _knob(
         "flag", True, "Whether a result may be evicted when a newer one of the same call or file repeats it."
     )
+    working_set: int = _knob(
+        "whole",
+        16,
+        "Number of tool calls for which the newest content of a file (what reads and writes of it show, and edits on "
+        "top) stays whole after it was used, whatever the other rules say: longer while the file is in use, shorter "
+        "in later turns. 0: as any other content.",
+        most=1000,
+    )
     min_tokens: int = _knob(
         "whole", 300, "Size below which results stay, unless the budget forces them out.", unit="tokens"
     )

@@ -57,6 +57,12 @@ class Budget:
         """The size above which a context is reduced: the threshold, or the target if there is none."""
         return self.threshold or self.target
 
+    @property
+    def refill(self) -> int:
+        """The size up to which a reduction that the budget forced shows evicted content again: a third of what is free
+        at the goal."""
+        return self.goal + max(0, min(self.trigger, self.target) - self.goal) // 3
+
     def cap(self, tier: str) -> int:
         """The target of one kind of content; the whole target if it has no cap."""
         return self.caps.get(tier, self.target)

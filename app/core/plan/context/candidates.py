@@ -1,6 +1,7 @@
 """Candidates for eviction under the retention rules: old results, and the long arguments of old calls."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,10 @@ STUB_TOKENS: Final = 50
 """Approximate tokens of a stub without identifiers."""
 LISTING_TOKENS_MAX: Final = 3_000
 """Listings from this size on are evicted whatever their density; their stubs keep as many identifiers as fit."""
+FORCED_TOKENS_MIN: Final = 120
+"""Results of fewer tokens stay even if the budget forces smaller ones than the rules allow: a stub takes half of it."""
+SUPERSEDED: Final = "superseded"
+"""The reason to evict a result that a newer one repeats."""
 ARGUMENTS_TOKENS_MIN: Final = 150
 """Arguments of fewer tokens are not shortened; shortened ones take about half of this."""
 
@@ -28,11 +33,16 @@ class Candidate:
 
 
 def candidates(
-    context: Context, retention: Retention, *, forced: bool = False, before: int | None = None
+    context: Context,
+    retention: Retention,
+    *,
+    forced: bool = False,
+    before: int | None = None,
+    stays: Collection[int] = (),
 ) -> tuple[Candidate, ...]:
     """All candidates in log order; if `forced`, also small results, listings and events asked to be shown again.
 
-    With `before`, only those before that seq.
+    With `before`, only those before that seq; the seqs in `stays` stay whole.
 
     Never candidates: pinned events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
@@ -58,13 +68,13 @@ def candidates(
         why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
         if why is None:
             continue
-        small = 0 if forced else rule.min_tokens or 0
+        small = min(rule.min_tokens or 0, FORCED_TOKENS_MIN) if forced else rule.min_tokens or 0
         if whole and _is_evictable(result, small, why[0], retention, forced=forced):
             found.append(Candidate(result, *why, int(result.tokens * (1 - retention.identifiers)) - STUB_TOKENS))
         if long is not None:
             found.append(Candidate(long, f"arguments_{why[0]}", why[1], long.tokens - ARGUMENTS_TOKENS_MIN // 2))
     found = [c for c in found if c.saves > 0 and (before is None or c.item.event.seq < before)]
-    return tuple(sorted(found, key=lambda candidate: candidate.item.event.seq))
+    return tuple(sorted((c for c in found if c.item.event.seq not in stays), key=lambda c: c.item.event.seq))
 
 
 def _reason(
@@ -79,14 +89,14 @@ def _reason(
     if rule.keep_last is not None and len(seqs) > rule.keep_last:
         since = seqs[-1 - rule.keep_last]
         return f"not_among_last_{rule.keep_last}{'_of_tool' if per_tool else ''}", since
-    return None if superseded_by is None else ("superseded", superseded_by)
+    return None if superseded_by is None else (SUPERSEDED, superseded_by)
 
 
 def _is_evictable(item: Item, min_tokens: int, reason: str, retention: Retention, *, forced: bool) -> bool:
     event = item.event
     if event.pinned:
         return False
-    if reason == "superseded":
+    if reason == SUPERSEDED:
         return item.tokens > 2 * STUB_TOKENS
     if event.tokens < min_tokens:
         return False

@@ -13,6 +13,7 @@ from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.item import Item
 from app.core.plan.context.rounds import Rounds, Weighed
+from app.core.plan.context.working_set import WorkedFiles
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
 
@@ -142,6 +143,8 @@ class Context:
         known.update(item_tokens=(history, current), open_calls=self.open_calls)
         if "answers" in vars(self):
             known["answers"] = tuple([answer.with_items(new) for answer in self.answers])
+        if "worked_files" in vars(self):
+            known["worked_files"] = self.worked_files
         if "units" in vars(self) and same_rounds:
             known["units"] = _with_items(self.units, new)
         return after
@@ -172,6 +175,11 @@ class Context:
     def repeats(self) -> "Repeats":
         """Which results repeat earlier ones."""
         return Repeats({}, {}).then(self.answers)
+
+    @lazy
+    def worked_files(self) -> WorkedFiles:
+        """The events that show the newest content of each file."""
+        return WorkedFiles().then(self.answers)
 
     @lazy
     def stubbed(self) -> tuple[Item, ...]:

@@ -60,6 +60,8 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
         item_tokens=(history, current),
         open_calls=(before.open_calls | opened) - closed,
     )
+    if "worked_files" in vars(before):
+        vars(after)["worked_files"] = before.worked_files.then(new) if new else before.worked_files
     return after
 
 

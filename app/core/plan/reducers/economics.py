@@ -23,6 +23,7 @@ from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.plan.context.working_set import ranked, working_set
 from app.core.plan.reducers.earnings import credited, earned, rewriting, sent_to, spent
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
@@ -51,18 +52,24 @@ class EconomicReducer:
     keep_from: int | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub the candidates that are due. Under pressure stub all, then, if need be, small results and listings."""
+        """Stub the candidates that are due; under pressure all but the working set."""
+        if self.moment == "pressed":
+            return self._pressed(context, budget, state)
         queue = self.queue(context, state)
-        if self.moment != "pressed" and not queue:
+        if not queue:
             return Reduced(context, state)
         done = self._apply(context, state, queue)
-        if self.moment != "pressed" and self.outside + done.context.tokens < self.cache.minimum_tokens:
+        if self.outside + done.context.tokens < self.cache.minimum_tokens:
             return Reduced(context, state)  # the provider would cache nothing of it, and bill it whole at every call
-        if self.moment == "warm" and not self._covered(context, state, done):
-            return Reduced(context, state)
-        if self.moment == "pressed" and done.context.tokens > budget.goal:
-            rest = candidates(done.context, self.retention, forced=True, before=self.keep_from)
-            done = self._apply(done.context, done.state, rest)
+        return done if self.moment == "cold" or self._covered(context, state, done) else Reduced(context, state)
+
+    def _pressed(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stub all candidates but the working set, then, if need be, small results and listings."""
+        done, stays = Reduced(context, state), working_set(context, self.retention.working_set, budget.goal)
+        for forced in (False, True):
+            if not forced or done.context.tokens > budget.goal:
+                rest = candidates(done.context, self.retention, forced=forced, before=self.keep_from, stays=stays)
+                done = self._apply(done.context, done.state, rest)
         return done
 
     def idle(self, context: Context, state: Frontier) -> bool:
@@ -70,10 +77,12 @@ class EconomicReducer:
         return not self.queue(context, state)
 
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        """The candidates that are due; none if that saves too little."""
+        """The candidates that are due at a warm or cold cache; none if that saves too little."""
         queue = candidates(context, self.retention, before=self.keep_from)
-        if self.moment == "pressed":
+        if not queue:
             return queue
+        stays = set(ranked(context, self.retention.working_set))
+        queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
         seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
         if self.moment == "warm" and not self.called:

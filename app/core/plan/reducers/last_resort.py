@@ -10,12 +10,13 @@ It runs only above the target and makes room down to `budget.low`, no more than 
 The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from app.core.log.event import content_text
 from app.core.log.events import EventType
+from app.core.plan.context.candidates import SUPERSEDED
 from app.core.plan.context.context import Context, Reduced, Unit
 from app.core.plan.context.drops import drop_units, trim_note
 from app.core.plan.context.frontier import Frontier, Stub
@@ -48,6 +49,7 @@ class LastResortReducer:
 
     cut: Cut
     most: int | None = None
+    working_set: Sequence[int] = ()
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Reduce in the order of the module's description until the context fits.
@@ -58,22 +60,27 @@ class LastResortReducer:
             return Reduced(context, state)
         point = find(context, budget, self.cut, self.most)
         rest = budget.low if point is None and self.most is None else budget.target
-        stays = context.protected
-        droppable = {u.items[0].event.seq: u.turn for u in context.units[:-1] if u.items[0].event.seq not in stays}
+        droppable = {u.items[0].event.seq: u for u in context.units[:-1]}
+        droppable = {seq: u for seq, u in droppable.items() if seq not in context.protected}
         if point is None and self.most is not None:
             older = set()  # all of it is the newest part
         elif point is None:
-            older = {seq for seq, turn in droppable.items() if turn < context.turn}
+            older = {seq for seq, unit in droppable.items() if unit.turn < context.turn}
         else:
             older = {seq for seq in droppable if seq < context.items[point.index].event.seq}
-        done = _drop_oldest(Reduced(context, state), older, budget, budget.low, "oldest_turns_over_target")
-        for chars in SHORTEN_CHARS:
-            done = _shorten(done, rest, chars, "shortened")
-        done = _stub_older(done, rest)
-        done = _drop_oldest(done, droppable, budget, rest, "oldest_rounds_over_target")
-        for chars in SHORTEN_FURTHER_CHARS:
-            done = _shorten(done, budget.target, chars, "shortened_further")
-        done = restore_results(done, state, budget, rest)
+        done = Reduced(context, state)
+        for stays in (self.working_set, ()):
+            if done.context.tokens <= budget.target:
+                break
+            free = {seq for seq, u in droppable.items() if not any(i.event.seq in stays for i in u.all_items)}
+            done = _drop_oldest(done, older & free, budget, budget.low, "oldest_turns_over_target")
+            for chars in SHORTEN_CHARS:
+                done = _shorten(done, rest, chars, "shortened", stays)
+            done = _stub_older(done, rest, stays)
+            done = _drop_oldest(done, free, budget, rest, "oldest_rounds_over_target")
+            for chars in SHORTEN_FURTHER_CHARS:
+                done = _shorten(done, budget.target, chars, "shortened_further", stays)
+        done = restore(done, state, budget, rest)
         return trim_note(done, budget.target)
 
 
@@ -147,55 +154,67 @@ def _short(item: Item, over: int, least_chars: int, context: Context, reason: st
         chars = max(least_chars, chars * 9 // 10)
 
 
-def _shorten(done: Reduced, goal: int, chars: int, reason: str) -> Reduced:
-    """Shorten results longer than twice `chars`, the largest first, by no more than the excess over `goal`."""
+def _shorten(done: Reduced, goal: int, chars: int, reason: str, stays: Collection[int] = ()) -> Reduced:
+    """Shorten results longer than twice `chars`, the largest first, by no more than the excess over `goal`.
+
+    Results in `stays` stay.
+    """
     context = done.context
     over = context.tokens - goal
     stubs: list[Stub] = []
     for item in sorted(_results(context.items), key=lambda i: (-i.tokens, i.event.seq)):
         if over <= 0:
             break
-        short = _short(item, over, chars, context, reason)
+        short = None if item.event.seq in stays else _short(item, over, chars, context, reason)
         if short is not None:
             stubs.append(short)
             over -= item.tokens - short.tokens
     return apply_stubs(context, done.state, stubs)
 
 
-def restore_results(done: Reduced, before: Frontier, budget: Budget, goal: int) -> Reduced:
-    """Lengthen results again that were shortened since `before` for lack of room, the newest first.
+def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: Sequence[int] | None = None) -> Reduced:
+    """Show results and arguments again that were stubbed since `before` for lack of room: in `order`, or newest first.
 
-    The room is what is left below `goal` and below the cap for tool results. Stubs that a rule of the policy demands
-    stay.
+    The room is what is left below `goal`, for results also below their cap. Of a result that does not fit whole, as
+    much comes back as does. Stubs that a rule of the policy demands, and of what later results repeat, stay.
     """
-    context = done.context
+    context, old = done.context, {stub.seq for stub in before.stubs}
+    new = (stub for stub in done.state.stubs if stub.reducer in BY_BUDGET and stub.seq not in old)
+    gone = dict.fromkeys(stub.seq for stub in new if stub.reason != SUPERSEDED)
     taken = sum(item.tokens for item in context.items if item.event.type is EventType.TOOL_RESULT)
-    room = min(goal - context.tokens, budget.cap("tool_results") - taken)
-    old = {stub.seq for stub in before.stubs}
+    left, cap = goal - context.tokens, budget.cap("tool_results") - taken
     whole: dict[int, Item] = {}
-    stubs: list[Stub] = []
-    for item in reversed(_results(context.items)):
-        if room <= SHORTENED_TOKENS_SPARE:
-            break
-        if item.stub is None or item.stub.reducer not in BY_BUDGET or item.event.seq in old:
+    longer: list[Stub] = []
+    for seq in reversed(gone) if order is None else (seq for seq in order if seq in gone):
+        item = context.item(seq)
+        if item is None or item.stub is None or item.event.pinned:
             continue
-        less = item.event.tokens - item.tokens - room
-        longer = _short(Item(item.event, item.event.tokens), less, LEAST_CHARS, context, "shortened")
-        if less <= 0:
-            whole[item.event.seq] = Item(item.event, item.event.tokens)
-            room -= item.event.tokens - item.tokens
-        elif longer is not None and item.tokens < longer.tokens <= item.tokens + room:
-            stubs.append(longer)
-            room -= longer.tokens - item.tokens
+        is_result = item.event.type is EventType.TOOL_RESULT
+        room = min(left, cap) if is_result else left
+        if room <= SHORTENED_TOKENS_SPARE:
+            continue
+        size = item.event.tokens
+        if size - item.tokens <= room:
+            whole[seq] = Item(item.event, size)
+        elif is_result:
+            short = _short(Item(item.event, size), size - item.tokens - room, LEAST_CHARS, context, "shortened")
+            if short is None or not item.tokens < short.tokens <= item.tokens + room:
+                continue
+            longer.append(short)
+            size = short.tokens
+        else:
+            continue
+        left -= size - item.tokens
+        cap -= size - item.tokens if is_result else 0
     if whole:
         items = tuple(whole.get(item.event.seq, item) for item in context.items)
         rest = tuple(stub for stub in done.state.stubs if stub.seq not in whole)
         done = Reduced(replace(context, items=items), replace(done.state, stubs=rest))
-    return apply_stubs(done.context, done.state, stubs)
+    return apply_stubs(done.context, done.state, longer)
 
 
-def _stub_older(done: Reduced, goal: int) -> Reduced:
-    """Stub results whatever retention says, oldest first, except those of the newest round."""
+def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduced:
+    """Stub results whatever retention says, oldest first, except those of the newest round and those in `stays`."""
     context = done.context
     over = context.tokens - goal
     newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()
@@ -203,7 +222,7 @@ def _stub_older(done: Reduced, goal: int) -> Reduced:
     for item in _results(context.items):
         if over <= 0:
             break
-        if item.event.seq in newest:
+        if item.event.seq in newest or item.event.seq in stays:
             continue
         stub = stub_for(item.event, context.counter, REDUCER, "older_results_over_target")
         if stub is not None and stub.tokens < item.tokens:

@@ -75,6 +75,11 @@ class PolicyRetention(TypedDict, total=False):
     """Age in turns from which results may be evicted. Null: age does not matter."""
     superseded: bool
     """Whether a result may be evicted when a newer one of the same call or file repeats it."""
+    working_set: int
+    """Number of tool calls for which the newest content of a file (what reads and writes of it show, and edits on
+    top) stays whole after it was used, whatever the other rules say: longer while the file is in use, shorter
+    in later turns. 0: as any other content.
+    """
     min_tokens: int
     """Size below which results stay, unless the budget forces them out. In tokens."""
     arguments: bool

@@ -1,0 +1,100 @@
+"""The working set of a context: the newest content of the files that are being worked on.
+
+An agent's next edit quotes text word for word. It has that text from the newest event that shows the whole file (a
+read without a range, or a write), from reads of parts since then, and from the arguments of edits on top of them.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from posixpath import normpath
+from typing import TYPE_CHECKING, Final
+
+from app.core.digest.files import FileUse, command_of, files_of, patched
+from app.core.digest.shell import shown_paths
+from app.core.lexicon.arguments import FILES
+from app.core.log.event import Event
+
+if TYPE_CHECKING:
+    from app.core.plan.context.context import Context, PairedResult
+
+_WHOLE: Final = ("content", "contents", "file_text", "new_content")
+"""Arguments of a call that writes a file which hold all of it."""
+
+
+ARGUMENTS_TIMES: Final = 4
+"""Arguments of calls stay in the working set this many times as long as results."""
+SHARE: Final = 0.7
+"""The most of a reduction's goal that the working set takes whole before anything else is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkedFiles:
+    """The seqs of the events that show the newest content of each file, by path, the file used last at the end."""
+
+    shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
+        """After these calls and their results. Failed calls count for nothing."""
+        shown_by = dict(self.shown_by)
+        for answer in answers:
+            if answer.call is None or answer.call.event.body is None or answer.result.event.is_error:
+                continue
+            result, call = answer.result.event, answer.call.event
+            use = use_of(call)
+            for path in map(normpath, use.read):
+                before = shown_by.pop(path, ())
+                shown_by[path] = (result.seq,) if _reads_all(call) else (*before, result.seq)
+            for path in map(normpath, use.modified):
+                before = shown_by.pop(path, ())
+                shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
+        return WorkedFiles(shown_by)
+
+
+def use_of(call: Event) -> FileUse:
+    """The files of a call; of a shell command also those that it prints, and those of a patch in it."""
+    arguments = call.arguments
+    use = files_of(call.tool or "", arguments)
+    command = command_of(call.tool or "", arguments)
+    if command is None:
+        return use
+    changed = patched(command) if "*** Begin Patch" in command else ()
+    return FileUse(shown_paths(command), tuple(dict.fromkeys((*use.modified, *changed))))
+
+
+def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
+    """The seqs that show the newest content of files, the most valuable first: of files used last, in the newest turn.
+
+    With `calls`, only the working set: content is in it for so many tool calls after the last use of its file, in the
+    next turn for half of them, and so on; four times as long if it is the arguments of a call, which are short.
+    """
+    results = [answer.result.event.seq for answer in context.answers]
+    ranks: dict[int, int] = {}
+    for seqs in context.worked_files.shown_by.values() if calls != 0 else ():
+        age = len(results) + 1 - bisect_left(results, seqs[-1])
+        for item in filter(None, map(context.item, seqs)):
+            rank = age * (1 + context.turn - item.event.turn) * (1 if item.event.call_seq is None else ARGUMENTS_TIMES)
+            if calls is None or rank <= ARGUMENTS_TIMES * calls:
+                ranks[item.event.seq] = min(rank, ranks.get(item.event.seq, rank))
+    return tuple(sorted(ranks, key=lambda seq: (ranks[seq], -seq)))
+
+
+def working_set(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
+    """The part of the working set that is shown whole and fits into its share of `goal`, the most valuable first."""
+    room = int(SHARE * goal)
+    held: list[int] = []
+    for item in filter(None, map(context.item, ranked(context, calls))):
+        if item.stub is None and item.tokens <= room:
+            held.append(item.event.seq)
+            room -= item.tokens
+    return tuple(held)
+
+
+def _reads_all(call: Event) -> bool:
+    """Whether a call that reads a file names no part of it."""
+    arguments = call.arguments.items()
+    return all(value is None or name in FILES or (name, value) == ("command", "view") for name, value in arguments)
+
+
+def _writes_all(call: Event) -> bool:
+    return any(isinstance(call.arguments.get(name), str) for name in _WHOLE)
