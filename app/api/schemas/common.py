@@ -222,8 +222,8 @@ Reducer = Annotated[
     Field(
         description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`, "
         "`dialogue_window`, `fold` (a summary), `questions` (a long message beside a fold of which the part is shown "
-        "that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot express "
-        "it)."
+        "that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot "
+        "express it)."
     ),
 ]
 ReducerIfAny = Annotated[
