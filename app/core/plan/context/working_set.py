@@ -83,7 +83,7 @@ def working_set(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """The part of the working set that is shown whole and fits into its share of `goal`, the most valuable first."""
     room = int(SHARE * goal)
     held: list[int] = []
-    for item in filter(None, map(context.item, ranked(context, calls))):
+    for item in filter(None, map(context.item, ranked(context, None if calls else 0))):
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens
