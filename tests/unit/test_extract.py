@@ -150,7 +150,7 @@ def test_an_intent_is_a_next_step_in_the_newest_text_alone() -> None:
     log.says(body={"content": "The table has forty rows. " * 60 + "I'll convert the harbour table now."})
     text = body(log, 120)
     assert "I'll convert the harbour table now." in text
-    assert "before that" not in section(text, "## Next Steps") if "## Next Steps" in text else True
+    assert "before that" not in text
 
 
 def test_tool_output_and_code_are_never_quoted() -> None:
