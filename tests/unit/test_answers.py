@@ -3,6 +3,7 @@
 import pytest
 
 from app.core.compaction.extractive.answers import answers, asked, user_lines
+from app.core.digest.sentences import ask_of, constraints_of, request_of
 from tests.unit.builders import Log
 
 OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The report\n\nWhich one do you prefer?"
@@ -45,3 +46,5 @@ def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None
     log.user(body={"content": "<bash-stdout>ok</bash-stdout><bash-stderr></bash-stderr>"})
     log.user(body={"content": "Go on with <b>this</b>."})
     assert [words for _, words, _ in user_lines(log.events)] == ["Go on with <b>this</b>."]
+    assert constraints_of(log.events[0].text) == ("Never skip a test.",)
+    assert (ask_of(log.events[0].text), request_of(log.events[0].text)) == (None, "")

@@ -8,7 +8,9 @@ from app.core.compaction.extractive.body import extract, extract_prefix
 from app.core.compaction.extractive.quotes import quotes
 from app.core.compaction.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
 from app.core.compaction.extractive.sentences import central, sentences_of
+from app.core.compaction.extractive.summary import extractive
 from app.core.digest.digest import Digest, digest_of
+from app.core.digest.sentences import own_words
 from app.core.log.events import EventType
 from app.core.tokens.counter import TextKind
 from tests.unit.builders import COUNTER, Log
@@ -148,7 +150,7 @@ def test_an_intent_is_a_next_step_in_the_newest_text_alone() -> None:
     log.says(body={"content": "The table has forty rows. " * 60 + "I'll convert the harbour table now."})
     text = body(log, 120)
     assert "I'll convert the harbour table now." in text
-    assert "before that" not in section(text, "## Next Steps") if "## Next Steps" in text else True
+    assert "before that" not in text
 
 
 def test_tool_output_and_code_are_never_quoted() -> None:
@@ -321,3 +323,11 @@ def test_a_goal_is_told_once_whole_if_there_is_room_and_with_its_question() -> N
     answer.user(body={"content": "yes, do that"})
     assert section(body(answer), "## Goal") == ['yes, do that (asked: "Shall I sort the gauge by harbour?")']
     assert body(answer).count("yes, do that") == 1
+
+
+def test_room_that_the_appendix_has_no_use_for_is_the_bodys() -> None:
+    log = work()
+    told = [event.text for event in log.events if event.type is EventType.ASSISTANT_MESSAGE and event.text]
+    text = extractive(log.events, (), "", digest_of(log.events), 1_000, COUNTER)
+    assert all(" ".join(own_words(one).split()) in text for one in told)
+    assert COUNTER.estimator.count(text, TextKind.PROSE) <= 1_000

@@ -60,6 +60,11 @@ def test_each_section_stands_once_and_the_newer_line_replaces_the_older() -> Non
     )
 
 
+def test_runs_of_the_same_command_have_the_newest_state() -> None:
+    runs = ["<commands>\n[error] make test | tail -3\n</commands>", "<commands>\ncd a && make test\n</commands>"]
+    assert unite(runs).sections == "<commands>\ncd a && make test\n</commands>"
+
+
 def test_a_heading_that_was_cut_off_from_its_lines_goes() -> None:
     assert unite(["## Goal\n[... 90 characters of this summary left out]", ""]).words == (
         "[... 90 characters of this summary left out]",

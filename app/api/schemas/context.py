@@ -318,7 +318,9 @@ class InsertedOut(BaseModel):
     )
     role: Literal["system", "user", "tool"] = Field(description="Role in which it is shown; `tool` for a result.")
     text: str = Field(description="What it says.")
-    id: str | None = Field(None, description="Id of the summary, or name of the layer or of the injection.")
+    id: str | None = Field(
+        None, description="Id of the summary (of several, the newest), or name of the layer or of the injection."
+    )
     call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
 
 

@@ -16,8 +16,7 @@ _TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
 _OPENING: Final = re.compile(f"^{_TAG}", re.M)
 _FOLLOWING: Final = re.compile(_TAG)
 """A tag right behind a block."""
-_INSERTED: Final = re.compile(r"Base directory for this skill: ")
-"""The beginning of a message that a program wrote in the user's name."""
+_LOADED: Final = re.compile(r"Base directory for this skill: ")
 _FENCE: Final = "```"
 _BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
@@ -56,11 +55,14 @@ _LOG_LINE: Final = re.compile(
 def own_words(text: str) -> str:
     """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
 
-    Only the first TEXT_CHARS_MAX characters are read. Instructions that an agent loads have no words of the user.
+    Only the first TEXT_CHARS_MAX characters are read.
     """
-    if _INSERTED.match(text):
-        return ""
     return _without_fences(_without_blocks(text[:TEXT_CHARS_MAX])).strip()
+
+
+def is_loaded(text: str) -> bool:
+    """Whether a user's message holds instructions that the agent loaded: they state rules, but are nobody's words."""
+    return _LOADED.match(text) is not None
 
 
 def _without_blocks(text: str) -> str:
@@ -132,7 +134,7 @@ def _states_rule(sentence: str) -> bool:
 
 def request_of(text: str) -> str:
     """A user's message on one line, shortened; empty if it has no text."""
-    if _INSERTED.match(text):
+    if is_loaded(text):
         return ""
     return shortened(" ".join((own_words(text) or text[:TEXT_CHARS_MAX]).split()), REQUEST_CHARS_MAX)
 
@@ -140,6 +142,6 @@ def request_of(text: str) -> str:
 def ask_of(text: str) -> str | None:
     """A user's message on one line, shortened; None if it holds no words of the user's own."""
     line = " ".join(own_words(text).split())
-    if _BRACKETED.fullmatch(line):
+    if is_loaded(text) or _BRACKETED.fullmatch(line):
         return None
     return shortened(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None

@@ -314,6 +314,7 @@ def test_a_log_without_a_conversation_is_refused() -> None:
         ("anthropic_messages.json", ["anthropic"], [11]),
         ("agent_log.jsonl", ["anthropic"], [11]),
         ("neutral.jsonl", [None, None], [11, 9]),
+        ("handover.jsonl", [None], [18]),
     ],
 )
 def test_the_samples_load(name: str, formats: list[str | None], calls: list[int]) -> None:

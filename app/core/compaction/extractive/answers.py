@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from app.core.compaction.extractive.sentences import content_words
-from app.core.digest.sentences import own_words, sentences, shortened
+from app.core.digest.sentences import is_loaded, own_words, sentences, shortened
 from app.core.log.event import Event
 from app.core.log.events import EventType
 
@@ -46,7 +46,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
             said = event.text
-        elif event.type is EventType.USER_MESSAGE:
+        elif event.type is EventType.USER_MESSAGE and not is_loaded(event.text):
             words = " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
                 yield event.seq, words, asked(words, said)

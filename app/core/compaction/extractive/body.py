@@ -48,7 +48,7 @@ from app.core.compaction.extractive.sentences import (
 )
 from app.core.compaction.extractive.work import SpanWork, with_arguments
 from app.core.digest.record import Digest
-from app.core.digest.sentences import ask_of, own_words, sentences, shortened
+from app.core.digest.sentences import ask_of, is_loaded, own_words, sentences, shortened
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
 from app.core.log.event import Event
@@ -193,7 +193,7 @@ class _Messages:
         # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
         quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
-        self.users = [e for e in events if e.type is EventType.USER_MESSAGE]
+        self.users = [e for e in events if e.type is EventType.USER_MESSAGE and not is_loaded(e.text)]
         self.last_seq = events[-1].seq if events else 0
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._focus = content_words(focus)

@@ -13,6 +13,9 @@ BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
+ROUNDS: Final = 2
+SPARE_SHARE: Final = 0.1
+"""The share of the room from which on what the appendix has no use for goes to the body, once."""
 TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are what is used later."""
 PREFIX_SHARE: Final = 0.25
@@ -44,8 +47,15 @@ def extractive(
         part_tokens = int(room * PREFIX_SHARE) if events or previous else room
         split_part = SPLIT_HEADING + extract_prefix(late, "", digest_of(late), part_tokens, counter, focus)
         room -= part_tokens
-    body = extract(events, previous, digest, room, counter, focus) + split_part
-    return with_appendix(body, digest, tokens, counter, at_least=0)
+    text = ""
+    for _ in range(ROUNDS):
+        body = extract(events, previous, digest, room, counter, focus) + split_part
+        text = with_appendix(body, digest, tokens, counter, at_least=0)
+        left = tokens - counter.estimator.count(text, TextKind.PROSE)
+        if left <= tokens * SPARE_SHARE:
+            break
+        room += left
+    return text
 
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:

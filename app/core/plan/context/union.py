@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.appendix import TAGS
+from app.core.digest.outcomes import bare_command
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
@@ -47,8 +48,10 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     """The lines of a section, or its names, each with what it is about."""
     if tag == "identifiers":
         return ((name, name) for name in _NAME.findall(inner))
-    chars = REQUEST_CHARS if tag == "requests" else None
-    return ((_STATE.sub("", line)[:chars], line) for line in inner.splitlines() if line)
+    lines = [line for line in inner.splitlines() if line]
+    if tag == "commands":
+        return ((bare_command(_STATE.sub("", line)), line) for line in lines)
+    return ((line[:REQUEST_CHARS] if tag == "requests" else line, line) for line in lines)
 
 
 def _written(tag: str, lines: Mapping[str, str]) -> str:

@@ -96,7 +96,7 @@ def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) ->
 
 def _span(summary: Summary) -> str:
     """The turns that a summary stands for, and their times; empty if neither is known."""
-    first, last = summary.first_turn, summary.last_turn
+    first, last = max(1, summary.first_turn), summary.last_turn
     turns = f"turn{f's {first} to {last}' if last > first else f' {last}'}" if last else ""
     starts, ends = (at[:16].replace("T", " ") if at > EPOCH else "" for at in (summary.starts_at, summary.ends_at))
     if starts[:10] == ends[:10]:

@@ -91,7 +91,7 @@ class InsertedOut(Model):
     text: str
     """What it says."""
     id: str | None = None
-    """Id of the summary, or name of the layer or of the injection."""
+    """Id of the summary (of several, the newest), or name of the layer or of the injection."""
     call_id: str | None = None
     """Id of the tool call that the result is pending for."""
 

@@ -1,0 +1,171 @@
+"""`python -m tests.support.example` writes docs/example.md: a log, summaries and a context of one of our samples."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.core.compaction.extractive.summary import extractive
+from app.core.cover.summaries import Summary
+from app.core.digest.digest import digest_of
+from app.core.lexicon.times import from_seconds, time_text
+from app.core.log.event import Event
+from app.core.plan.context.frontier import START
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.update import PlanInputs
+from app.core.policy.policy import parse_policy
+from app.core.render.arrange import arrange
+from app.core.render.formats.fit import prepare
+from app.core.render.request import write
+from app.core.tokens.budget import budget_for
+from bench.cost.sessions import COUNTER, session
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "tests" / "samples" / "handover.jsonl"
+PAGE = ROOT / "docs" / "example.md"
+WINDOW = 3_000
+SPANS = ((1, 2, 640), (3, 4, 420))
+"""The first and last turns of each summary, and its tokens."""
+READING = (
+    (
+        "goal",
+        "heights in the station's unit, then a loader that raises on an empty line and says which file",
+        ("Heights are printed in feet although the station is metric.", "raise, and say which file"),
+    ),
+    (
+        "decisions",
+        "the second of two ways was chosen, the report; the unit comes from the gauge, because stored heights must not"
+        " change; two decimals were asked for and taken back",
+        ("let's try 2", "because stored heights must not change", "whoops, put it back"),
+    ),
+    ("constraints", "nothing is pushed", ("Never push, I do that myself.",)),
+    (
+        "state",
+        "`make test` failed once, then passed, and printed 42 passed when it last ran, behind a pipe that hides its"
+        " status; `make lint` fails",
+        ("42 passed", "undefined name 'row'"),
+    ),
+    (
+        "next step",
+        "`row` and `BadLine` in `tide/store.py`, and a test with an empty line",
+        ("Next I'll write `row` in `tide/store.py`, with `BadLine` beside it, and a test with an empty line.",),
+    ),
+)
+"""What a reader of the context alone wrote down, with the words of the log that it was compared with."""
+
+Json = dict[str, Any]
+
+
+def log() -> Json:
+    """The sample as it is in its file."""
+    found: Json = json.loads(SAMPLE.read_text(encoding="utf-8"))
+    return found
+
+
+def summaries(events: Sequence[Event]) -> tuple[Summary, ...]:
+    """The summaries that are written without a model of the log's first turns."""
+    return tuple(_summary([e for e in events if first <= e.turn <= last], size) for first, last, size in SPANS)
+
+
+def _summary(events: Sequence[Event], tokens: int) -> Summary:
+    text = extractive(events, (), "", digest_of(events), tokens, COUNTER)
+    starts, ends = (f"{time_text(from_seconds(event.at))[:19]}Z" for event in (events[0], events[-1]))
+    return Summary(
+        id=f"turns-{events[0].turn}",
+        from_seq=1 if events[0].turn == 1 else events[0].seq,
+        to_seq=events[-1].seq,
+        depth=0,
+        tokens=COUNTER.message(text),
+        text=text,
+        source_tokens=sum(event.tokens for event in events),
+        events=len(events),
+        starts_at=starts,
+        ends_at=ends,
+        first_turn=events[0].turn,
+        last_turn=events[-1].turn,
+    )
+
+
+def context() -> list[Json]:
+    """The messages of the sample's context, as OpenAI's format has them."""
+    events = session(log(), 1).events
+    policy = parse_policy({})
+    budget = budget_for(policy, WINDOW, COUNTER.estimator.margin)
+    read = PlanInputs(events, events[-1].turn, COUNTER, tree=summaries(events), recall=False)
+    made = plan(read, budget, policy, START, force=True)
+    assert isinstance(made, Plan)
+    request = write("openai", prepare(arrange(made.context, made.state), "openai").layout, ())
+    messages: list[Json] = json.loads(request.body)["messages"]
+    return messages
+
+
+def written(messages: Sequence[Json]) -> Iterator[str]:
+    """Messages as text: the role, then the words, then each call in a line."""
+    for message in messages:
+        yield f"===== {message['role']}"
+        if message.get("content"):
+            yield message["content"]
+        for call in message.get("tool_calls") or ():
+            made = call.get("function", call)
+            arguments = made["arguments"]
+            told = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            yield f"CALL {made['name']} {told}"
+
+
+def shown(text: str) -> str:
+    """A text of the log without the middle of its long listings, which would fill the page."""
+    lines = text.split("\n")
+    return "\n".join((*lines[:8], f"... {len(lines) - 8} more lines", "")) if len(lines) > 20 else text
+
+
+def _row(what: str, read: str, quotes: Sequence[str]) -> str:
+    quoted = '", "'.join(quotes)
+    return f'| {what} | {read} | "{quoted}" |'
+
+
+def page() -> str:
+    """The page."""
+    told = [{**message, "content": shown(message.get("content") or "")} for message in log()["messages"]]
+    rows = "\n".join(_row(*one) for one in READING)
+    return f"""# What a model reads: an example
+
+`python -m tests.support.example` makes this page of `tests/samples/handover.jsonl`, a session that was written for
+it, and a test holds it to the code. The summaries are written without a model. In a window of {WINDOW:,} tokens they
+take the place of the first four turns, in one message: what was said, what was done and how it ended where that is
+known, the agent's newest words, then files, commands and names, each once.
+
+## The context
+
+```text
+{chr(10).join(written(context()))}
+```
+
+## Read by somebody who has not seen the log
+
+Goal, decisions, state and next step as they were written down from the context above, and the words of the log that
+they were compared with.
+
+| | as read | in the log |
+|---|---|---|
+{rows}
+
+The newest `make test` stands without a state: the status of a pipe is its last program's. A request that was taken back
+stands with the words that took it back.
+
+## The log
+
+Listings are cut here; they are whole in the sample.
+
+```text
+{chr(10).join(written(told))}
+```
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
