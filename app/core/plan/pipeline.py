@@ -124,7 +124,8 @@ def _economic(at: Situation) -> Reducer:
 
 
 def _fold(at: Situation) -> Reducer:
-    return FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force, keep_from=at.keep_from)
+    calls = at.policy.retention.working_set
+    return FoldReducer(at.read.tree, at.policy.summarize, all_there_is=at.force, keep_from=at.keep_from, calls=calls)
 
 
 def _fold_requested(at: Situation) -> Reducer:
@@ -370,7 +371,8 @@ def _last_resort(
     done = after
     folding = FoldReducer(read.tree, policy.summarize)
     if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
-        done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize)
+        held = working_set(after.context, policy.retention.working_set, budget.goal)
+        done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize, held=held)
     done = shrink(done, budget, known, policy.summarize)
     worked = working_set(done.context, policy.retention.working_set, budget.goal)
     last = LastResortReducer(policy.cut, working_set=worked)

@@ -1,6 +1,6 @@
 """Changes of a frontier that the log itself demands: the effective prefix, late results, and the unread part."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -90,13 +90,15 @@ def adopt_late_results(context: Context, state: Frontier) -> Frontier:
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
-def kept_from_folding(context: Context) -> frozenset[int]:
-    """Seqs that no fold removes: protected events, and rounds of the running turn with events that expire by age.
+def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset[int]:
+    """Seqs that no fold removes: protected events, the rounds of those in `held`, and those of the running turn with
+    events that expire by age.
 
     Summaries leave out expiring events, so folding them would lose them before their time.
     """
     stays = set(context.protected)
     passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}
+    passing.update(held)
     if passing:
         for unit in context.units:
             seqs = {item.event.seq for item in unit.all_items}

@@ -15,6 +15,7 @@ from app.core.plan.context.drops import EXPIRY, rebuild_note
 from app.core.plan.context.frontier import Drop, Fold, Frontier
 from app.core.plan.context.item import Item
 from app.core.plan.context.summary_blocks import summary_blocks
+from app.core.plan.context.working_set import working_set
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond
 from app.core.tokens.counter import Counter
@@ -30,7 +31,8 @@ class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
-    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows.
+    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the working set of
+    the last `calls` tool calls.
     """
 
     tree: tuple[Summary, ...]
@@ -38,6 +40,7 @@ class FoldReducer:
     least_to: int = 0
     all_there_is: bool = False
     keep_from: int | None = None
+    calls: int = 0
 
     @lazy
     def ends(self) -> tuple[int, ...]:
@@ -60,7 +63,8 @@ class FoldReducer:
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
         if not choices:
             return Reduced(context, state)
-        weights = _Weights(context, state, context.counter)
+        held = working_set(context, self.calls, budget.goal)
+        weights = _Weights(context, state, context.counter, held)
         totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
         fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
         to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
@@ -79,7 +83,7 @@ class FoldReducer:
             cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.most else 0
             most = budget.target - weights.total(cover, to_seq) + cut
             shown_from = min(shown_from, max(self.keep_from, weights.verbatim_from(to_seq, most, 0, 0)))
-        return fold(context, state, cover, self.rules, shown_from=shown_from)
+        return fold(context, state, cover, self.rules, shown_from, held)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Fold dropped events that a summary covers by now, whatever that costs.
@@ -124,11 +128,11 @@ class HealReducer:
 class _Weights:
     """The tokens a context would take with its log folded up to some seq."""
 
-    def __init__(self, context: Context, state: Frontier, counter: Counter) -> None:
+    def __init__(self, context: Context, state: Frontier, counter: Counter, held: Collection[int]) -> None:
         self._counter = counter
         self._drops = state.drops
         self._note = context.note_tokens
-        stays = kept_from_folding(context)
+        stays = kept_from_folding(context, held)
         self._units = [
             (unit.items[0].event.seq, max(i.event.seq for i in unit.all_items), sum(i.tokens for i in unit.all_items))
             for unit in context.units
@@ -167,15 +171,21 @@ class _Weights:
 
 
 def fold(
-    context: Context, state: Frontier, cover: Sequence[Summary], rules: Summarize, shown_from: int | None = None
+    context: Context,
+    state: Frontier,
+    cover: Sequence[Summary],
+    rules: Summarize,
+    shown_from: int | None = None,
+    held: Collection[int] = (),
 ) -> Reduced:
     """Put `cover` in place of the events it covers, in the context and its state.
 
-    A result whose call is too old to be read goes with its call. Units that reach `shown_from` or beyond stay verbatim.
+    A result whose call is too old to be read goes with its call. Units that reach `shown_from` or beyond stay verbatim,
+    and so do those of the events in `held`.
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
-    stays = kept_from_folding(context)
+    stays = kept_from_folding(context, held)
     gone = {
         item.event.seq
         for unit in context.units
