@@ -46,9 +46,8 @@ class Retention:
     working_set: int = _knob(
         "whole",
         16,
-        "Number of tool calls for which the newest content of a file (what reads and writes of it show, and edits on "
-        "top) stays whole after it was used, whatever the other rules say: longer while the file is in use, shorter "
-        "in later turns. 0: as any other content.",
+        "Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after "
+        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0: not.",
         most=1000,
     )
     min_tokens: int = _knob(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = ("content", "contents", "file_text", "new_content")
 """Arguments of a call that writes a file which hold all of it."""
-
-
 ARGUMENTS_TIMES: Final = 4
 """Arguments of calls stay in the working set this many times as long as results."""
 SHARE: Final = 0.7

@@ -7,7 +7,8 @@ It runs only above the target and makes room down to `budget.low`, no more than 
 3. Older results become stubs.
 4. The oldest units of the running turn are dropped.
 
-The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target.
+The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target. All of
+this spares the working set first, and takes it only if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -44,6 +45,7 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
+    `working_set` are the seqs that go last.
     With `most`, a context that is no larger than its newest part is only brought down to the target.
     """
 

@@ -76,9 +76,9 @@ class PolicyRetention(TypedDict, total=False):
     superseded: bool
     """Whether a result may be evicted when a newer one of the same call or file repeats it."""
     working_set: int
-    """Number of tool calls for which the newest content of a file (what reads and writes of it show, and edits on
-    top) stays whole after it was used, whatever the other rules say: longer while the file is in use, shorter
-    in later turns. 0: as any other content.
+    """Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after
+    the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0:
+    not.
     """
     min_tokens: int
     """Size below which results stay, unless the budget forces them out. In tokens."""

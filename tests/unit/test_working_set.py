@@ -1,0 +1,213 @@
+"""The newest content of files, and what keeps it in a context."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.core.cover.summaries import Summary
+from app.core.log.events import EventType
+from app.core.plan.context.frontier import START
+from app.core.plan.context.working_set import WorkedFiles, ranked, working_set
+from app.core.plan.pipeline import Plan, plan
+from app.core.plan.update import PlanInputs
+from app.core.policy.policy import Policy
+from app.core.policy.presets import PRESETS
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
+from tests.support.examples import examples
+from tests.unit.builders import COUNTER, Log
+
+CACHE = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=0, lookback_blocks=None)
+DEFAULT = PRESETS["default"]
+PLAIN = replace(DEFAULT, retention=replace(DEFAULT.retention, working_set=0))
+
+
+def called(
+    log: Log, tool: str, arguments: dict[str, Any], tokens: int = 600, *, failed: bool = False
+) -> tuple[int, int]:
+    """A call and its result; their seqs."""
+    call = log.call(tool, 200, body={"arguments": arguments})
+    return call, log.result(call, tokens, is_error=failed)
+
+
+def read(log: Log, path: str, tokens: int = 600, **part: int) -> int:
+    return called(log, "Read", {"file_path": path, **part}, tokens)[1]
+
+
+def edit(log: Log, path: str) -> int:
+    return called(log, "Edit", {"file_path": path, "old_string": "a", "new_string": "b " * 300}, 60)[0]
+
+
+def searched(log: Log, tokens: int = 600) -> int:
+    return log.result(log.call("Grep", 20, body={"arguments": {"pattern": "x"}}), tokens)
+
+
+def planned(
+    log: Log, target: int, policy: Policy = DEFAULT, tree: tuple[Summary, ...] = (), *, now: float = 0.0
+) -> Plan:
+    budget = Budget(target, 0, 0, target, int(target * policy.low_water), target, policy.low_water)
+    inputs = PlanInputs(log.events, log.turn, COUNTER, now=now, used_at=0.0, cache=CACHE, tree=tree)
+    return plan(inputs, budget, policy, START)
+
+
+def whole(found: Plan) -> set[int]:
+    return {item.event.seq for item in found.context.items if item.stub is None}
+
+
+def shown_by(log: Log) -> dict[str, tuple[int, ...]]:
+    return dict(log.plan(1_000_000).context.worked_files.shown_by)
+
+
+def test_the_newest_content_is_the_last_whole_text_with_what_came_upon_it() -> None:
+    log = Log()
+    log.user()
+    read(log, "a.py")
+    first = read(log, "a.py")
+    part = read(log, "./a.py", offset=10, limit=20)
+    changed = edit(log, "a.py")
+    called(log, "Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b"}, failed=True)
+    assert shown_by(log) == {"a.py": (first, part, changed)}
+    written, _ = called(log, "Write", {"file_path": "a.py", "content": "anew"})
+    other = read(log, "b.py")
+    assert shown_by(log) == {"a.py": (written,), "b.py": (other,)}
+
+
+@pytest.mark.parametrize(
+    ("command", "shows", "changes"),
+    [
+        ("cd src && cat a.py | head -20", ["src/a.py"], []),
+        ("sed -n 1,40p b.py; tail -n 5 c.py", ["b.py", "c.py"], []),
+        ("sed -i s/a/b/ b.py", [], ["b.py"]),
+        ("apply_patch <<'X'\n*** Begin Patch\n*** Update File: d.py\n+new\n*** End Patch\nX", [], ["d.py"]),
+        ("make test > /dev/null", [], []),
+    ],
+)
+def test_commands_show_and_change_files_as_well(command: str, shows: list[str], changes: list[str]) -> None:
+    log = Log()
+    log.user()
+    call, result = called(log, "Bash", {"command": command})
+    assert shown_by(log) == dict.fromkeys(shows, (result,)) | dict.fromkeys(changes, (call,))
+
+
+def test_content_leaves_the_working_set_when_its_file_is_no_longer_used() -> None:
+    log = Log()
+    log.user()
+    old, changed = read(log, "a.py"), edit(log, "a.py")
+    new = read(log, "b.py")
+    context = log.plan(1_000_000).context
+    assert ranked(context, 4) == (changed, new, old)
+    for _ in range(4):
+        searched(log)
+    assert ranked(log.plan(1_000_000).context, 4) == (changed,)  # arguments stay four times as long
+    assert ranked(log.plan(1_000_000).context, 0) == ()
+    log.user()
+    assert ranked(log.plan(1_000_000).context, 8) == (changed,)
+    assert set(ranked(log.plan(1_000_000).context)) == {old, changed, new}
+
+
+def test_no_more_is_held_than_its_share_of_the_goal() -> None:
+    log = Log()
+    log.user()
+    small, large, newest = read(log, "a.py", 300), read(log, "b.py", 5_000), read(log, "c.py", 400)
+    context = log.plan(1_000_000).context
+    assert working_set(context, 16, 1_000) == (newest, small)
+    assert working_set(context, 16, 100_000) == (newest, large, small)
+
+
+def test_the_budget_takes_what_is_not_worked_on_first() -> None:
+    log = Log()
+    log.user()
+    file, changed = read(log, "a.py"), edit(log, "a.py")
+    newer = [searched(log) for _ in range(8)]
+    kept, plain = planned(log, 5_500), planned(log, 5_500, PLAIN)
+    assert kept.cause == plain.cause == "budget"
+    assert {file, changed} <= whole(kept)
+    assert not {file, changed} & whole(plain)
+    assert not set(newer[:5]) & whole(kept)
+
+
+def test_a_cold_cache_takes_what_is_not_worked_on_only() -> None:
+    log = Log()
+    log.user()
+    file, changed = read(log, "a.py", 3_000), edit(log, "a.py")
+    search = searched(log, 2_000)
+    for _ in range(2):
+        searched(log, 40)
+    log.says()
+    log.user()
+    kept, plain = planned(log, 1_000_000, now=400.0), planned(log, 1_000_000, PLAIN, now=400.0)
+    assert kept.cause == plain.cause == "cold_cache"
+    assert {file, changed} <= whole(kept) and search not in whole(kept)
+    assert not {file, changed, search} & whole(plain)
+
+
+def test_the_last_resort_drops_other_rounds_first() -> None:
+    log = Log()
+    log.user()
+    file = read(log, "a.py", 1_000)
+    for _ in range(40):
+        log.says(300)
+    edit(log, "a.py")
+    kept, plain = planned(log, 6_000), planned(log, 6_000, PLAIN)
+    assert kept.state.drops and plain.state.drops
+    assert file in whole(kept)
+    assert file not in whole(plain)
+    assert max(kept.context.tokens, plain.context.tokens) <= 6_000
+
+
+def test_files_come_back_into_a_third_of_the_room_that_a_reduction_leaves() -> None:
+    log = Log()
+    log.user()
+    old = read(log, "a.py", 500)
+    for _ in range(20):
+        searched(log, 700)
+    room = 6_000
+    found = planned(log, room)
+    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer worked on
+    assert old in whole(found)
+    assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
+    tight = planned(log, room, replace(DEFAULT, low_water=1.0))
+    assert tight.context.tokens <= room
+
+
+def test_a_fold_leaves_the_rounds_of_the_working_set_beside_its_summary() -> None:
+    log = Log()
+    log.user()
+    file = read(log, "a.py", 900)
+    search = searched(log, 200)
+    for _ in range(20):
+        log.says(400)
+    edit(log, "a.py")
+    last = len(log.events) - 3
+    tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
+    kept, plain = planned(log, 6_000, tree=tree), planned(log, 6_000, PLAIN, tree=tree)
+    assert kept.state.folded_to == plain.state.folded_to == last
+    assert not kept.state.drops
+    assert file in whole(kept) and search not in {item.event.seq for item in kept.context.items}
+    assert file not in whole(plain)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
+@settings(max_examples=examples(60))
+def test_what_is_known_of_files_is_the_same_however_the_log_came(steps: list[tuple[str, str]]) -> None:
+    log = Log()
+    log.user()
+    for how, path in steps:
+        if how in ("read", "part"):
+            read(log, path, **({"offset": 3} if how == "part" else {}))
+        elif how == "edit":
+            edit(log, path)
+        else:
+            called(log, "Write", {"file_path": path, "content": "new"})
+    answers = log.plan(1_000_000).context.answers
+    at_once = WorkedFiles().then(answers)
+    for count in range(len(answers) + 1):
+        assert WorkedFiles().then(answers[:count]).then(answers[count:]) == at_once
+        assert list(WorkedFiles().then(answers[:count]).then(answers[count:]).shown_by) == list(at_once.shown_by)
+    results = {e.seq for e in log.events if e.type is EventType.TOOL_RESULT}
+    calls = {e.seq for e in log.events if e.type is EventType.TOOL_CALL}
+    assert {seq for seqs in at_once.shown_by.values() for seq in seqs} <= results | calls
+    assert set(at_once.shown_by) == {path for _, path in steps}
