@@ -132,11 +132,11 @@ async def test_the_answer_is_bounded_and_says_what_it_leaves_out(long: httpx.Asy
 
 
 async def test_without_a_limit_a_search_returns_more_as_long_as_they_are_short(client: httpx.AsyncClient) -> None:
-    notes = [f"The harbour has berth {n} for boats." for n in range(40)]
+    notes = [f"The harbour has berth {n} for boats." for n in range(60)]
     await post(client, *({"type": "user.message", "content": note} for note in [*notes, "Which berths?"]))
     short = await recall(client, query="harbour berth")
-    assert [item["seq"] for item in short["items"]] == list(range(40, 10, -1))
-    assert short["omitted"] == 40 - 30 + 1  # with the question, which is among what matches
+    assert [item["seq"] for item in short["items"]] == list(range(60, 10, -1))
+    assert short["omitted"] == 60 - 50 + 1  # with the question, which is among what matches
     for limit in (1, 10, 40):
         assert len((await recall(client, query="harbour berth", limit=limit))["items"]) == limit
     few = await recall(client, query="harbour berth", max_tokens=200)

@@ -13,6 +13,7 @@ from app.core.recall.answer import (
     SHARE_MIN,
     SHORT_LIMIT,
     SHORT_SCORE,
+    SHORT_SHARE,
     SHORT_TOKENS,
     Seen,
     excerpt,
@@ -98,7 +99,7 @@ def test_picking_keeps_the_order_and_the_limit(seqs: list[int], shown: set[int],
     st.integers(1, 10),
     st.integers(100, 9_000),
 )
-def test_what_comes_beyond_the_limit_is_short_and_leaves_half_of_the_room(
+def test_what_comes_beyond_the_limit_is_short_and_leaves_a_part_of_the_room(
     found: dict[int, tuple[float, int]], shown: set[int], first: int, room: int
 ) -> None:
     ranked = sorted(found, key=lambda seq: -found[seq][0])
@@ -109,7 +110,7 @@ def test_what_comes_beyond_the_limit_is_short_and_leaves_half_of_the_room(
     assert more == sorted(more, key=ranked.index) and not {*more} & {*taken, *shown}
     assert len(more) <= SHORT_LIMIT - LIMIT
     if more:
-        assert sum(sizes.get(seq, 0) for seq in (*taken, *more)) <= room // 2
+        assert sum(sizes.get(seq, 0) for seq in (*taken, *more)) <= SHORT_SHARE * room
         assert max(sizes[seq] for seq in more) <= SHORT_TOKENS
         assert min(scores[seq] for seq in more) >= SHORT_SCORE * max(scores.values())
 

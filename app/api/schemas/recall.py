@@ -42,8 +42,8 @@ class RecallIn(Closed):
         le=recall.LIMIT_MAX,
         description="Maximum number of originals to return by path or query. Up to as many visible events come in "
         f"addition, without content. Default: {recall.LIMIT}, and with a query up to {recall.SHORT_LIMIT} as long as "
-        f"the further ones are short and match well: at most {recall.SHORT_TOKENS} tokens each, all within half of "
-        "`max_tokens`.",
+        f"the further ones are short and match well: at most {recall.SHORT_TOKENS} tokens each, all within three "
+        "quarters of `max_tokens`.",
     )
     max_tokens: int = Field(
         recall.TOKENS,

@@ -15,11 +15,13 @@ from app.core.tokens.counter import Counter, TextKind
 
 LIMIT = 10
 LIMIT_MAX = 100
-SHORT_LIMIT = 30
+SHORT_LIMIT = 50
 SHORT_TOKENS = 150
-SHORT_SCORE = 0.3
+SHORT_SCORE = 0.25
+SHORT_SHARE = 0.75
 """Without a limit, a search returns LIMIT originals, and up to SHORT_LIMIT as long as further ones are short: at most
-SHORT_TOKENS, with at least this share of the best score. A question that needs several events seldom has all in ten."""
+SHORT_TOKENS, with at least SHORT_SCORE of the best score, all within SHORT_SHARE of the room. A question that needs
+several events seldom has all in ten."""
 TOKENS = 4_000
 TOKENS_MIN = 100
 TOKENS_MAX = 200_000
@@ -71,12 +73,12 @@ def short_ones(
     taken: Collection[int],
     room: int,
 ) -> list[int]:
-    """The seqs that are returned beyond LIMIT if no limit was given: short ones, within half of the room.
+    """The seqs that are returned beyond LIMIT if no limit was given: short ones, within their share of the room.
 
     `taken` has the seqs already chosen; their sizes count if they are in `sizes`, which has those not shown.
     """
     floor = SHORT_SCORE * max(scores.values(), default=0.0)
-    left = room // 2 - sum(sizes.get(seq, 0) for seq in taken)
+    left = int(SHORT_SHARE * room) - sum(sizes.get(seq, 0) for seq in taken)
     found: list[int] = []
     for seq in ranked:
         size = sizes.get(seq)

@@ -38,7 +38,7 @@ RECALL_PROPERTIES: dict[str, dict[str, Any]] = {
         "type": "integer",
         "minimum": 1,
         "maximum": 100,
-        "description": "The most originals that a search gives back (10 unless said otherwise, up to 30 if they are "
+        "description": "The most originals that a search gives back (10 unless said otherwise, up to 50 if they are "
         "short). Pass more where a list must be complete.",
     },
     "offset": {
