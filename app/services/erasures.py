@@ -5,7 +5,7 @@ transaction that erases it, and whoever goes on finds what is left.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -32,14 +32,14 @@ PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
 """The most matching sessions that one dry run looks at."""
 UNEXPECTED_MAX: Final = 100
-"""An erasure of more sessions has to name the number of them that its preview gives."""
+"""An erasure of more sessions has to name their number, which its preview or the refusal gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
     """The conditions that a session to be erased meets, all of them. `forks`: with forks that do not meet them.
 
-    `expected` is their number by the preview.
+    `expected` is their number.
     """
 
     metadata: Mapping[str, Json]
@@ -101,8 +101,31 @@ class Erasures:
         _check(asked)
         found: list[tuple[Matching, Place]] = []
         gone: set[str] = set()
+        rest: Place | None = None
+        async for matches, names, place in self._pages(tenant_id, asked, after):
+            rest = place
+            found += matches
+            gone |= names
+            if len(found) >= PREVIEWED_MAX:
+                break
+        shown = found[:limit]
+        return Forecast(
+            len(gone),
+            sum(one.kept for one, _ in found),
+            rest is not None,
+            [one for one, _ in shown],
+            shown[-1][1] if len(found) > limit else rest,
+        )
+
+    async def _pages(
+        self, tenant_id: UUID, asked: ErasureAsked, after: Place | None
+    ) -> AsyncIterator[tuple[list[tuple[Matching, Place]], set[str], Place | None]]:
+        """Yield pages of matching sessions, newest first: the sessions, the names that would go, and the rest's place.
+
+        The place is None behind the last one. A name is in several pages if its family is.
+        """
         place = after
-        while len(found) < PREVIEWED_MAX:
+        while True:
             rows, ended = await sessions.page(self._database, tenant_id, PAGE, place, _filter(asked))
             places = {
                 session_of(row.external_id): (row.created_at, session_key(tenant_id, session_of(row.external_id)))
@@ -111,21 +134,12 @@ class Erasures:
             shared = await families_of(self._database, tenant_id, list(places))
             everybody = frozenset().union(*shared.values())
             matches = await erasures.matching(self._database, tenant_id, everybody, _filter(asked))
-            for name, here in places.items():
-                kept = not asked.forks and not shared[name] <= matches
-                found.append((Matching(name, here[0], kept), here))
-                gone |= set() if kept else shared[name]
-            place = ended or (found[-1][1] if len(rows) == PAGE else None)
+            kept = {name for name in places if not asked.forks and not shared[name] <= matches}
+            gone = {one for name in places if name not in kept for one in shared[name]}
+            place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
+            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], gone, place
             if place is None:
-                break
-        shown = found[:limit]
-        return Forecast(
-            len(gone),
-            sum(one.kept for one, _ in found),
-            place is not None,
-            [one for one, _ in shown],
-            shown[-1][1] if len(found) > limit else place,
-        )
+                return
 
     async def create(
         self, tenant_id: UUID, asked: ErasureAsked, key_id: UUID | None, key: str | None
@@ -150,9 +164,11 @@ class Erasures:
         return await self._state(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:
-        found = await self.preview(tenant_id, asked, 1)
-        if found.sessions != asked.expected and (asked.expected is not None or found.sessions > UNEXPECTED_MAX):
-            raise ErasureCountConflict(found.sessions, asked.expected, more=found.more)
+        gone: set[str] = set()
+        async for _, names, _ in self._pages(tenant_id, asked, None):  # to the end: an erasure has no limit
+            gone |= names
+        if len(gone) != asked.expected and (asked.expected is not None or len(gone) > UNEXPECTED_MAX):
+            raise ErasureCountConflict(len(gone), asked.expected)
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
         """Return an erasure. Raises NotFound."""

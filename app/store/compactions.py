@@ -84,7 +84,10 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Schedule a run, unless it exists, and wake a worker when the transaction ends."""
+    """Schedule a run, unless it exists, and wake a worker when the transaction ends.
+
+    A run that a client requests ends the wait for a provider that asked to be left alone.
+    """
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
 
@@ -106,6 +109,8 @@ async def schedule(
 
     if await changes.of_runs(tx, session_id, [id], insert) != "INSERT 0 0":
         await wake(tx, session_id, tenant_id)
+        if reason == REQUESTED:
+            await jobs.hasten(tx, session_id)
 
 
 async def schedule_requested(

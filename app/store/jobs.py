@@ -64,6 +64,15 @@ async def compact(connection: Connection | Database, session_id: UUID, tenant_id
     return queued
 
 
+async def hasten(connection: Connection | Database, session_id: UUID) -> None:
+    """Have a session's compaction that waits for a provider be tried now."""
+    await connection.queue.execute(
+        "UPDATE pgqueuer SET execute_after = now() "
+        "WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()",
+        key=f"compact:{session_id}",
+    )
+
+
 async def let_go(connection: Connection | Database, job_id: int) -> None:
     """Have the next job of a session be queued beside this one, which is about to end."""
     await connection.queue.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)

@@ -41,6 +41,8 @@ DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 BATCH_SIZE: Final = 4
 RETRY_SECONDS: Final = 1.0
 RETRY_DOUBLINGS_MAX: Final = 8
+RETRY_SECONDS_MAX: Final = 3600.0
+"""The longest that a provider is left alone because it asks for it."""
 FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
 REDO_CRON: Final = "*/5 * * * *"
@@ -202,8 +204,8 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
 
 
 def _retry(job: Job, delay: float, reason: str) -> RetryRequested:
-    """A request to retry the job after at least `delay` seconds, and later with each attempt."""
-    delay = max(delay, RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
+    """A request to retry the job after at least `delay` seconds, within an hour, and later with each attempt."""
+    delay = max(min(delay, RETRY_SECONDS_MAX), RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
     return RetryRequested(timedelta(seconds=delay), reason)
 
 

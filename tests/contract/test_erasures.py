@@ -384,6 +384,21 @@ async def test_many_sessions_are_erased_only_by_the_number_of_the_preview(
     assert (again.status_code, again.json()["state"]) == (200, "done")  # although none is left to be counted
 
 
+async def test_more_sessions_than_a_preview_counts_are_erased_only_by_their_exact_number(
+    client: httpx.AsyncClient, application: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.services.erasures.PAGE", 2)
+    monkeypatch.setattr("app.services.erasures.PREVIEWED_MAX", 4)
+    for number in range(9):
+        assert (await client.put(f"/v1/sessions/s{number}", json=ANN)).status_code == 201
+    told = (await client.post("/v1/erasures:preview", json=ANN)).json()
+    assert (told["sessions"], told["more"]) == (4, True)
+    refused = await client.post("/v1/erasures", json={**ANN, "expected": told["sessions"]})
+    assert (refused.status_code, refused.json()["sessions"]) == (409, 9)
+    await work(application, await begin(client, {**ANN, "expected": 9}))
+    assert await named(client) == set()
+
+
 @pytest.mark.parametrize("asked", ["metadata", "model"])
 async def test_a_session_is_found_by_what_its_current_line_has(
     client: httpx.AsyncClient, application: Database, database: Database, asked: str

@@ -149,7 +149,8 @@ async def test_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker:
     run = answer.json()
     assert (answer.status_code, run["state"], run["error"]) == (200, "skipped", "nothing to compact")
     again = await client.post(f"/v1/sessions/s/compactions/{run['id']}:retry")
-    assert (again.status_code, again.json()["state"]) == (202, "scheduled")
+    # The worker may have done it again before the answer was read; a run that is not tried again is 409.
+    assert (again.status_code, again.json()["state"] in ("scheduled", "running", "skipped")) == (202, True)
 
 
 async def test_without_a_worker_a_wait_that_ends_unanswered_is_answered_without_a_model(

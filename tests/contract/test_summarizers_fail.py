@@ -195,6 +195,29 @@ async def test_a_provider_is_left_alone_for_as_long_as_it_asks(
     await scene.intact()
 
 
+@pytest.mark.parametrize("asked", ["86400", "1e12", "1e15", "Fri, 31 Dec 9999 23:59:59 GMT"])
+async def test_no_provider_is_left_alone_for_longer_than_an_hour(
+    scene: Scene, stand_in: Summarizers, database: Database, client: httpx.AsyncClient, asked: str
+) -> None:
+    stand_in.will(stand_ins.status(429, retry_after=asked))
+    await scene.begin()
+    async with scene.worked_on():
+        await scene.until("scheduled", attempts=1)
+        async with asyncio.timeout(SECONDS_MAX):
+            while not (
+                waiting := await database.fetch(
+                    "SELECT execute_after - now() BETWEEN '59 minutes' AND '1 hour' AS an_hour FROM pgqueuer "
+                    "WHERE entrypoint = 'compact' AND status = 'queued'"
+                )
+            ):
+                pass
+        assert [row["an_hour"] for row in waiting] == [True]
+        # A client that asks for a summary now has the provider asked now.
+        asked_for = await client.post("/v1/sessions/s/compactions", json={"wait_ms": 10_000})
+        assert asked_for.json()["state"] == "succeeded"
+    await scene.intact()
+
+
 @pytest.mark.parametrize("failing", ["status", "timeout", "no answer of the protocol"])
 async def test_what_keeps_failing_is_written_without_a_model(scene: Scene, stand_in: Summarizers, failing: str) -> None:
     ways: dict[str, tuple[Behaviour, str]] = {

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 
 
@@ -25,3 +27,12 @@ def test_the_package_is_built_with_one_version() -> None:
 def test_a_server_needs_no_tools_of_development() -> None:
     names = {pin.split("==")[0] for pin in pins("runtime")}
     assert not names & {"pytest", "mypy", "ruff", "hypothesis", "httpx", "setuptools", "kubernetes-validate"}
+
+
+@pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
+def test_a_lock_is_installed_as_it_is(file: str) -> None:
+    """A lock is a whole environment. Resolved once more, by the pip of Python 3.11, a requirement with extras takes
+    the newest release instead of the pinned one, and a release made elsewhere breaks the installation."""
+    lines = [line for line in (REQUIREMENTS.parent / file).read_text().splitlines() if "--require-hashes" in line]
+    assert lines
+    assert [line for line in lines if "--no-deps" not in line] == []

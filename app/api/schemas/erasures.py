@@ -36,8 +36,8 @@ class NewErasureIn(ErasureIn):
     expected: int | None = Field(
         None,
         ge=0,
-        description="Number of sessions that would be erased, as `sessions` of the preview. Required for more than "
-        f"{UNEXPECTED_MAX}; the error `erasure-count-conflict` says the number if it is another one.",
+        description="Number of sessions that would be erased, as `sessions` of the preview unless that has `more`. "
+        f"Required for more than {UNEXPECTED_MAX}; the error `erasure-count-conflict` says the exact number.",
     )
 
 

@@ -113,11 +113,10 @@ class IdempotencyConflict(Conflict):
 class ErasureCountConflict(Conflict):
     """An erasure would erase another number of sessions than it expects; field: the actual number of `sessions`."""
 
-    def __init__(self, sessions: int, expected: int | None, *, more: bool) -> None:
+    def __init__(self, sessions: int, expected: int | None) -> None:
         asked = "names no expected number" if expected is None else f"expects {expected}"
-        least = "at least " if more else ""
         super().__init__(
-            f"this would erase {least}{sessions} sessions, but the request {asked}; nothing was erased",
+            f"this would erase {sessions} sessions, but the request {asked}; nothing was erased",
             sessions=sessions,
         )
 
