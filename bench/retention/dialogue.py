@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from app.core.compaction.extractive.sentences import content_words
 from app.core.compaction.extractive.summary import extractive
 from app.core.compaction.next_span import boundary, next_span, sizes
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import digest_of
+from app.core.lexicon.words import content_words
 from app.core.log.event import Event, content_text
 from app.core.plan.context.frontier import START
 from app.core.plan.context.projection import project

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.compaction.extractive.sentences import content_words
 from app.core.digest.sentences import own_words, sentences
+from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 

@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "tests" / "samples" / "handover.jsonl"
 PAGE = ROOT / "docs" / "example.md"
 WINDOW = 3_000
-SPANS = ((1, 2, 640), (3, 4, 420))
-"""The first and last turns of each summary, and its tokens."""
+SPANS = ((1, 2, 640),)
+"""The first and last turn of the summary, and its tokens."""
 READING = (
     (
         "goal",
@@ -63,7 +63,7 @@ def log() -> Json:
 
 
 def summaries(events: Sequence[Event]) -> tuple[Summary, ...]:
-    """The summaries that are written without a model of the log's first turns."""
+    """The summary that is written without a model of the log's first turns."""
     return tuple(_summary([e for e in events if first <= e.turn <= last], size) for first, last, size in SPANS)
 
 
@@ -130,9 +130,9 @@ def page() -> str:
     return f"""# What a model reads: an example
 
 `python -m tests.support.example` makes this page of `tests/samples/handover.jsonl`, a session that was written for
-it, and a test holds it to the code. The summaries are written without a model. In a window of {WINDOW:,} tokens they
-take the place of the first four turns, in one message: what was said, what was done and how it ended where that is
-known, the agent's newest words, then files, commands and names, each once.
+it, and a test holds it to the code. The summary is written without a model. In a window of {WINDOW:,} tokens it
+takes the place of the first two turns: what was said, what was done and how it ended where that is known, the agent's
+newest words, then files, commands and names, each once. Edits of files that are worked on stay beside it.
 
 ## The context
 
@@ -148,9 +148,6 @@ they were compared with.
 | | as read | in the log |
 |---|---|---|
 {rows}
-
-The newest `make test` stands without a state: the status of a pipe is its last program's. A request that was taken back
-stands with the words that took it back.
 
 ## The log
 

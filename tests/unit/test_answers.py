@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.compaction.extractive.answers import answers, asked, user_lines
+from app.core.digest.answers import answers, asked, user_lines
 from app.core.digest.sentences import ask_of, constraints_of, request_of
 from tests.unit.builders import Log
 

@@ -4,18 +4,18 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from app.core.digest.sentences import own_words, sentences, shortened
+from app.core.digest.sentences import is_loaded, own_words, sentences, shortened
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 
 ANSWER_WORDS_MAX: Final = 16
 """A longer message says by itself what it means."""
+OPTIONS_MAX: Final = 3
 OPTION_WORDS_MAX: Final = 30
 """A longer message that names a number or letter hardly means an option."""
 QUESTION_CHARS_MAX: Final = 240
 OPTION_CHARS_MAX: Final = 160
-OPTIONS_MAX: Final = 3
 CHARS_MIN: Final = 40
 ASKED_WITHIN: Final = 800
 """How many of a text's last characters may hold its question."""
@@ -47,7 +47,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
             said = event.text
-        elif event.type is EventType.USER_MESSAGE:
+        elif event.type is EventType.USER_MESSAGE and not is_loaded(event.text):
             words = " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
                 yield event.seq, words, asked(words, said)
@@ -62,7 +62,7 @@ def asked(answer: str, text: str) -> str:
     option = _option(answer, text)
     if not option and count > ANSWER_WORDS_MAX:
         return ""
-    question = _question(text)
+    question = _question(text, alone=bool(option))
     return " ".join(filter(None, (option, question)))
 
 
@@ -82,15 +82,19 @@ def _named(answer: str) -> Collection[str]:
     return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
 
 
-def _question(text: str) -> str:
-    """The last question of a text, with the sentence before it if it tells too little by itself."""
+def _question(text: str, *, alone: bool) -> str:
+    """The last question of a text; if it tells too little by itself, behind the one before it, or any sentence.
+
+    An option that is told makes a question tell enough (`alone`), unless there is another one.
+    """
     told = [one for one in sentences(own_words(text)[-ASKED_WITHIN:]) if any(map(str.isalpha, one))]
     at = next((n for n in range(len(told) - 1, -1, -1) if _is_question(told[n])), None)
     if at is None:
         return ""
     question = _plain(told[at], QUESTION_CHARS_MAX)
     if at and len(content_words(question)) < TELLING_WORDS:
-        question = f"{_plain(told[at - 1], QUESTION_CHARS_MAX - len(question))} {question}"
+        before = next((one for one in told[at - 1 :: -1] if _is_question(one)), "" if alone else told[at - 1])
+        question = f"{_plain(before, QUESTION_CHARS_MAX - len(question))} {question}" if before else question
     return question
 
 

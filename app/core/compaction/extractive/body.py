@@ -9,7 +9,6 @@ from functools import cache
 from itertools import islice
 from typing import Final
 
-from app.core.compaction.extractive.answers import answers, user_lines
 from app.core.compaction.extractive.notes import notes_of
 from app.core.compaction.extractive.quotes import quotes
 from app.core.compaction.extractive.sections import (
@@ -43,14 +42,15 @@ from app.core.compaction.extractive.sentences import (
     CANDIDATES_MAX,
     Sentence,
     central,
-    content_words,
     sentences_of,
 )
 from app.core.compaction.extractive.work import SpanWork, with_arguments
+from app.core.digest.answers import answers, user_lines
 from app.core.digest.record import Digest
 from app.core.digest.sentences import ask_of, is_loaded, own_words, sentences, shortened
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
+from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.compaction.extractive.sentences import content_words
 from app.core.digest.sentences import own_words, sentences, shortened
+from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import DIALOGUE, EventType
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
-from app.core.lexicon.words import content_words as content_words
+from app.core.lexicon.words import content_words
 
 CANDIDATES_MAX: Final = 600
 """How many of the newest sentences are weighed at all."""
