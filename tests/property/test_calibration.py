@@ -246,6 +246,18 @@ def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], t
         assert point.reported <= planned * (1 + 1e-9) + 1 or not Sample(point.counted, point.reported).sensible
 
 
+@given(st.integers(1_000, 150_000), st.lists(st.integers(20_000, 21_000), min_size=POINTS_MAX, max_size=40))
+def test_what_was_learned_to_be_outside_stands_while_calls_are_alike(outside: int, counted: list[int]) -> None:
+    own = started("m", "heuristic", OWN)
+    for one in range(3_000, 20_000, 1_000):
+        own = with_point(own, Point(one, one + outside), OWN)
+    for one in counted:
+        own = with_point(own, Point(one, one + outside), OWN)
+        assert own.outside == outside
+    bare = with_point(own, Point(20_000, 200), OWN)  # less than such a call could have been
+    assert bare.outside is None
+
+
 @given(sizes, st.integers(1_000, 30_000))
 def test_what_the_caller_said_is_not_learned(counted: list[int], outside: int) -> None:
     assert outside_of([Point(one, one + outside, outside) for one in counted]) is None

@@ -7,8 +7,10 @@ What is sent beside the request (`outside`) is the same at every call, so it is 
 our count. It is fitted to the last calls: the slope is the median of the slopes between calls of different size (the
 Theil-Sen estimator), `outside` the least remainder of any call. The remainders spread because of content with another
 ratio, or tools that came and went. The fit is used only if the calls differ enough in size and the spread is a small
-part of `outside`. What the fit misses of `outside` becomes part of the ratio; an `outside` that is too large makes the
-ratio too small. Since both are fitted to the same reports, these are met either way and covered by the margin.
+part of `outside`. While the calls are too much alike to tell, an `outside` that was learned from earlier ones stands,
+if what is left of each call is a count that it could have. What the fit misses of `outside` becomes part of the ratio;
+an `outside` that is too large makes the ratio too small. Since both are fitted to the same reports, these are met
+either way and covered by the margin.
 """
 
 from collections.abc import Sequence
@@ -95,7 +97,10 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     if point.least and any(not other.least for other in others):
         return before
     points = (*others, point)[-POINTS_MAX:]
-    after = replace(before, points=points, outside=outside_of(points))
+    outside = outside_of(points)
+    if outside is None and before.outside is not None and _fits(before.outside, points):
+        outside = before.outside
+    after = replace(before, points=points, outside=outside)
     samples = after.samples()
     if not samples:
         return after
@@ -106,10 +111,10 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
 
 def outside_of(points: Sequence[Point]) -> int | None:
     """The tokens sent beside the requests, fitted to the calls for which nobody stated it; None if they do not tell."""
-    counts = [(p.counted, p.reported) for p in points if p.outside is None and not p.least]
-    sizes = sorted({counted for counted, _ in counts})
-    if len(sizes) < POINTS_LEAST or sizes[-1] < max(GROWTH_LEAST * sizes[0], sizes[0] + GROWN_LEAST):
+    counts = _counts(points)
+    if not _differ(counts):
         return None
+    sizes = sorted({counted for counted, _ in counts})
     apart = APART * (sizes[-1] - sizes[0])
     slope = median(
         (more - less) / (large - small) for small, less in counts for large, more in counts if large - small >= apart
@@ -119,6 +124,24 @@ def outside_of(points: Sequence[Point]) -> int | None:
     remainders = [reported - slope * counted for counted, reported in counts]
     outside = int(min(remainders))
     return outside if outside >= OUTSIDE_LEAST and max(remainders) - outside <= SPREAD_SHARE * outside else None
+
+
+def _counts(points: Sequence[Point]) -> list[tuple[int, int]]:
+    return [(p.counted, p.reported) for p in points if p.outside is None and not p.least]
+
+
+def _differ(counts: Sequence[tuple[int, int]]) -> bool:
+    """Whether there are calls of sizes that a line can be fitted to."""
+    sizes = sorted({counted for counted, _ in counts})
+    return len(sizes) >= POINTS_LEAST and sizes[-1] >= max(GROWTH_LEAST * sizes[0], sizes[0] + GROWN_LEAST)
+
+
+def _fits(outside: int, points: Sequence[Point]) -> bool:
+    """Whether calls that are too much alike to tell could have been sent beside so many tokens."""
+    counts = _counts(points)
+    if not counts or _differ(counts):
+        return False
+    return all(SLOPE_LEAST * counted <= reported - outside <= SLOPE_MOST * counted for counted, reported in counts)
 
 
 def applied(model: Calibration | None, own: Learned | None) -> Calibration | None:
