@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START
-from app.core.plan.context.working_set import WorkedFiles, ranked, working_set
+from app.core.plan.context.working_set import WorkedFiles, held_content, ranked
 from app.core.plan.pipeline import Plan, plan
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy
@@ -113,8 +113,22 @@ def test_no_more_is_held_than_its_share_of_the_goal() -> None:
     log.user()
     small, large, newest = read(log, "a.py", 300), read(log, "b.py", 5_000), read(log, "c.py", 400)
     context = log.plan(1_000_000).context
-    assert working_set(context, 16, 1_000) == (newest, small)
-    assert working_set(context, 16, 100_000) == (newest, large, small)
+    assert held_content(context, 16, 1_000) == (newest, small)
+    assert held_content(context, 16, 100_000) == (newest, large, small)
+    assert held_content(context, 0, 100_000) == ()
+
+
+def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked_on() -> None:
+    log = Log()
+    log.user()
+    file = read(log, "a.py", 300)
+    for _ in range(20):
+        searched(log)
+    for _ in range(3):
+        log.user()
+    context = log.plan(1_000_000).context
+    assert ranked(context, 4) == ()
+    assert held_content(context, 4, 10_000) == (file,)
 
 
 def test_the_budget_takes_what_is_not_worked_on_first() -> None:

@@ -10,7 +10,7 @@ from app.core.plan.context import demanded
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.naming import omit_recall_hints
-from app.core.plan.context.working_set import ranked, working_set
+from app.core.plan.context.working_set import held_content, ranked
 from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
@@ -376,11 +376,11 @@ def _last_resort(
     done = after
     folding = FoldReducer(read.tree, policy.summarize)
     if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
-        held = working_set(after.context, policy.retention.working_set, budget.goal)
+        held = held_content(after.context, policy.retention.working_set, budget.goal)
         done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize, held=held)
     done = shrink(done, budget, known, policy.summarize)
-    worked = working_set(done.context, policy.retention.working_set, budget.goal)
-    last = LastResortReducer(policy.cut, working_set=worked)
+    worked = held_content(done.context, policy.retention.working_set, budget.goal)
+    last = LastResortReducer(policy.cut, held=worked)
     if budget.most:
         last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
     done = last.reduce(done.context, budget, done.state)

@@ -23,7 +23,7 @@ _WHOLE: Final = ("content", "contents", "file_text", "new_content")
 ARGUMENTS_TIMES: Final = 4
 """Arguments of calls stay in the working set this many times as long as results."""
 SHARE: Final = 0.7
-"""The most of a reduction's goal that the working set takes whole before anything else is kept."""
+"""The most of a reduction's goal that the newest content of files takes before anything else is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,15 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
     return tuple(sorted(ranks, key=lambda seq: (ranks[seq], -seq)))
 
 
-def working_set(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
-    """The part of the working set that is shown whole and fits into its share of `goal`, the most valuable first."""
+def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
+    """The seqs of the newest content that a reduction leaves whole which the budget forces, the most valuable first.
+
+    It is that of all files, whether they are worked on or not, as far as it fits into its share of `goal`: what an edit
+    may quote is worth more than what else could stay. Empty where the policy keeps no working set (`calls` is 0).
+    """
     room = int(SHARE * goal)
     held: list[int] = []
-    for item in filter(None, map(context.item, ranked(context, None if calls else 0))):
+    for item in filter(None, map(context.item, ranked(context) if calls else ())):
         if item.stub is None and item.tokens <= room:
             held.append(item.event.seq)
             room -= item.tokens

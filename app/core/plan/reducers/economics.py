@@ -23,7 +23,7 @@ from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
-from app.core.plan.context.working_set import ranked, working_set
+from app.core.plan.context.working_set import held_content, ranked
 from app.core.plan.reducers.earnings import credited, earned, rewriting, sent_to, spent
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
@@ -52,7 +52,7 @@ class EconomicReducer:
     keep_from: int | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub the candidates that are due; under pressure all but the working set."""
+        """Stub the candidates that are due; under pressure all but the newest content of files."""
         if self.moment == "pressed":
             return self._pressed(context, budget, state)
         queue = self.queue(context, state)
@@ -64,8 +64,8 @@ class EconomicReducer:
         return done if self.moment == "cold" or self._covered(context, state, done) else Reduced(context, state)
 
     def _pressed(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub all candidates but the working set, then, if need be, small results and listings."""
-        done, stays = Reduced(context, state), working_set(context, self.retention.working_set, budget.goal)
+        """Stub all candidates but the newest content of files, then, if need be, small results and listings."""
+        done, stays = Reduced(context, state), held_content(context, self.retention.working_set, budget.goal)
         for forced in (False, True):
             if not forced or done.context.tokens > budget.goal:
                 rest = candidates(done.context, self.retention, forced=forced, before=self.keep_from, stays=stays)

@@ -15,7 +15,7 @@ from app.core.plan.context.drops import EXPIRY, rebuild_note
 from app.core.plan.context.frontier import Drop, Fold, Frontier
 from app.core.plan.context.item import Item
 from app.core.plan.context.summary_blocks import summary_blocks
-from app.core.plan.context.working_set import working_set
+from app.core.plan.context.working_set import held_content
 from app.core.policy.summarize import Summarize
 from app.core.tokens.budget import SLACK, Budget, beyond
 from app.core.tokens.counter import Counter
@@ -31,8 +31,8 @@ class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
-    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the working set of
-    the last `calls` tool calls.
+    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the newest
+    content of files, unless `calls` is 0 (`retention.working_set`).
     """
 
     tree: tuple[Summary, ...]
@@ -63,7 +63,7 @@ class FoldReducer:
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
         if not choices:
             return Reduced(context, state)
-        held = working_set(context, self.calls, budget.goal)
+        held = held_content(context, self.calls, budget.goal)
         weights = _Weights(context, state, context.counter, held)
         totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
         fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)

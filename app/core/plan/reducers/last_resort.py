@@ -8,7 +8,7 @@ It runs only above the target and makes room down to `budget.low`, no more than 
 4. The oldest units of the running turn are dropped.
 
 The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target. All of
-this spares the working set first, and takes it only if the context still does not fit.
+this spares the newest content of files first, and takes it only if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -45,13 +45,13 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
-    `working_set` are the seqs that go last.
-    With `most`, a context that is no larger than its newest part is only brought down to the target.
+    `held` are the seqs that go last. With `most`, a context that is no larger than its newest part is only brought down to
+    the target.
     """
 
     cut: Cut
     most: int | None = None
-    working_set: Sequence[int] = ()
+    held: Sequence[int] = ()
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Reduce in the order of the module's description until the context fits.
@@ -71,7 +71,7 @@ class LastResortReducer:
         else:
             older = {seq for seq in droppable if seq < context.items[point.index].event.seq}
         done = Reduced(context, state)
-        for stays in (self.working_set, ()):
+        for stays in (self.held, ()):
             if done.context.tokens <= budget.target:
                 break
             free = {seq for seq, u in droppable.items() if not any(i.event.seq in stays for i in u.all_items)}
