@@ -204,6 +204,21 @@ def test_a_fold_leaves_the_rounds_of_the_working_set_beside_its_summary() -> Non
     assert file not in whole(plain)
 
 
+def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() -> None:
+    log = Log()
+    log.user()
+    files = {read(log, f"{name}.py", 900) for name in "abcd"}
+    last = log.events[-1].seq
+    tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
+    for _ in range(5):
+        log.says(600)
+    found = planned(log, 5_000, tree=tree)
+    assert not found.state.drops
+    assert set(range(last + 1, len(log.events) + 1)) <= whole(found)
+    assert 0 < len(files & whole(found)) < len(files)
+    assert planned(log, 5_000).state.drops  # without a summary something must go
+
+
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
 @settings(max_examples=examples(60))
 def test_what_is_known_of_files_is_the_same_however_the_log_came(steps: list[tuple[str, str]]) -> None:

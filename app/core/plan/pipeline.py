@@ -372,13 +372,13 @@ def _last_resort(
 ) -> tuple[Reduced, str | None]:
     if after.context.tokens <= budget.target:
         return after, cause
-    known = (*read.folded, *read.tree)
-    done = after
-    folding = FoldReducer(read.tree, policy.summarize)
-    if folding.last > after.state.folded_to:  # first fold all there is, so that nothing is dropped that is covered
-        held = held_content(after.context, policy.retention.working_set, budget.goal)
-        done = fold(after.context, after.state, tiling(read.tree, 1, folding.last), policy.summarize, held=held)
-    done = shrink(done, budget, known, policy.summarize)
+    known, folding, done = (*read.folded, *read.tree), FoldReducer(read.tree, policy.summarize), after
+    # Fold all there is, so that nothing is dropped that is covered; and covered content before rounds that are not.
+    for part in (1.0, 0.5, 0.25, 0.0):
+        held = held_content(after.context, policy.retention.working_set, int(part * budget.goal))
+        if folding.last and folding.last >= after.state.folded_to and done.context.tokens > budget.target:
+            done = fold(done.context, done.state, tiling(read.tree, 1, folding.last), policy.summarize, held=held)
+        done = shrink(done, budget, known, policy.summarize)
     worked = held_content(done.context, policy.retention.working_set, budget.goal)
     last = LastResortReducer(policy.cut, held=worked)
     if budget.most:

@@ -45,8 +45,8 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
-    `held` are the seqs that go last. With `most`, a context that is no larger than its newest part is only brought down to
-    the target.
+    `held` are the seqs that go last. With `most`, a context that is no larger than its newest part is only brought down
+    to the target.
     """
 
     cut: Cut
