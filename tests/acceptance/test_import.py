@@ -28,6 +28,7 @@ async def test_every_sample_is_imported_once(run: Run, client: httpx.AsyncClient
         "openai_messages": 30,
         "tide-1": 30,
         "tide-2": 22,
+        "tide-3": 44,
     }
     before = {name: await log(client, name) for name in first}
     assert all(len(before[name]) == events for name, (events, _) in first.items())

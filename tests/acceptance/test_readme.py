@@ -61,7 +61,7 @@ async def test_the_tutorial_works_as_printed(database_url: str) -> None:
     assert json.loads(said[2])["evictions"] == []
     fits = json.loads(said[3])
     shown = (
-        '"from_seq": 6, "to_seq": 22, "disposition": "stubbed", "reducer": "economics", "reason": "not_among_last_2"'
+        '"from_seq": 6, "to_seq": 12, "disposition": "stubbed", "reducer": "economics", "reason": "not_among_last_2"'
     )
     assert shown in json.dumps(fits["evictions"]) and shown in page
     assert "epoch 1 (start): shown whole" in said[4] and "shown as a stub, by economics: not_among_last_2" in said[4]

@@ -36,7 +36,7 @@ async def read_files(
     """Have an agent read the files; return its messages and the last answer."""
     messages: list[Any] = [{"role": "user", "content": "Read the files."}]
     for number in range(FILES):
-        provider.script.append(Said("", [(f"call_{number}", "read_file", {"path": f"{number}.txt"})]))
+        provider.script.append(Said("", [(f"call_{number}", "search", {"query": f"value {number}"})]))
         body = {"model": model, "max_tokens": 9, "messages": messages}
         answer = await http.post(PATHS[form], json=body)
         assert answer.headers["x-palimpsest-mode"] == "context"
@@ -117,7 +117,7 @@ async def test_outcomes_tell_by_their_fields_whether_there_is_a_cache(
         outcome = {"usage": {"input_tokens": max(tokens, 1), **usage}}
         path = f"/v1/sessions/{made['line']}/calls/{made['call_id']}/outcome"
         assert (await client.post(path, json=outcome)).status_code == 200
-        call = {"type": "tool_use", "id": f"call_{number}", "name": "read_file", "input": {"path": f"{number}.txt"}}
+        call = {"type": "tool_use", "id": f"call_{number}", "name": "search", "input": {"query": f"value {number}"}}
         messages += [{"role": "assistant", "content": [call]}, result("anthropic", number, file(number))]
     made = (await client.post("/v1/sessions/s/context", json=asked | {"messages": messages} | later)).json()
     text = str(made["request"])

@@ -21,7 +21,12 @@ POLICY = {
     "reserve_tokens": 0,
     "retention": {"keep_last": None, "superseded": False, "arguments": False},
 }
-UNSUMMARIZED = {"window_tokens": 8_000, "reserve_tokens": 0, "summarize": {"enabled": False}}
+UNSUMMARIZED = {
+    "window_tokens": 8_000,
+    "reserve_tokens": 0,
+    "summarize": {"enabled": False},
+    "retention": {"working_set": 0},
+}
 SINCE = "2020-01-01T00:00:00Z"
 NARROW = {**POLICY, "window_tokens": 9_000}
 
