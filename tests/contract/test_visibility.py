@@ -174,7 +174,11 @@ async def test_what_was_evicted_is_shown_again_and_then_stays(client: httpx.Asyn
 async def test_what_has_no_room_is_not_shown_again(client: httpx.AsyncClient) -> None:
     asks = {
         "max_tokens": 4_000,
-        "policy": {"reserve_tokens": 0, "retention": {"keep_last": 0, "working_set": 0}, "summarize": {"enabled": False}},
+        "policy": {
+            "reserve_tokens": 0,
+            "retention": {"keep_last": 0, "working_set": 0},
+            "summarize": {"enabled": False},
+        },
     }
     await append(client, {"type": "user.message", "content": "go"})
     for number in range(3):

@@ -31,8 +31,8 @@ LATEST_SHARE: Final = 0.25
 """The share of the target that a single cumulative summary (view `latest`) takes at most."""
 LATEST_TARGETS: Final = 8
 """How many targets' worth of events a single cumulative summary takes in at a time."""
-ROUND_SHARE: Final = 0.03
-"""The share of the trigger that one call adds, roughly."""
+ROUND_SHARE: Final = 0.04
+"""The share of the trigger that one call and the words around a summary add, roughly."""
 KEPT_LEAST_SHARE: Final = 0.2
 """The share of what a policy keeps verbatim that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150

@@ -81,7 +81,7 @@ class EconomicReducer:
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
-        stays = set(ranked(context, self.retention.working_set))
+        stays = set(ranked(context, self._calls(state)))
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
         seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
@@ -92,6 +92,15 @@ class EconomicReducer:
         elif self.moment == "cold" and not self.economics.on_cold:
             queue = ()
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
+
+    def _calls(self, state: Frontier) -> int | None:
+        """For how many calls content of files stays; None for any number.
+
+        What a reduction that the budget forced has left stays while the cache is warm: if it went at the next call, one
+        reduction would open two epochs.
+        """
+        calls = self.retention.working_set
+        return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Whether earnings cover the price of the stubs at their real size, which `due` could only estimate."""
