@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
 
-from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
+from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.tokens.images import ImageRule, dimensions
 from app.core.tokens.model_catalog import ModelProfile
@@ -231,8 +231,9 @@ class Counter:
         if not isinstance(arguments, str):
             return self.estimator.count(canonical_json(arguments_object(arguments)), TextKind.DATA)
         written = self.estimator.count(arguments, TextKind.DATA)
-        obj = canonical_json(arguments_object(arguments))
-        if len(obj) <= len(arguments) and is_object_text(arguments):
+        value, strict = read_arguments(arguments)
+        obj = canonical_json(value)
+        if strict and len(obj) <= len(arguments):
             return written
         return max(written, self.estimator.count(obj, TextKind.DATA))
 
