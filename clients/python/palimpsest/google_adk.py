@@ -90,6 +90,8 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         if content is not None and not any(part.function_call for part in content.parts or ()):
             reply = list(_contents.messages([content]))
         used = None if told is None else usage(told.model_dump())
+        if used is not None and not used.get("cache_read_tokens"):  # ADK's LiteLlm has a 0 where none was named
+            used.pop("cache_read_tokens", None)
         await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
         return None
 

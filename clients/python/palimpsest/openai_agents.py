@@ -36,6 +36,8 @@ from palimpsest._flows import Abandoned, Flow
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest._responses_items import items_of
 from palimpsest.errors import InvalidRequestError, NotFoundError
+from palimpsest.formats import as_dict
+from palimpsest.formats.common import usage_of
 from palimpsest.formats.openai_responses import RESPONSES
 from palimpsest.operations import events, sessions
 from palimpsest.types import EventOut, UsageIn
@@ -275,11 +277,10 @@ class _Reported(Model):
                     raise
                 input = _applied(fit)
         if fit is not None:
-            usage, given = response.usage, UsageIn()
-            if usage.input_tokens:
-                given = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-                given["cache_read_tokens"] = usage.input_tokens_details.cached_tokens or 0
-            await budget.arun(budget.answered(fit, usage=given or None))
+            usage = response.usage
+            said: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+            said["input_tokens_details"] = as_dict(usage.input_tokens_details)
+            await budget.arun(budget.answered(fit, usage=_usage({"usage": said})))
         return response
 
     async def stream_response(  # the same, passed on as it came
@@ -310,8 +311,14 @@ class _Reported(Model):
             for event in held:
                 yield event
             if fit is not None and failure is None:
-                await budget.arun(budget.answered(fit, usage=RESPONSES.read(whole.response()).usage))
+                await budget.arun(budget.answered(fit, usage=_usage(whole.response())))
             return
+
+
+def _usage(response: Mapping[str, Any]) -> UsageIn | None:
+    """The usage of an answer without zeros: the SDK has a 0 also for what the provider did not name."""
+    usage: Mapping[str, Any] = RESPONSES.read(response).usage or {}
+    return usage_of(**{name: count or None for name, count in usage.items()})
 
 
 class _Failure(Exception):
