@@ -37,10 +37,10 @@ from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETER
 from palimpsest._responses_items import items_of
 from palimpsest.errors import InvalidRequestError, NotFoundError
 from palimpsest.formats import as_dict
-from palimpsest.formats.common import usage_of
+from palimpsest.formats.common import without_zeros
 from palimpsest.formats.openai_responses import RESPONSES
 from palimpsest.operations import events, sessions
-from palimpsest.types import EventOut, UsageIn
+from palimpsest.types import EventOut
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -280,7 +280,7 @@ class _Reported(Model):
             usage = response.usage
             said: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
             said["input_tokens_details"] = as_dict(usage.input_tokens_details)
-            await budget.arun(budget.answered(fit, usage=_usage({"usage": said})))
+            await budget.arun(budget.answered(fit, usage=without_zeros(RESPONSES.read({"usage": said}).usage)))
         return response
 
     async def stream_response(  # the same, passed on as it came
@@ -311,14 +311,9 @@ class _Reported(Model):
             for event in held:
                 yield event
             if fit is not None and failure is None:
-                await budget.arun(budget.answered(fit, usage=_usage(whole.response())))
+                used = without_zeros(RESPONSES.read(whole.response()).usage)
+                await budget.arun(budget.answered(fit, usage=used))
             return
-
-
-def _usage(response: Mapping[str, Any]) -> UsageIn | None:
-    """The usage of an answer without zeros: the SDK has a 0 also for what the provider did not name."""
-    usage: Mapping[str, Any] = RESPONSES.read(response).usage or {}
-    return usage_of(**{name: count or None for name, count in usage.items()})
 
 
 class _Failure(Exception):

@@ -42,3 +42,9 @@ def usage_of(**counts: int | None) -> UsageIn | None:
     """
     usage: Any = {name: count for name, count in counts.items() if count is not None}
     return usage or None
+
+
+def without_zeros(usage: UsageIn | None) -> UsageIn | None:
+    """The usage of a framework whose types have a 0 also for what the provider did not name."""
+    counts: Mapping[str, Any] = usage or {}
+    return usage_of(**{name: count or None for name, count in counts.items()})

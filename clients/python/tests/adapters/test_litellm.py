@@ -47,8 +47,9 @@ def tokens(messages: list[Json]) -> int:
 def usage(messages: list[Json]) -> Json:
     """What the provider says of a call."""
     told = {"prompt_tokens": tokens(messages), "completion_tokens": 7, "total_tokens": tokens(messages) + 7}
-    again = any(one["role"] == "assistant" for one in messages)  # the first answer names no cache reads
-    return {**told, "prompt_tokens_details": {"cached_tokens": 9}} if again else told
+    again = any(one["role"] == "assistant" for one in messages)
+    # LiteLLM has a 0 where Anthropic's usage names no cache reads.
+    return {**told, "prompt_tokens_details": {"cached_tokens": 9 if again else 0}}
 
 
 @dataclass
