@@ -102,7 +102,7 @@ clients/python/.venv-%/.ready: requirements/adapters/%.lock | setup
 	@touch $@
 
 test-pages: setup ## the commands and programs of every page, in order, in environments that hold what the page installs
-	$(BIN)/pytest -m pages -n 0 tests/acceptance/test_pages.py
+	$(BIN)/pytest -m pages -n 0 -rP tests/acceptance/test_pages.py
 
 test-long: test-slow ## the slow and the long ones, and the properties on examples sought anew; RECORDINGS=folder replays recorded sessions too
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)

@@ -62,8 +62,8 @@ async def _ask(memory: Memory, client: AsyncAnthropic, model: str) -> tuple[str,
 def _usage(usage: Any) -> Json:
     return {
         "input_tokens": usage.input_tokens,
-        "cache_read_tokens": usage.cache_read_input_tokens or 0,
-        "cache_write_tokens": usage.cache_creation_input_tokens or 0,
+        "cache_read_tokens": usage.cache_read_input_tokens,
+        "cache_write_tokens": usage.cache_creation_input_tokens,
         "output_tokens": usage.output_tokens,
     }
 

@@ -59,7 +59,7 @@ def _usage(usage: Any) -> Json:
     details = usage.prompt_tokens_details
     return {
         "input_tokens": usage.prompt_tokens,
-        "cache_read_tokens": (details.cached_tokens or 0) if details else 0,
+        "cache_read_tokens": details.cached_tokens if details else None,
         "output_tokens": usage.completion_tokens,
     }
 

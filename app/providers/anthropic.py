@@ -79,12 +79,13 @@ def _answer(reply: Any) -> Completion:
     if not isinstance(reply, Message) or not isinstance(reply.content, list):
         raise ProviderError("server", f"an answer that is no message: {str(reply)[:200]}")
     usage = reply.usage
-    read = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) if usage else None
+    counts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens) if usage else ()
+    named = [count for count in counts if count is not None]
     return Completion(
         text=plain("".join(block.text for block in reply.content if block.type == "text")),
         model=reply.model,
         cut_off=reply.stop_reason in _CUT_OFF,
         refused=reply.stop_reason == "refusal",
-        input_tokens=sum(count or 0 for count in read) if read else None,
+        input_tokens=sum(named) if named else None,
         output_tokens=usage.output_tokens if usage else None,
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx2
 
-from app.core.gateway.redaction import names_a_secret, redacted
+from app.core.gateway.redaction import may_be_secret, redacted
 from app.core.network.webhooks import is_public
 from app.providers.failures import retry_after
 
@@ -63,7 +63,7 @@ class Poster:
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise NotPosted(f"its URL cannot be called: {error}") from None
         except httpx2.HTTPError as error:
-            said = redacted(str(error), [value for name, value in headers.items() if names_a_secret(name)])
+            said = redacted(str(error), [value for name, value in headers.items() if may_be_secret(name, value)])
             raise NotPosted(f"{type(error).__name__}: {said}") from None
         raise NotPosted("its name has no address")
 

@@ -296,8 +296,9 @@ class Assembly:
             return inputs
         shows = inputs.settings.policy.shows
         found = await spans.calls(self._database, loaded.session_id, first, last)
-        files = modifications([one for one in found if not shows.leaves_out(one.type, one.author)])
-        return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files_named(files))))
+        shown = [one for one in found if not shows.leaves_out(one.type, one.author)]
+        files = await off_loop(shown, lambda: files_named(modifications(shown)))
+        return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
 
     async def _settings(
         self, tenant_id: UUID, loaded: LoadedView, request: ContextRequest, given: ChosenPolicy | None

@@ -35,7 +35,8 @@ class ClientLists:
         if of.previous is None:
             given = await self._reconcile.read(tenant_id, session, _sent(of))
         else:
-            given = await self._behind(tenant_id, session, of.previous, replace(_sent(of), complete=False).read())
+            read = await asyncio.to_thread(replace(_sent(of), complete=False).read)
+            given = await self._behind(tenant_id, session, of.previous, read)
         return await self._reconcile.answer(tenant_id, session, given, request)
 
     async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
@@ -50,7 +51,7 @@ class ClientLists:
             row = await chain.extend(tx, root.session_id, row)
             tip = await chain.tip_at(tx, tenant_id, root, row, seq)
         before = [Link(-1, START)] * (tip.number - 1) + [Link(-1, tip.hash)] * (tip.number > 0)
-        behind = links(given.raw, tip.hash)
+        behind = await asyncio.to_thread(links, given.raw, tip.hash)
         return replace(given, links=(*before, *behind))
 
     async def _place(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import marshal
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from threading import Lock
 from typing import Any, Final
 from uuid import UUID
@@ -22,6 +23,9 @@ from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
 from app.core.render.formats.parts import is_blank, native
 from app.core.render.formats.reading import SYSTEM_ROLES, leading
 
+AT_ONCE: Final = 200
+AT_ONCE_BYTES: Final = 64 * 1024
+"""Lists with more messages, or more in them, are read in a thread."""
 KEPT_MAX: Final = 50_000
 """Messages and links, together, of the lists that a process knows: 7 MB."""
 
@@ -74,7 +78,7 @@ class ClientMessages:
         """
         if links_known >= len(self.links):
             return ()
-        first = self.links[links_known - 1].place + 1 if links_known else 0
+        first = self._first(links_known)
         if first < self.unread and self.whole is not None:
             return self.whole().behind(links_known)
         rest = enumerate(zip(self.raw[first - self.unread :], self.indices[first:], strict=True), first)
@@ -83,13 +87,22 @@ class ClientMessages:
             for place, (event, index) in rest
         )
 
+    def links_behind(self, links_known: int, in_front: int) -> list[Link]:
+        """The links of the events `behind` so many links, which are appended behind `in_front` others."""
+        moved = in_front - self._first(links_known)
+        return [Link(link.place + moved, link.hash) for link in self.links[links_known:]]
+
+    def _first(self, links_known: int) -> int:
+        """The place behind so many links."""
+        return self.links[links_known - 1].place + 1 if links_known else 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClientList:
     """A client's request: its messages in a provider's format, and what it sends beside them.
 
     `all_prompts`: without a system prompt there is none, whatever is in force. Of a list that is not `complete`,
-    results may answer calls that are in the log.
+    results may answer calls that are in the log, and it is read without links, which depend on what is in front.
     """
 
     form: str
@@ -98,6 +111,12 @@ class ClientList:
     tools: Json = None
     all_prompts: bool = False
     complete: bool = True
+
+    @property
+    def long(self) -> bool:
+        """Whether reading the list takes so long that it delays other requests."""
+        size = accumulate(len(_bytes(message)) for message in self.messages)
+        return len(self.messages) > AT_ONCE or any(so_far > AT_ONCE_BYTES for so_far in size)
 
     def read(self) -> ClientMessages:
         """Read all of it. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
@@ -108,9 +127,7 @@ class ClientList:
         prompts, tools = self._in_front(raw[:first])
         raw, indices = raw[first:], indices[first:]
         if not self.complete:
-            return ClientMessages(
-                len(self.messages), raw, indices, links(raw), prompts, tools, all_prompts=self.all_prompts
-            )
+            return ClientMessages(len(self.messages), raw, indices, (), prompts, tools, all_prompts=self.all_prompts)
         paired = pair_calls(raw)
         return ClientMessages(
             len(self.messages),

@@ -32,9 +32,8 @@ class Counting:
     def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
         """Return the counter for a model: by its own tokenizer, or by what the policy names if that is not known."""
         own = profile(model)
-        if policy.estimator is not None and own.encoding is None:
-            return Counter(estimator_named(policy.estimator, self.tokenizers), own.image)
-        return Counter(estimator_for(own, self.tokenizers, policy.heuristic), own.image)
+        unknown = policy.estimator if own.encoding is None else None
+        return Counter(estimator_for(own, self.tokenizers, unknown or policy.heuristic), own.image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
         """Return the counter of a session's events, whose estimator stays the same when the model changes."""

@@ -143,7 +143,7 @@ class Gateway:
         """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
         of = call.conversation
         try:
-            verdict = await self._report(call, _report(outcome))
+            verdict = await self._report(call, await asyncio.to_thread(_report, outcome))
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
@@ -168,7 +168,7 @@ class Gateway:
         except ContextError as error:
             _log("a reply was not logged", call, error)
         finally:
-            await self._try_to_report(call, _report(outcome))
+            await self._try_to_report(call, await asyncio.to_thread(_report, outcome))
 
     async def _try_to_report(self, call: Prepared, report: Report) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
-from app.core.log.chain import links, prompt_said, tools_said
+from app.core.log.chain import Link, links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.lines import is_line, line_of, session_of
@@ -24,7 +24,7 @@ from app.core.view.request import ContextRequest
 from app.services.answers import Keep
 from app.services.appends import AppendRequest, EventReceipt, receipts_of
 from app.services.assembly import Assembly, ContextAnswer
-from app.services.client_messages import ClientEvent, ClientList, ClientMessages, ListReader
+from app.services.client_messages import AT_ONCE, ClientEvent, ClientList, ClientMessages, ListReader
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
@@ -41,10 +41,6 @@ from app.store.sessions import SessionRow
 
 KEPT_MAX: Final = 2_000
 """Lines of which a process keeps what is in force, and the seqs of what is chained."""
-
-
-AT_ONCE: Final = 200
-"""So many messages are read, and planned for, where they are; more in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +94,7 @@ class Reconcile:
 
     async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
         """A client's list as events. Raises InvalidMessage or InvalidEvent."""
-        if len(given.messages) > AT_ONCE:
+        if given.long:
             return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
         return self._reader.read(tenant_id, name, given)
 
@@ -145,12 +141,12 @@ class Reconcile:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
             row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
             tip = await chain.tip_at(tx, tenant_id, root, row, at)
-            said = links((draft.body() for draft in drafts), tip.hash)
+            said = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
             if not said or await chain.longest(tx, root.session_id, [said[-1].hash]):
                 return
             made = await self._lines.branch(tx, tenant_id, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
-            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events)
+            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, said)
             await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # where it was before
         self._tell(made, appending)
 
@@ -203,7 +199,8 @@ class Reconcile:
             appending = None
             receipts: Sequence[EventReceipt] = ()
             if events:
-                row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events)
+                chained = given.links_behind(known, len(events) - len(new))
+                row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events, chained)
                 receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
                 seqs, prompts = [*seqs, *added], prompt_seqs or prompts
             appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
@@ -284,9 +281,16 @@ class Reconcile:
         return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
 
     async def _append(
-        self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, events: Sequence[ClientEvent]
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        root: SessionRow,
+        row: SessionRow,
+        events: Sequence[ClientEvent],
+        new: Sequence[Link],
     ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
-        """Append to a line; return it with its tip, the seqs of what is chained of it, and those of its prompts."""
+        """Append events to a line, whose chain goes on with the links `new`; return it with its tip, the seqs of what
+        is chained of it, and those of its prompts."""
         drafts = [one.draft for one in events]
         self._rates.take(tenant_id, len(drafts))
         hint = SessionSnapshot.of(row)
@@ -303,7 +307,6 @@ class Reconcile:
             tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
         )
         before, head = applied.before.head, applied.before.head + len(drafts)
-        new = links((draft.body() for draft in drafts), row.tip.hash)
         added = [before + 1 + link.place for link in new]
         row = await chain.add(tx, root.session_id, row, added, [link.hash for link in new], head)
         prompts = [before + n for n, draft in enumerate(drafts, 1) if draft.type is EventType.SYSTEM_PROMPT]

@@ -15,7 +15,8 @@ from app.store.sessions import SessionRow, session_key
 
 PAGE: Final = 1_000
 AT_ONCE: Final = 200
-"""So many events are hashed where they are read; more in a thread."""
+AT_ONCE_CHARS: Final = 64 * 1024
+"""So many events with so much text are hashed where they are read; more in a thread."""
 
 
 async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
@@ -25,9 +26,8 @@ async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
         last = min(row.state.head, first + PAGE - 1)
         rows = await event_log.read(tx, row.log, "seq, body", first, last)
         bodies = [record["body"] for record in rows]
-        found = _links(bodies, row.tip.hash) if len(rows) <= AT_ONCE else (
-            await asyncio.to_thread(_links, bodies, row.tip.hash)
-        )  # fmt: skip
+        small = len(rows) <= AT_ONCE and sum(map(len, bodies)) <= AT_ONCE_CHARS
+        found = _links(bodies, row.tip.hash) if small else await asyncio.to_thread(_links, bodies, row.tip.hash)
         seqs = [rows[link.place]["seq"] for link in found]
         row = await add(tx, root, row, seqs, [link.hash for link in found], last)
     return row

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +38,16 @@ PAGES: dict[str, tuple[str, ...]] = {
 """The pages that are read, and words that they print."""
 ENVIRONMENT = Block("sh", "python3 -m venv ~/environment && . ~/environment/bin/activate\n", 0, None)
 SERVE = Block("sh", "make run\n", 0, None)
+INSTALL = Block(
+    "sh",
+    "python3 -m venv ~/alone\n"
+    "~/alone/bin/python -m pip install --quiet --no-compile --no-deps --require-hashes -r requirements/runtime.lock\n",
+    0,
+    None,
+)
+"""Pip's installation of what a server needs, and nothing else."""
+SERVES_IN_MAX = 3
+"""The longest time until a fresh clone serves, in multiples of `INSTALL`'s."""
 
 
 def polite(body: dict[str, Any]) -> Say:
@@ -109,3 +120,18 @@ def test_the_environment_of_a_server_is_small(folder: Path, tmp_path: Path) -> N
     used = sum(file.lstat().st_blocks * 512 for file in (folder / ".venv").rglob("*"))
     assert used <= 250 * 1024**2
     assert not (folder / ".venv" / "bin" / "pytest").exists()
+
+
+async def test_a_fresh_clone_serves_soon_after_its_lock_is_installed(data: Path, tmp_path: Path) -> None:
+    """Both install from pip's cache. Seconds depend on the machine, so they are printed and the bound is a ratio."""
+    with TemporaryDirectory(prefix="palimpsest-fresh-") as name:
+        variables = {"PALIMPSEST_DATA_DIR": str(data), "PALIMPSEST_PORT": str(free_port())}
+        seconds = []
+        async with Reader(clone(Path(name)), tmp_path, reader_environment(tmp_path) | variables, {}) as reader:
+            for step in (INSTALL, SERVE):
+                start = time.perf_counter()
+                await reader.run(step)
+                seconds.append(time.perf_counter() - start)
+    alone, serving = seconds
+    print(f"a fresh clone serves after {serving:.1f} s, {serving / alone:.2f} times the {alone:.1f} s of pip alone")
+    assert serving <= SERVES_IN_MAX * alone

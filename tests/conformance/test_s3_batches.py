@@ -246,7 +246,7 @@ async def test_s3_11_the_archive_is_the_first_message(
 async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     """Where the batches take more than there is room for; while they fit, all of them are shown (I11)."""
     numbers = itertools.count(1)
-    model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 70}")
+    model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 64}")
     agent = await cover(client, 6, times=2, kept=5)
     archive = await first_message(agent)
     lines = [line for line in archive.split("\n") if line]

@@ -133,7 +133,7 @@ async def test_what_is_known_is_listed_by_model(client: httpx.AsyncClient) -> No
         assert [item["model"] for item in items] == ["a", "b", "c"]
         assert rest["next_cursor"] is None
         for item in items:
-            assert (item["estimator"], item["samples"], item["window_tokens"]) == ("heuristic", 2, None)
+            assert (item["estimator"], item["samples"], item["window_tokens"]) == ("heuristic:o200k_base", 2, None)
             assert item["ratio"] == pytest.approx(1.55, rel=0.01)
             assert item["margin"] == pytest.approx(0.1, rel=0.2)
 
@@ -302,7 +302,7 @@ async def test_what_is_known_can_be_forgotten(client: httpx.AsyncClient) -> None
     async with counting(Provider(1.55)) as provider:
         for model in ("a", "b", "c"):
             await Loop(client, provider, model, model=model).turn(words=400)
-    one = await client.delete("/v1/calibrations", params={"model": "a", "estimator": "heuristic"})
+    one = await client.delete("/v1/calibrations", params={"model": "a", "estimator": "heuristic:o200k_base"})
     assert (one.status_code, one.json()) == (200, {"forgotten": 1})
     none = await client.delete("/v1/calibrations", params={"model": "b", "estimator": "ceil4"})
     assert none.json() == {"forgotten": 0}
@@ -318,7 +318,7 @@ async def test_reports_do_not_wait_for_another_that_teaches_the_same_model(
 ) -> None:
     made = await told(client, "a", {"usage": {"input_tokens": 900}}, model="m")
     async with database.transaction() as other:
-        assert (await calibrations.take(other, DEFAULT_TENANT, "m", "heuristic", 0.1, wait=False)).locked
+        assert (await calibrations.take(other, DEFAULT_TENANT, "m", "heuristic:o200k_base", 0.1, wait=False)).locked
         for sid in ("a", "b"):
             await told(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
         refusal = asyncio.create_task(told(client, "b", refused(9_000), model="m"))  # teaches all, so it waits

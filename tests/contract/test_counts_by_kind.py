@@ -2,6 +2,7 @@
 
 import json
 import random
+import string
 from statistics import median
 from typing import Any
 
@@ -66,37 +67,52 @@ async def test_i2_i13_no_context_is_larger_than_its_estimate(
 
 
 EMOJI = "".join(chr(code) for code in (*range(0x1F300, 0x1F650), *range(0x1F900, 0x1FA00)))
-BY_PRESET = {**OPENAI, "claude-sonnet-4-5": "o200k_base", "": "o200k_base"}
-"""Models and the tokenizers to count them by; without a model dense texts are counted by o200k_base."""
+BOTH = ("o200k_base", "cl100k_base")
+BY_PRESET = {model: (name,) for model, name in OPENAI.items()} | {"claude-sonnet-4-5": ("o200k_base",)}
+UNKNOWN = {"gemini-2.5-pro": BOTH, "some-model": BOTH, "": BOTH}
+"""Models without a tokenizer, and none: dense texts take no more than counted by either tokenizer."""
+
+
+NOISE = {
+    "emoji": EMOJI,
+    "ideographs": "".join(map(chr, range(0x4E00, 0x9FFF))),
+    "amharic": "ሶፍትዌር ማበልጸግ ሁልጊዜ በቀላል ጥያቄ ይጀምራል",
+    "digits": string.digits,
+    "capitals": string.ascii_uppercase,
+    "signs": string.punctuation,
+    "blanks": " \t\n\r",
+}
+"""Characters to choose from at random: texts with many more tokens than their size says."""
 
 
 def _text(kind: str, size: int, seed: int) -> str:
-    if kind != "emoji":
+    if kind not in NOISE:
         return text(kind, size, seed)
-    return "".join(random.Random(seed).choices(EMOJI, k=size // 3))
+    return "".join(random.Random(seed).choices(NOISE[kind], k=size // 3 if kind == "emoji" else size))
 
 
 async def _over(
-    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], preset: str, kind: str, model: str
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], policy: Any, kind: str, model: str
 ) -> list[Any]:
-    """A context under a preset whose true count is above its target, or of which little is shown; empty if none is."""
-    params = {"policy": preset, "max_tokens": WINDOW, "view": f"{preset}-{model}", "format": "openai"}
+    """A context under a policy whose true count is above its target, or of which little is shown; empty if none is."""
+    view = f"{policy if isinstance(policy, str) else 'own'}-{model}"
+    params = {"policy": policy, "max_tokens": WINDOW, "view": view, "format": "openai"}
     posted = await client.post(f"/v1/sessions/{kind}/context", json=params | ({"model": model} if model else {}))
     assert posted.status_code == 200, posted.text
     request, tokens = posted.json()["request"], posted.json()["tokens"]
-    encoding = encodings[BY_PRESET[model]]
+    counts = (encodings[name].encode_ordinary_batch for name in (BY_PRESET | UNKNOWN)[model])
     factor = FACTORS[kind][0] if model in CLAUDE and kind in FACTORS else 1.0
-    count = sum(len(encoding.encode_ordinary(one)) for one, _ in recount.said(request)) * factor
+    count = max(sum(map(len, count([one for one, _ in recount.said(request)]))) for count in counts) * factor
     count += (len(request["messages"]) + 1) * MESSAGE_TOKENS
     fits = count <= tokens["estimate"] <= tokens["target"] < WINDOW
-    return [] if fits and count >= WINDOW / 4 else [(preset, kind, model, round(count), tokens)]
+    return [] if fits and count >= WINDOW / 6 else [(policy, kind, model, round(count), tokens)]
 
 
 SOURCES = ("timeline", "pipeline", "clip", "threshold")
 KINDS = ("emoji", "chinese", "base64", "json", "code")
 
 
-@pytest.mark.parametrize("preset", SOURCES)
+@pytest.mark.parametrize("preset", [*SOURCES, "default"])
 @pytest.mark.parametrize("model", ["gpt-4o", ""])
 async def test_i2_presets_send_no_more_than_their_target_of_emoji(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], preset: str, model: str
@@ -113,11 +129,47 @@ async def test_i2_presets_send_no_more_than_their_target_of_any_kind_of_text(
     for kind in KINDS:
         await _begin(client, kind)
         for preset in SOURCES:
-            for model in BY_PRESET:
+            for model in (*BY_PRESET, ""):
                 over += await _over(client, encodings, preset, kind, model)
         for model in OPENAI:
             over += await _over(client, encodings, "default", kind, model)
     assert over == []
+
+
+@pytest.mark.parametrize("kind", ["base64", "ideographs", "blanks"])
+@pytest.mark.parametrize("policy", ["default", {"estimator": "heuristic"}], ids=["default", "by name"])
+async def test_i2_size_alone_does_not_say_what_is_sent(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], policy: Any, kind: str
+) -> None:
+    await _begin(client, kind)
+    assert await _over(client, encodings, policy, kind, "") == []
+
+
+@pytest.mark.slow
+async def test_i2_without_a_tokenizer_no_more_than_the_target_is_sent_of_any_kind_of_text(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding]
+) -> None:
+    over: list[Any] = []
+    for kind in (*FACTORS, *NOISE):
+        await _begin(client, kind)
+        for model in UNKNOWN:
+            over += await _over(client, encodings, "default", kind, model)
+    assert over == []
+
+
+async def test_a_session_counted_by_size_alone_is_sent_as_counted_now(
+    client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], database: Database
+) -> None:
+    """Its events keep the counts that they have; none of its contexts is larger than it was said to be."""
+    await client.put("/v1/sessions/base64", json={})
+    await database.execute("UPDATE sessions SET estimator = 'heuristic'")
+    await _begin(client, "base64")
+    session = (await client.get("/v1/sessions/base64")).json()
+    assert session["estimator"] == "heuristic"
+    assert await _over(client, encodings, "default", "base64", "") == []
+    call = (await client.get("/v1/sessions/base64/calls")).json()["items"][0]
+    again = (await client.get(f"/v1/sessions/base64/calls/{call['call_id']}/context")).json()
+    assert again["sha256"] == call["sha256"]
 
 
 async def _begin(client: httpx.AsyncClient, kind: str) -> None:

@@ -234,7 +234,7 @@ async def test_after_an_overflow_the_retry_brings_a_summary(client: httpx.AsyncC
     agent = Agent(client)
     await agent.post(*edits(0, 60))
     call = await agent.context(max_tokens=100_000)
-    report = {"error": {"status": 400, "message": "prompt is too long: 60000 tokens > 50000 maximum"}}
+    report = {"error": {"status": 400, "message": "prompt is too long: 60000 tokens > 30000 maximum"}}
     verdict = (await client.post(f"/v1/sessions/s/calls/{call['call_id']}/outcome", json=report)).json()
     assert verdict["next"]["body"]["wait_ms"] > 0
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})  # there is no worker to wait for

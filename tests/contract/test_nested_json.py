@@ -110,3 +110,44 @@ async def test_tools_as_a_text_with_too_many_values_are_refused(client: httpx.As
     assert (answer.status_code, answer.json()["field"]) == (422, "content"), answer.text[:300]
     assert answer.json()["detail"] == f"content: holds more than {VALUES_MAX} values"
     assert (await client.get("/v1/sessions/s")).status_code == 404
+
+
+MANY_TEXTS = 8
+DENSE = '{"a":[' + "[]," * 99_000 + "[]]}"
+"""Just fewer values than are parsed."""
+
+
+def rounds(text: str) -> list[Any]:
+    """A conversation with MANY_TEXTS calls that have these arguments."""
+    function = {"name": "write", "arguments": text}
+    called: list[Any] = [{"role": "user", "content": "go"}]
+    for number in range(MANY_TEXTS):
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        called.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        called.append({"role": "tool", "tool_call_id": f"c{number}", "content": "done"})
+    return [*called, {"role": "user", "content": "next"}]
+
+
+@pytest.mark.parametrize("way", ["append", "context", "unread"])
+async def test_json_in_many_texts_is_read_off_the_event_loop(client: httpx.AsyncClient, way: str) -> None:
+    """Each of them is parsed; `unread` are calls in front of what a context looks at, whose files are named."""
+
+    async def on_loop(sid: str, text: str) -> float:
+        """The CPU time of this thread, whose loop the server runs on."""
+        path, body = f"/v1/sessions/{sid}", {"format": "openai", "messages": rounds(text)}
+        if way == "unread":
+            assert (await client.post(f"{path}/messages", json=body)).status_code == 201
+            body = {"max_tokens": 1_000}
+        content = json.dumps(body | (WIDE if way == "context" else {})).encode()
+        before = time.thread_time()
+        answer = await client.post(
+            f"{path}/{'messages' if way == 'append' else 'context'}",
+            content=content,
+            headers={"Content-Type": "application/json"},
+        )
+        assert answer.status_code in (200, 201), answer.text[:300]
+        return time.thread_time() - before
+
+    await on_loop("warm", "{}")
+    plain = await on_loop("plain", "a plain word " * (len(DENSE) // 13))
+    assert await on_loop("hostile", DENSE) < 2 * plain + 0.05

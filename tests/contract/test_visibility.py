@@ -182,7 +182,7 @@ async def test_what_has_no_room_is_not_shown_again(client: httpx.AsyncClient) ->
     }
     await append(client, {"type": "user.message", "content": "go"})
     for number in range(3):
-        await append(client, *read(number, f"n{number} " * 2_000))
+        await append(client, *read(number, f"n{number} " * 1_000))
     found = await context(client, **asks)
     assert [(row["from_seq"], row["to_seq"]) for row in found["evictions"]] == [(3, 7)]
     done = await decide(client, show=[3, 5, 7])

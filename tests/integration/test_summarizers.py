@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import traceback
 from collections.abc import AsyncIterator
 
@@ -82,6 +83,14 @@ async def test_a_summary_comes_back_with_its_usage_and_passes_the_gate(servers: 
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert "tools" not in asked.body
     assert KEY in asked.headers.get("x-api-key", "") + asked.headers.get("authorization", "")
+
+
+async def test_usage_that_a_provider_does_not_name_is_not_known(servers: Summarizers, model: Summarizer) -> None:
+    parts = {"content": [{"type": "text", "text": "x"}], "choices": [{"message": {"content": "x"}}]}
+    usage = {"output_tokens": 3, "completion_tokens": 3}
+    servers.will(stand_in.body(json.dumps({"type": "message", "model": "m", **parts, "usage": usage})))
+    answer = await model.summarize(ASK, timeout=LONG)
+    assert (answer.text, answer.input_tokens, answer.output_tokens) == ("x", None, 3)
 
 
 async def test_a_request_may_name_another_model(servers: Summarizers, model: Summarizer) -> None:

@@ -30,6 +30,7 @@ from app.core.tokens.images import AREA
 from app.settings import Settings
 from migrations.tables import metadata
 from tests.acceptance.test_pages import PAGES as PAGES_READ
+from tests.support.installers import named_to_install
 from tests.support.pages import RUN_AS, blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -165,10 +166,6 @@ def distribution(project: Path) -> str:
 OURS = frozenset({distribution(DOCS.parent), distribution(DOCS.parent / "clients" / "python")})
 OTHERS = frozenset({"anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"})
 """The packages of others that a page tells its reader to install."""
-INSTALLERS = re.compile(
-    r"\b(?:(?:pip3?|uv pip|pipx|uv tool|npm|pnpm) (?:install|i|add)|(?:pipx|uv tool) run|(?:uv|yarn) add|uvx|npx)\b"
-    r"([^\n`#;&|]*)"
-)
 
 
 def tracked(*patterns: str) -> list[str]:
@@ -178,21 +175,41 @@ def tracked(*patterns: str) -> list[str]:
     return [name for name in listed if (DOCS.parent / name).is_file()]
 
 
-def named_to_install(text: str) -> Iterator[str]:
-    """The names of packages in the commands of a text that install or run one from an index."""
-    for command in INSTALLERS.finditer(text):
-        words = command[1].replace("'", " ").replace('"', " ").split()
-        for before, word in zip(["", *words], words, strict=False):
-            if before in ("-r", "-c", "--requirement", "--constraint") or word[0] in "-.$(/\\":
-                continue
-            found = re.match(r"@?[A-Za-z0-9][\w./-]*", word)
-            if found:
-                yield found[0]
-
-
-def test_the_names_that_are_installed_are_found() -> None:
-    text = "`pip install palimpsest`, pip install -r a.lock --quiet ./clients/python 'b[c]>=1' && uvx d\nnpx @e/f # g"
-    assert list(named_to_install(text)) == ["palimpsest", "b", "d", "@e/f"]
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "`pip install palimpsest`, pip install -r a.lock --quiet ./clients/python 'b[c]>=1' && uvx d",
+            "palimpsest b d",
+        ),
+        ("pip  install   palimpsest", "palimpsest"),
+        ("pip3.11 install -U palimpsest==0.0.2", "palimpsest"),
+        ("python3.11 -m pip install palimpsest", "palimpsest"),
+        ("python -m pip --cache-dir a -q install palimpsest", "palimpsest"),
+        (".venv/bin/pip install -e clients/python --index-url https://a.example/b palimpsest", "palimpsest"),
+        ("pip install openai \\\n    palimpsest-client  # of others", "openai palimpsest-client"),
+        ('pip install \'palimpsest[gateway] >= 1, < 2; python_version < "3.12"\' "b~=1.0"', "palimpsest b"),
+        ('pip install "palimpsest@git+https://a.example/b"; c', "palimpsest"),
+        ("uv pip install --system palimpsest", "palimpsest"),
+        ("uv add --dev palimpsest && uv tool install palimpsest-client", "palimpsest palimpsest-client"),
+        ("poetry add --group dev palimpsest@^1", "palimpsest"),
+        ("pdm add -G test palimpsest", "palimpsest"),
+        ("conda install -c conda-forge palimpsest", "palimpsest"),
+        ("mamba create -n a palimpsest", "palimpsest"),
+        ("pipenv install palimpsest", "palimpsest"),
+        ("uv run --with palimpsest,openai --with=httpx server.py", "palimpsest openai httpx"),
+        ("uv run server.py --with b", ""),
+        ("uvx --from palimpsest-client palimpsest serve", "palimpsest-client"),
+        ("uvx palimpsest@latest serve", "palimpsest"),
+        ("pipx run --spec 'palimpsest[a]==1' serve", "palimpsest"),
+        ("pipx run palimpsest serve --port 1", "palimpsest"),
+        ("uv tool run --from=palimpsest serve", "palimpsest"),
+        ("npx @palimpsest/client -y; pnpm dlx c; npm i -D d", "@palimpsest/client c d"),
+        ("`pip` installs what pip install-time hooks and a pip installer need", ""),
+    ],
+)
+def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
+    assert list(named_to_install(text)) == names.split()
 
 
 def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None:

@@ -187,6 +187,28 @@ def test_credentials_are_found_wherever_they_are_sent_and_taken_out_of_texts() -
     assert redacted(text, hidden) == "Incorrect key [key] ([key], [key], [key]) for beta=true"
 
 
+@pytest.mark.parametrize("name", ["Access", "Pass", "Pat", "Pwd", "Jwt", "Bearer", "Sig", "Gateway-Access", "Vault"])
+def test_credentials_are_found_under_whatever_name_they_are_sent(name: str) -> None:
+    key = "live0123456789abcdef"
+    hidden = secrets([(f"X-{name}".encode(), f"Bearer {key}".encode())])
+    assert redacted(f"invalid: {key}", hidden) == "invalid: [key]"
+    assert secrets([(b"x-other", key.encode())], f"id={key}".encode()) == (key,)
+
+
+def test_what_is_no_credential_is_not_taken_for_one() -> None:
+    fields = [
+        (b"user-agent", b"claude-cli/2.0.31 (external, cli)"),
+        (b"anthropic-version", b"2023-06-01"),
+        (b"anthropic-beta", b"context-1m-2025-08-07"),
+        (b"x-stainless-runtime-version", b"v22.14.0"),
+        (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        (b"x-request-id", b"0af7651916cd43dd8448eb211c80319c"),
+        (b"x-team", b"research"),
+        (b"x-limit", b"200000"),
+    ]
+    assert secrets(fields, b"beta=true&api-version=2024-12-01-preview") == ()
+
+
 def test_a_response_that_failed_says_why_also_when_it_comes_at_once() -> None:
     error = {"code": "server_error", "message": "The model broke"}
     answer = {"id": "resp_1", "status": "failed", "error": error, "output": [], "usage": None}

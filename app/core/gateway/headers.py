@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from app.core.gateway.redaction import SECRET_CHARS_MIN, credentials, names_a_secret
+from app.core.gateway.redaction import credentials, may_be_secret
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -45,16 +45,16 @@ def downward(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
 
 
 def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
-    """The credentials in a request."""
-    found: set[str] = set()
-    for field, value in fields:
-        if names_a_secret(field.decode("latin-1")):
-            found.update(credentials(value.decode("latin-1")))
+    """The credentials in a request: what may be one, under whatever name that is not known to hold none."""
+    found = {
+        (field, one)
+        for field, value in ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+        for one in credentials(value)
+    }
     for pair in query.decode("latin-1").split("&"):
         name, _, text = pair.partition("=")
-        if names_a_secret(unquote(name)):
-            found |= {text, unquote_plus(text)}
-    return tuple(sorted(one for one in found if len(one) >= SECRET_CHARS_MIN))
+        found |= {(unquote(name), text), (unquote(name), unquote_plus(text))}
+    return tuple(sorted({value for name, value in found if may_be_secret(name, value)}))
 
 
 def _of_connection(fields: Fields) -> frozenset[bytes]:

@@ -4,7 +4,7 @@ import base64
 import binascii
 import html
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 from urllib.parse import unquote
 
@@ -15,13 +15,39 @@ QUOTED_CHARS_MIN: Final = 8
 """Length from which a part of a credential is redacted, too: texts are cut, and providers shorten what they quote."""
 LAYERS_MAX: Final = 3
 """Encodings inside of encodings that are undone, such as an upstream's JSON in a string of a proxy's."""
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([\"/\\]))")
-_SECRET_NAME: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential|signature", re.IGNORECASE)
+RANDOM_CHARS_MIN: Final = 16
+"""Length from which letters or digits alone are taken for a credential under a name that does not say so."""
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"/\\]))")
+_PAIRS: Final = re.compile(r"(?:[0-9a-fA-F]{2}[ :,]){5,}[0-9a-fA-F]{2}")
+_SECRET_NAME: Final = re.compile(
+    r"key|token|secret|auth|cookie|pass|pwd|credential|signature|bearer|jwt|\b(?:sig|pat|pin)\b", re.IGNORECASE
+)
+_PUBLIC_NAME: Final = re.compile(
+    r"accept.*|content-.*|user-agent|host|origin|referer|date|range|if-.*|cache-control|pragma|connection|dnt|priority|"
+    r"sec-.*|via|(?:x-)?forwarded.*|x-real-ip|traceparent|tracestate|baggage|x-b3-.*|(?:x-)?(?:client-)?request-id|"
+    r"x-correlation-id|x-app|x-stainless-.*|x-goog-api-client|x-palimpsest-.*|anthropic-(?:version|beta|dangerous-.*)|"
+    r"openai-(?:beta|organization|project|version)|api-version|beta|alt",
+    re.IGNORECASE,
+)
+"""Names of fields and parameters that many clients send and errors may repeat."""
 
 
 def names_a_secret(name: str) -> bool:
-    """Return whether a header field or a parameter of this name may hold a credential."""
+    """Return whether the name of a header field or a parameter says that it holds a credential."""
     return _SECRET_NAME.search(name) is not None
+
+
+def may_be_secret(name: str, value: str) -> bool:
+    """Return whether a value under this name may be a credential.
+
+    Under a name that does not say, words and numbers are none: replacing them would garble other texts.
+    """
+    if names_a_secret(name):
+        return len(value) >= SECRET_CHARS_MIN
+    if _PUBLIC_NAME.fullmatch(name) or len(value) < QUOTED_CHARS_MIN:
+        return False
+    mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return mixed or len(value) >= RANDOM_CHARS_MIN
 
 
 def credentials(value: str) -> Iterable[str]:
@@ -39,7 +65,8 @@ def credentials(value: str) -> Iterable[str]:
 
 
 def redacted(text: str, hidden: Collection[str]) -> str:
-    """Return a text without what it quotes of the credentials, also in JSON, URLs, HTML, hexadecimal and base64."""
+    """Return a text without what it quotes of the credentials, also in JSON, URLs, HTML, hexadecimal, base32 and
+    base64, also twice."""
     grams = _grams(hidden)
     text = plain = _without(text, grams)
     for _ in range(LAYERS_MAX):
@@ -76,18 +103,26 @@ def _grams(hidden: Collection[str]) -> frozenset[str]:
 
 
 def _encoded(secret: str) -> Iterable[str]:
-    """Yield a credential in hexadecimal, and in base64 at each place that it may have in a group of three bytes."""
+    """Yield a credential in hexadecimal, base32, base64, and base64 of base64."""
     raw = secret.encode("utf-8", "surrogatepass")
     yield raw.hex()
     yield raw.hex().upper()
-    for before in range(3):
-        whole = (before + len(raw)) // 3 * 4  # a last group that is not full depends on what follows
-        text = base64.b64encode(bytes(before) + raw).decode()[(0, 2, 3)[before] : whole]
-        yield text
-        yield text.translate({ord("+"): "-", ord("/"): "_"})
+    yield from _in_groups(raw, base64.b32encode, 5, 8)
+    for text in _in_groups(raw, base64.b64encode, 3, 4):
+        for one in (text, text.translate({ord("+"): "-", ord("/"): "_"})):
+            yield one
+            yield from _in_groups(one.encode(), base64.b64encode, 3, 4)
+
+
+def _in_groups(raw: bytes, encode: Callable[[bytes], bytes], size: int, chars: int) -> Iterable[str]:
+    """Yield bytes as they are encoded at each place that they may have in a group of `size`, written as `chars`."""
+    for before in range(size):
+        whole = (before + len(raw)) // size * chars  # a last group that is not full depends on what follows
+        yield encode(bytes(before) + raw).decode()[-(-before * chars // size) : whole]
 
 
 def _decoded(text: str) -> str:
-    """Undo one layer of the escapes of JSON, HTML and URLs."""
-    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], text)
+    """Undo one layer of the escapes of JSON, Python, HTML and URLs, and put hexadecimal in pairs together."""
+    text = _ESCAPE.sub(lambda found: found[3] or chr(int(found[1] or found[2], 16)), text)
+    text = _PAIRS.sub(lambda found: re.sub("[ :,]", "", found[0]), text)
     return unquote(html.unescape(text))

@@ -180,14 +180,21 @@ def check_values(text: str) -> str:
     return text
 
 
-def read_json(text: str) -> Json:
+def read_json(text: str, constants: list[str] | None = None) -> Json:
     """Parse JSON text into a value that can be written as JSON again.
 
-    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text. Raises
-    ValueError, also for more than VALUES_MAX values, or RecursionError for text that is nested too deeply.
+    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text, and
+    `constants` is given those that JSON lacks. Raises ValueError, also for more than VALUES_MAX values, or
+    RecursionError for text that is nested too deeply.
     """
     check_values(text)
-    value: Json = json.loads(text, parse_constant=str, parse_float=finite)
+
+    def constant(name: str) -> str:
+        if constants is not None:
+            constants.append(name)
+        return name
+
+    value: Json = json.loads(text, parse_constant=constant, parse_float=finite)
     if "\\ud" in text.lower():
         value = json.loads(_encode(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     return value
@@ -197,41 +204,33 @@ INVALID_ARGUMENTS: Final = "invalid_arguments"
 """The name under which arguments that are no JSON object are put into one."""
 
 
+def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
+    """The object that `arguments_object` makes of a text, and whether the text is strict JSON of it.
+
+    Every provider can read that. A text with more than VALUES_MAX values does not count as such.
+    """
+    constants: list[str] = []
+    if text.strip() in ("", "null"):
+        return {}, False
+    try:
+        value = read_json(text, constants)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, Mapping) and not too_deep(value):
+        return value, not constants
+    return {INVALID_ARGUMENTS: text}, False
+
+
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
     """A call's arguments as an object that can be written as JSON again.
 
     Others are put under INVALID_ARGUMENTS, as are those with more than VALUES_MAX values in a text.
     """
     if isinstance(arguments, str):
-        text, arguments = arguments, _read_or_none(arguments) if arguments.strip() else {}
-    else:
-        text = ""
+        return read_arguments(arguments)[0]
     if isinstance(arguments, Mapping) and not too_deep(arguments):
         return arguments
-    if arguments is None and text.strip() in ("", "null"):
-        return {}
-    return {INVALID_ARGUMENTS: text or canonical_json(arguments)}
-
-
-def is_object_text(text: str) -> bool:
-    """Whether the text is strict JSON of an object, which every provider can read, with at most VALUES_MAX values."""
-    try:
-        value = json.loads(check_values(text), parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, Mapping) and not too_deep(value)
-
-
-def _no_constant(name: str) -> Json:
-    """Refuse NaN and infinities, which Python accepts but JSON lacks."""
-    raise ValueError(name)
-
-
-def _read_or_none(text: str) -> Json:
-    try:
-        return read_json(text)
-    except (ValueError, RecursionError):
-        return None
+    return {} if arguments is None else {INVALID_ARGUMENTS: canonical_json(arguments)}
 
 
 def finite(text: str) -> float | str:
@@ -251,7 +250,7 @@ def too_deep(value: Json, levels: int = NESTING_MAX) -> bool:
             child
             for node in nested
             for child in (node if isinstance(node, list) else node.values())
-            if type(child) not in _PLAIN and isinstance(child, (Mapping, list))
+            if type(child) not in _PLAIN and isinstance(child, (list, dict, Mapping))  # a Mapping is dear to find
         ]
         if not nested:
             return False

@@ -72,8 +72,8 @@ class Policy:
     estimator: str | None = _knob(
         "choice",
         None,
-        "Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. Rules of thumb "
-        "(`ceil4` and the like) give way to `tiktoken:o200k_base` for texts of which it counts half as many again.",
+        "Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. That and rules "
+        "of thumb (`ceil4` and the like) count no less than OpenAI's tokenizers.",
         choices=ESTIMATORS,
     )
     heuristic: str = _knob(

@@ -9,12 +9,12 @@ calls). Counting bytes, not characters, also covers scripts whose characters cos
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Protocol
 
-from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, is_object_text
+from app.core.log.events import BOOKKEEPING, Draft, Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 from app.core.tokens.images import ImageRule, dimensions
 from app.core.tokens.model_catalog import ModelProfile
@@ -33,6 +33,13 @@ RESULT_IMAGE_TOKENS: Final = 12
 TEXTS_REMEMBERED: Final = 1_024
 """Texts of ours (stubs, notes, summaries as shown) whose counts a process remembers, the last used: plans weigh the
 same ones again and again, and a tokenizer takes a millisecond for ten thousand characters. So long, all take 10 MB."""
+
+
+ORDINARY_CHARS: Final = 3
+"""Prose, code and JSON have more characters than this to a token; keys, hashes, numbers and noise have fewer."""
+
+DENSE_FACTOR: Final = 1.06
+"""The most tokens that cl100k_base makes of such a text to one of o200k_base's (1.05 measured, of base64)."""
 
 
 class TextKind(StrEnum):
@@ -126,23 +133,60 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A rule of thumb from a published design, for any text.
-
-    By itself it is far too low for some texts, such as emoji, base64 and dense tool output. So a text for which the
-    estimator `least` counts more than `doubt` times as many tokens is counted by that.
-    """
+    """A rule of thumb from a published design, for any text."""
 
     name: str
     rule: Callable[[str], int]
     margin: float = 0.05
-    least: Estimator | None = None
-    doubt: float = 1.0
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The rule's count, or that of `least`."""
-        counted = self.rule(text)
-        least = 0 if self.least is None else self.least.count(text, kind)
-        return counted if least <= self.doubt * counted else least
+        """The rule's count."""
+        return self.rule(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Densest:
+    """Two tokenizers as one, which counts a text as the one of them that makes more tokens of it.
+
+    Beyond ASCII they differ up to threefold. In ASCII they hardly do, so that `usual` alone counts it: the other takes
+    several times as long for a dense text.
+    """
+
+    usual: Tokenizer
+    other: Tokenizer
+
+    @property
+    def name(self) -> str:
+        """The usual tokenizer's name."""
+        return self.usual.name
+
+    def count(self, text: str) -> int:
+        """The larger count."""
+        tokens = self.usual.count(text)
+        if not text.isascii():
+            return max(tokens, self.other.count(text))
+        return tokens if len(text) > ORDINARY_CHARS * tokens else math.ceil(DENSE_FACTOR * tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An estimator by size that counts no text as less than the estimator `least` does.
+
+    Sizes say far too little of emoji, base64, hashes, logs and digits.
+    """
+
+    name: str
+    rule: Estimator
+    least: Estimator
+
+    @property
+    def margin(self) -> float:
+        """The larger margin."""
+        return max(self.rule.margin, self.least.margin)
+
+    def count(self, text: str, kind: TextKind) -> int:
+        """The larger count."""
+        return max(self.rule.count(text, kind), self.least.count(text, kind))
 
 
 HEURISTIC: Final = Heuristic()
@@ -151,24 +195,22 @@ FORMULAS: Final[Mapping[str, Formula]] = {
     "bytes4+1": Formula("bytes4+1", lambda text: len(text.encode("utf-8", "replace")) // 4 + 1),
     "chars4min1": Formula("chars4min1", lambda text: max(1, (len(text) + 3) // 4)),
 }
-
-
 USUAL_ENCODING: Final = "o200k_base"
-"""The tokenizer that checks rules of thumb for models whose own is not known."""
-DOUBT: Final = 1.5
-"""How far that tokenizer may be above a rule of thumb: markdown is within it; logs, base64 and emoji are not."""
+OTHER_ENCODING: Final = "cl100k_base"
+CHECKED_HEURISTIC: Final = f"{HEURISTIC.name}:{USUAL_ENCODING}"
+"""The heuristic's name with the tokenizers beside it; its bare name says that they are missing."""
 
 
 def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer], own: Estimator | None = None) -> Estimator:
-    """The estimator with a name as in policies and answers. If its vocabulary is missing, its own name says so.
+    """The estimator with a name as in answers. If its vocabulary is missing, its own name says so.
 
-    A rule of thumb counts no less than `own`, the model's, or about USUAL_ENCODING if that is None.
+    The heuristic and rules of thumb count no less than `own`, the model's, or the usual tokenizers if that is None. The
+    heuristic's bare name is its old one, by which sessions begun before that keep counting their events.
     """
-    if name in FORMULAS:
-        rule, usual = FORMULAS[name], tokenizers.get(USUAL_ENCODING)
-        if own is not None:
-            return replace(rule, least=own, margin=max(rule.margin, own.margin))
-        return rule if usual is None else replace(rule, least=Exact(usual), doubt=DOUBT)
+    rule = HEURISTIC if name == CHECKED_HEURISTIC else FORMULAS.get(name)
+    if rule is not None:
+        least = own or _usual(tokenizers)
+        return rule if least is None else Checked(name, rule, least)
     scale, _, encoding = name.partition(":")
     if encoding and (scale in SCALES or scale == "tiktoken"):
         tokenizer = tokenizers.get(encoding)
@@ -178,19 +220,22 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer], own: Estimat
     return Heuristic(name=name)
 
 
-def estimator_for(
-    profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], heuristic: str = HEURISTIC.name
-) -> Estimator:
-    """The estimator for a model: its own tokenizer, else another one scaled to it, else the one named `heuristic`.
+def _usual(tokenizers: Mapping[str, Tokenizer]) -> Exact | None:
+    usual, other = tokenizers.get(USUAL_ENCODING), tokenizers.get(OTHER_ENCODING)
+    return None if usual is None else Exact(usual if other is None else Densest(usual, other))
 
-    A `heuristic` other than the default also names the estimator of a scaled tokenizer, and then counts no less than
+
+def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], named: str = HEURISTIC.name) -> Estimator:
+    """The estimator for a model: its own tokenizer, else another one scaled to it, else the one that a policy names.
+
+    A name other than the heuristic's also replaces the estimator of a scaled tokenizer, and then counts no less than
     that. If a vocabulary is missing, the estimator's name says so in every answer.
     """
     if profile.encoding is None:
-        return estimator_named(heuristic, tokenizers)
+        return estimator_named(CHECKED_HEURISTIC if named == HEURISTIC.name else named, tokenizers)
     own = estimator_named(f"{profile.scale or 'tiktoken'}:{profile.encoding}", tokenizers)
-    named = profile.scale is not None and heuristic != HEURISTIC.name
-    return estimator_named(heuristic, tokenizers, own) if named else own
+    replaced = profile.scale is not None and named != HEURISTIC.name
+    return estimator_named(named, tokenizers, own) if replaced else own
 
 
 @lru_cache(maxsize=TEXTS_REMEMBERED)
@@ -231,8 +276,9 @@ class Counter:
         if not isinstance(arguments, str):
             return self.estimator.count(canonical_json(arguments_object(arguments)), TextKind.DATA)
         written = self.estimator.count(arguments, TextKind.DATA)
-        obj = canonical_json(arguments_object(arguments))
-        if len(obj) <= len(arguments) and is_object_text(arguments):
+        value, strict = read_arguments(arguments)
+        obj = canonical_json(value)
+        if strict and len(obj) <= len(arguments):
             return written
         return max(written, self.estimator.count(obj, TextKind.DATA))
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from palimpsest.formats.common import usage_of
 from palimpsest.types import UsageIn
 
 Block = dict[str, Any]
@@ -55,12 +56,8 @@ def image(uri: str, media_type: str | None) -> Block:
 
 def usage(all_input: int | None, cached: int | None, output: int | None, written: int | None = None) -> UsageIn | None:
     """What a call used, of figures that count cached input as input; in the format `anthropic` it is apart."""
-    if all_input is None and output is None:
-        return None
-    told: UsageIn = {"output_tokens": output or 0, "cache_read_tokens": cached or 0, "cache_write_tokens": written or 0}
-    if all_input is not None:
-        told["input_tokens"] = max(0, all_input - (cached or 0) - (written or 0))
-    return told
+    own = None if all_input is None else max(0, all_input - (cached or 0) - (written or 0))
+    return usage_of(input_tokens=own, cache_read_tokens=cached, cache_write_tokens=written, output_tokens=output)
 
 
 def arguments_of(changed: str) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from palimpsest import _contents
 from palimpsest._adapt import Adapter, Budget, Fit, Settings
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.formats.common import without_zeros
 from palimpsest.formats.gemini import usage
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         reply: list[dict[str, Any]] = []
         if content is not None and not any(part.function_call for part in content.parts or ()):
             reply = list(_contents.messages([content]))
-        used = None if told is None else usage(told.model_dump())
+        used = None if told is None else without_zeros(usage(told.model_dump()))  # ADK's LiteLlm sets a 0
         await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
         return None
 

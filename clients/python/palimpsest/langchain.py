@@ -33,6 +33,7 @@ from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.formats.common import usage_of
 from palimpsest.types import UsageIn
 
 if TYPE_CHECKING:
@@ -255,11 +256,12 @@ def _usage(reply: AIMessage) -> UsageIn | None:
     if reply.usage_metadata is None:
         return None
     details = reply.usage_metadata.get("input_token_details") or {}
-    return {
-        "input_tokens": reply.usage_metadata["input_tokens"],
-        "cache_read_tokens": details.get("cache_read") or 0,
-        "output_tokens": reply.usage_metadata["output_tokens"],
-    }
+    return usage_of(
+        input_tokens=reply.usage_metadata["input_tokens"],
+        cache_read_tokens=details.get("cache_read"),
+        cache_write_tokens=details.get("cache_creation"),
+        output_tokens=reply.usage_metadata["output_tokens"],
+    )
 
 
 def _recall_tool() -> StructuredTool:

@@ -17,6 +17,7 @@ from litellm.integrations.custom_logger import CustomLogger
 from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._names import session_name
 from palimpsest.formats import FORMATS, as_dict
+from palimpsest.formats.common import without_zeros
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,7 +99,7 @@ class PalimpsestHook(Adapter, CustomLogger):
             return
         said = FORMATS["openai"].read(as_dict(response))
         reply = [] if said.tool_calls else said.messages
-        usage = said.usage if _counted(about) else None
+        usage = without_zeros(said.usage) if _counted(about) else None  # of the Messages API it sets a 0
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
     async def _failed(self, about: Mapping[str, Any], error: BaseException) -> None:

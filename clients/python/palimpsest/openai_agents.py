@@ -36,9 +36,11 @@ from palimpsest._flows import Abandoned, Flow
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest._responses_items import items_of
 from palimpsest.errors import InvalidRequestError, NotFoundError
+from palimpsest.formats import as_dict
+from palimpsest.formats.common import without_zeros
 from palimpsest.formats.openai_responses import RESPONSES
 from palimpsest.operations import events, sessions
-from palimpsest.types import EventOut, UsageIn
+from palimpsest.types import EventOut
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -275,11 +277,10 @@ class _Reported(Model):
                     raise
                 input = _applied(fit)
         if fit is not None:
-            usage, given = response.usage, UsageIn()
-            if usage.input_tokens:
-                given = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-                given["cache_read_tokens"] = usage.input_tokens_details.cached_tokens or 0
-            await budget.arun(budget.answered(fit, usage=given or None))
+            usage = response.usage
+            said: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+            said["input_tokens_details"] = as_dict(usage.input_tokens_details)
+            await budget.arun(budget.answered(fit, usage=without_zeros(RESPONSES.read({"usage": said}).usage)))
         return response
 
     async def stream_response(  # the same, passed on as it came
@@ -310,7 +311,8 @@ class _Reported(Model):
             for event in held:
                 yield event
             if fit is not None and failure is None:
-                await budget.arun(budget.answered(fit, usage=RESPONSES.read(whole.response()).usage))
+                used = without_zeros(RESPONSES.read(whole.response()).usage)
+                await budget.arun(budget.answered(fit, usage=used))
             return
 
 

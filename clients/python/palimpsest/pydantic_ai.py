@@ -40,6 +40,7 @@ from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
+from palimpsest.formats.common import usage_of
 from palimpsest.types import UsageIn
 
 if TYPE_CHECKING:
@@ -276,12 +277,8 @@ def _response_parts(response: ModelResponse, step: Mapping[str, Any]) -> list[An
 
 
 def _usage(response: ModelResponse) -> UsageIn | None:
-    usage = response.usage
-    if not usage.input_tokens:
+    named = vars(response.usage)  # its class has a 0 for each figure that was not set
+    if not named.get("input_tokens"):
         return None
-    return {
-        "input_tokens": usage.input_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "output_tokens": usage.output_tokens,
-    }
+    figures = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
+    return usage_of(**{name: named.get(name) for name in figures})

@@ -58,15 +58,15 @@ def limited_arguments(
 
 
 def _shortened_value(value: Json, seq: int, *, recall: bool) -> Json:
-    if isinstance(value, Mapping):
-        return {name: _shortened_value(inner, seq, recall=recall) for name, inner in value.items()}
     if isinstance(value, list):
         return [_shortened_value(inner, seq, recall=recall) for inner in value]
-    if not isinstance(value, str) or len(value) <= ARGUMENT_CHARS_MAX:
-        return value
-    cut = len(value) - ARGUMENT_CHARS_KEPT
-    hint = f"; recall them with seq {seq}" if recall else ""
-    return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{hint}]"
+    if isinstance(value, str) and len(value) > ARGUMENT_CHARS_MAX:
+        cut = len(value) - ARGUMENT_CHARS_KEPT
+        hint = f"; recall them with seq {seq}" if recall else ""
+        return f"{value[:ARGUMENT_CHARS_KEPT]}[... {cut} characters left out{hint}]"
+    if isinstance(value, Mapping):
+        return {name: _shortened_value(inner, seq, recall=recall) for name, inner in value.items()}
+    return value
 
 
 def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.core.log.block import Block
-from app.core.log.events import Json, Part, arguments_object, canonical_json, is_object_text
+from app.core.log.events import Json, Part, arguments_object, canonical_json, read_arguments
 from app.core.log.parts import BLOB_PARTS, IMAGE_PARTS, REASONING_PARTS, TEXT_PARTS
 
 EMPTY: Final = "(empty)"
@@ -131,9 +131,10 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
 
 def arguments_text(arguments: Json) -> str:
     """A call's arguments as the JSON text of an object: verbatim if they are one, else converted."""
-    if isinstance(arguments, str) and is_object_text(arguments):
-        return arguments
-    return canonical_json(arguments_object(arguments))
+    if not isinstance(arguments, str):
+        return canonical_json(arguments_object(arguments))
+    value, strict = read_arguments(arguments)
+    return arguments if strict else canonical_json(value)
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common
+from palimpsest.formats.common import Common, usage_of
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -108,12 +108,12 @@ def _arguments(value: Any) -> str:
 def _usage(usage: Mapping[str, Any] | None) -> UsageIn | None:
     if not usage:
         return None
-    return {
-        "input_tokens": usage.get("input_tokens"),
-        "cache_read_tokens": usage.get("cache_read_input_tokens") or 0,
-        "cache_write_tokens": usage.get("cache_creation_input_tokens") or 0,
-        "output_tokens": usage.get("output_tokens"),
-    }
+    return usage_of(
+        input_tokens=usage.get("input_tokens"),
+        cache_read_tokens=usage.get("cache_read_input_tokens"),
+        cache_write_tokens=usage.get("cache_creation_input_tokens"),
+        output_tokens=usage.get("output_tokens"),
+    )
 
 
 ANTHROPIC = Messages()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from palimpsest.types import UsageIn
+
 
 class Common:
     """A format whose requests are keyword arguments as they stand, and which names each tool in a definition of its
@@ -31,3 +33,18 @@ def joined(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
                 f"{name} comes from the session; use its system(), tools(), user() and log(), so that it is counted"
             )
     return {**request, **extra}
+
+
+def usage_of(**counts: int | None) -> UsageIn | None:
+    """The figures that a provider named; None if it named none.
+
+    A figure that it did not name is left out and is no 0: a provider that reports no cache reads has no cold cache.
+    """
+    usage: Any = {name: count for name, count in counts.items() if count is not None}
+    return usage or None
+
+
+def without_zeros(usage: UsageIn | None) -> UsageIn | None:
+    """The usage of a framework whose types have a 0 also for what the provider did not name."""
+    counts: Mapping[str, Any] = usage or {}
+    return usage_of(**{name: count or None for name, count in counts.items()})

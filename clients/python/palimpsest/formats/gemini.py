@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common, joined
+from palimpsest.formats.common import Common, joined, usage_of
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -120,11 +120,13 @@ def usage(told: Mapping[str, Any] | None) -> UsageIn | None:
     """What a call used."""
     if not told:
         return None
-    return {
-        "input_tokens": field(told, "promptTokenCount"),
-        "cache_read_tokens": field(told, "cachedContentTokenCount") or 0,
-        "output_tokens": (field(told, "candidatesTokenCount") or 0) + (field(told, "thoughtsTokenCount") or 0),
-    }
+    said = [field(told, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    named = [count for count in said if count is not None]
+    return usage_of(
+        input_tokens=field(told, "promptTokenCount"),
+        cache_read_tokens=field(told, "cachedContentTokenCount"),
+        output_tokens=sum(named) if named else None,
+    )
 
 
 def _text(parts: list[dict[str, Any]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common
+from palimpsest.formats.common import Common, usage_of
 from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
@@ -124,11 +124,12 @@ def _usage(usage: Mapping[str, Any] | None) -> UsageIn | None:
     if not usage:
         return None
     details = usage.get("prompt_tokens_details") or {}
-    return {
-        "input_tokens": usage.get("prompt_tokens"),
-        "cache_read_tokens": details.get("cached_tokens") or 0,
-        "output_tokens": usage.get("completion_tokens"),
-    }
+    return usage_of(
+        input_tokens=usage.get("prompt_tokens"),
+        cache_read_tokens=details.get("cached_tokens"),
+        cache_write_tokens=details.get("cache_write_tokens"),
+        output_tokens=usage.get("completion_tokens"),
+    )
 
 
 CHAT = Chat()

@@ -281,8 +281,8 @@ class PolicyDocument(TypedDict, total=False):
         ]
         | None
     )
-    """Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. Rules of thumb
-    (`ceil4` and the like) give way to `tiktoken:o200k_base` for texts of which it counts half as many again.
+    """Estimator that counts tokens for models whose own tokenizer is not known. Null: `heuristic`. That and rules
+    of thumb (`ceil4` and the like) count no less than OpenAI's tokenizers.
     """
     heuristic: Literal["heuristic", "ceil4", "bytes4+1", "chars4min1"]
     """Estimator for models that OpenAI's tokenizers do not count, if `estimator` is null: `heuristic` suits the

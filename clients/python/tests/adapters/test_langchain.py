@@ -67,8 +67,10 @@ class Scripted(BaseChatModel):
         if isinstance(said, Exception):
             raise said
         tokens = size([message.content for message in messages])
-        usage = {"input_tokens": tokens, "output_tokens": 7, "total_tokens": tokens + 7}
-        return said.model_copy(update={"usage_metadata": {**usage, "input_token_details": {"cache_read": 3}}})
+        usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 7, "total_tokens": tokens + 7}
+        if len(self.seen) > 1:  # the first answer names no cache reads
+            usage["input_token_details"] = {"cache_read": 3}
+        return said.model_copy(update={"usage_metadata": usage})
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._answer(messages))])
@@ -169,6 +171,7 @@ def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, ru
     assert palimpsest.contexts[-1][1]["evictions"]
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
     assert [outcome["usage"]["output_tokens"] for outcome in palimpsest.outcomes] == [7] * (ROUNDS + 1)
+    assert "cache_read_tokens" not in palimpsest.outcomes[0]["usage"]
     assert palimpsest.outcomes[-1]["usage"]["cache_read_tokens"] == 3
     events = palimpsest.events(sid)
     assert [event.type for event in events[:3]] == ["system.prompt", "tools", "user.message"]

@@ -41,7 +41,8 @@ def answering(*output: Any) -> ModelStep:
     def respond(call: Any) -> ModelStep:
         tokens = size(call.input)
         counted = Usage(requests=1, input_tokens=tokens, output_tokens=7, total_tokens=tokens + 7)
-        counted.input_tokens_details.cached_tokens = 3
+        if len(call.input) > 1:  # of the first call, the SDK has a 0 that no provider named
+            counted.input_tokens_details.cached_tokens = 3
         return ModelStep(output=output, usage=counted)
 
     return ModelStep.respond(respond)
@@ -104,6 +105,7 @@ async def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: s
     assert palimpsest.contexts[-1][1]["evictions"]
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
     counted = [{"input_tokens": size(call.input), "cache_read_tokens": 3, "output_tokens": 7} for call in model.calls]
+    del counted[0]["cache_read_tokens"]
     assert [outcome["usage"] for outcome in palimpsest.outcomes] == counted
     kinds = [event.type for event in palimpsest.events(sid) if event.type not in ("system.prompt", "tools")]
     assert kinds == ["user.message", *["tool.call", "tool.result"] * ROUNDS, "assistant.message"]
