@@ -2,9 +2,11 @@
 
 import pytest
 
+from app.core.compaction.extractive.summary import extractive
 from app.core.digest.answers import answers, asked, user_lines
+from app.core.digest.digest import digest_of
 from app.core.digest.sentences import ask_of, constraints_of, request_of
-from tests.unit.builders import Log
+from tests.unit.builders import COUNTER, Log
 
 OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The report\n\nWhich one do you prefer?"
 
@@ -48,3 +50,56 @@ def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None
     assert [words for _, words, _ in user_lines(log.events)] == ["Go on with <b>this</b>."]
     assert constraints_of(log.events[0].text) == ("Never skip a test.",)
     assert (ask_of(log.events[0].text), request_of(log.events[0].text)) == (None, "")
+
+
+REJECTED = (
+    "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, the "
+    "new_string was NOT written to the file). "
+)
+SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis in"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result", "is_error", "line"),
+    [
+        ("Bash", {"command": "git add -A"}, SAID, True, "don't check this in (rejected: Bash git add -A)"),
+        ("Write", {"file_path": "a.sh", "content": "x"}, SAID, False, "don't check this in (rejected: Write a.sh)"),
+        ("Bash", {"command": "git push"}, REJECTED + "STOP what you are doing", True, "Rejected: Bash git push"),
+        # What a command prints, or a page says, is nobody's word.
+        ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
+        ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
+        ("execute_command", {"command": "x"}, "The user denied this operation.", True, "Rejected: execute_command x"),
+        (
+            "write_to_file",
+            {"path": "a", "content": "b"},
+            "The user denied this operation and provided the following feedback:\n<feedback>\nno\n</feedback>",
+            True,
+            "no (rejected: write_to_file a)",
+        ),
+    ],
+)
+def test_a_rejected_call_is_told_with_the_users_words(
+    tool: str, arguments: dict[str, str], result: str, is_error: bool, line: str
+) -> None:
+    log = Log()
+    call = log.call(tool, body={"arguments": arguments})
+    log.result(call, body={"content": result}, is_error=is_error)
+    assert list(user_lines(log.events)) == [(2, line, "")]
+
+
+def test_a_rejected_call_did_nothing() -> None:
+    log = Log()
+    log.user(body={"content": "Write it down and commit it."})
+    for tool, arguments in (
+        ("Write", {"file_path": "/a.sh", "content": "x"}),
+        ("Bash", {"command": "git commit -m a"}),
+        ("Task", {"description": "do it"}),
+    ):
+        log.result(log.call(tool, body={"arguments": arguments}), body={"content": REJECTED})
+    digest = digest_of(log.events)
+    assert (digest.files_modified, digest.files_read) == ((), ())
+    assert [command.state for command in digest.commands] == ["rejected"]
+    assert digest.errors == ()
+    text = extractive(log.events, (), "", digest, 800, COUNTER)
+    assert "Changed" not in text and "Ran" not in text and "Called" not in text and "failed" not in text
+    assert "[rejected] git commit -m a" in text and "Rejected: Write /a.sh" in text

@@ -4,6 +4,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from app.core.digest.files import command_of, files_of, named
+from app.core.digest.rejections import is_rejected, words_of
 from app.core.digest.sentences import is_loaded, own_words, sentences, shortened
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
@@ -16,6 +18,7 @@ OPTION_WORDS_MAX: Final = 30
 """A longer message that names a number or letter hardly means an option."""
 QUESTION_CHARS_MAX: Final = 240
 OPTION_CHARS_MAX: Final = 160
+CALL_CHARS_MAX: Final = 120
 CHARS_MIN: Final = 40
 ASKED_WITHIN: Final = 800
 """How many of a text's last characters may hold its question."""
@@ -42,16 +45,38 @@ _ASKS: Final = re.compile(
 def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
     """The seq of each user's message with words of their own, those words on one line, and the question it answers.
 
-    The question is empty for a message that answers none. `said` is the assistant's text before the events.
+    The question is empty for a message that answers none. A call that the user did not allow counts as a message: what
+    they said to it, and the call. `said` is the assistant's text before the events.
     """
+    calls: dict[int, Event] = {}
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
             said = event.text
+        elif event.type is EventType.TOOL_CALL:
+            calls[event.seq] = event
+        elif event.type is EventType.TOOL_RESULT and is_rejected(event):
+            yield event.seq, _rejected(event, calls.get(event.call_seq or 0)), ""
+            said = ""
         elif event.type is EventType.USER_MESSAGE and not is_loaded(event.text):
             words = " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
                 yield event.seq, words, asked(words, said)
                 said = ""
+
+
+def _rejected(result: Event, call: Event | None) -> str:
+    """The call that a user did not allow, with what they said to it.
+
+    Their words are taken from an error, and from what a tool that changes files returned, for which nobody but the
+    agent's harness speaks. What a command or a page prints may merely look like a rejection.
+    """
+    tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
+    command = command_of(tool, arguments)
+    told = " ".join((command or next(iter(named(arguments)), "")).split())
+    tried = " ".join(filter(None, (tool, shortened(told, CALL_CHARS_MAX))))
+    trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
+    words = words_of(result.text) if trusted else ""
+    return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
 
 
 def asked(answer: str, text: str) -> str:

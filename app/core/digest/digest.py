@@ -33,6 +33,7 @@ from app.core.digest.record import (
     to_json,
     unite,
 )
+from app.core.digest.rejections import is_rejected
 from app.core.digest.reversals import standing_rules
 from app.core.digest.sentences import ask_of, shortened
 from app.core.digest.steps import PlanStep, plan_of
@@ -106,7 +107,9 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
 
 def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
     """The newest plan whose call did not fail."""
-    accepted = (call for call, result in reversed(calls) if result is None or not result.is_error)
+    accepted = (
+        call for call, result in reversed(calls) if result is None or not (result.is_error or is_rejected(result))
+    )
     return next((plan for call in accepted if (plan := plan_of(call.arguments))), ())
 
 
@@ -129,7 +132,9 @@ def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
 def _file_use(call: Event, result: Event | None) -> FileUse:
     """The files that a call reads and modifies."""
     use = files_of(call.tool or "", call.arguments)
-    return FileUse(read=(*use.read, *use.modified)) if _failed(call, result) else use
+    if is_rejected(result):
+        return FileUse()
+    return FileUse(read=use.modified) if _failed(call, result) else use
 
 
 def _failed(call: Event, result: Event | None) -> bool:
@@ -234,6 +239,8 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
 
 def _errors(results: Iterable[Event]) -> Iterable[str]:
     for event in results:
+        if is_rejected(event):
+            continue
         text = event.text if event.is_error or _FAILED.match(event.gist or "") else ""
         line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
         if line:

@@ -6,10 +6,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+from app.core.digest.rejections import is_rejected
 from app.core.digest.shell import programs, steps, written_paths
 from app.core.log.event import Event
 
-OK, ERROR, UNKNOWN = "ok", "error", "unknown"
+OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
 COMMAND_CHARS_MAX: Final = 2_000
 """The most characters read of a command to tell what it runs."""
@@ -53,13 +54,15 @@ _LOOKS_OF_GIT: Final = frozenset(
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
-    """How a call ended: `ok`, `error`, or `unknown` where the log does not show it.
+    """How a call ended: `ok`, `error`, `rejected` by the user, or `unknown` where the log does not show it.
 
     The status of a pipe is its last program's, and `||`, `;` and `&` hide what ran before them: without a sign of
     failure in its output, nothing is known of such a command.
     """
     if result is None:
         return UNKNOWN
+    if is_rejected(result):
+        return REJECTED
     text = result.text
     codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
     if result.is_error or (codes and codes[-1].lstrip("-").strip("0")):

@@ -53,7 +53,7 @@ def is_noise(name: str) -> bool:
     """Whether a name is worth nothing by its form alone."""
     if "/" in name:
         parts = name.split("/")
-        return not any(map(str.isalnum, name)) or (parts[0] in _PACKAGES and len(parts) == 2 and parts[1].isalnum())
+        return not any(map(str.isalpha, name)) or (parts[0] in _PACKAGES and len(parts) == 2 and parts[1].isalnum())
     if "." not in name:
         return _BUILT_IN.fullmatch(name) is not None
     root, _, rest = name.partition(".")

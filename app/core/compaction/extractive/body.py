@@ -111,6 +111,8 @@ _DECIDED: Final = re.compile(
     re.I,
 )
 """Words of a sentence that gives a reason, or tells of an attempt."""
+_ANNOUNCEMENT: Final = re.compile(r"\s*[^.!?\n]{1,200}:\s*")
+"""A text that says only what the agent looks at next."""
 _INTENT: Final = re.compile(
     r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
     r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
@@ -216,7 +218,8 @@ class _Messages:
 
     def first(self) -> Sequence[SectionLine]:
         """The first message of a user that holds more than one word, with the question that it answers."""
-        found = (SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines if " " in words)
+        own = (line for line in self._user_lines if line[0] in self._user_seqs and " " in line[1])
+        found = (SectionLine(answers(words, asked), seq) for seq, words, asked in own)
         return [*islice(found, 1)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
@@ -226,7 +229,8 @@ class _Messages:
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        texts = [(seq, own_words(text)) for seq, text in self._assistant_texts[-NEWEST_TEXTS:]]
+        telling = [(seq, text) for seq, text in self._assistant_texts if not _ANNOUNCEMENT.fullmatch(text)]
+        texts = [(seq, own_words(text)) for seq, text in (telling or self._assistant_texts)[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
             told = [one for one in sentences(text) if any(map(str.isalpha, one))]

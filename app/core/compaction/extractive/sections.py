@@ -23,7 +23,7 @@ PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 """Headings of what holds at a summary's end only."""
-NOTHING: Final = "Nothing was said or done."
+NOTHING: Final = "Nothing was said or changed."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")

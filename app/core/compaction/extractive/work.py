@@ -10,7 +10,7 @@ from typing import Final
 
 from app.core.compaction.extractive.sections import SectionLine
 from app.core.digest.files import command_of, files_of
-from app.core.digest.outcomes import CHECKS, ERROR, OK, READERS, UNKNOWN, bare_command, reads_only, state_of
+from app.core.digest.outcomes import CHECKS, ERROR, OK, READERS, REJECTED, UNKNOWN, bare_command, reads_only, state_of
 from app.core.digest.sentences import shortened
 from app.core.digest.shell import programs
 from app.core.log.event import Event
@@ -70,6 +70,8 @@ class SpanWork:
         tool = call.tool or "a tool"
         command = command_of(tool, call.arguments)
         state = state_of(result, command)
+        if state == REJECTED:
+            return  # it did nothing, and is told with the user's words
         if command is not None:
             self._ran(_program(command) or "", command, state, call, result)
             return

@@ -11,6 +11,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
 from app.core.digest.files import FileUse, command_of, files_of, patched
+from app.core.digest.rejections import is_rejected
 from app.core.digest.shell import shown_paths
 from app.core.lexicon.arguments import FILES
 from app.core.log.event import Event
@@ -33,10 +34,12 @@ class WorkedFiles:
     shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
-        """After these calls and their results. Failed calls count for nothing."""
+        """After these calls and their results. Calls that failed or were rejected count for nothing."""
         shown_by = dict(self.shown_by)
         for answer in answers:
-            if answer.call is None or answer.call.event.body is None or answer.result.event.is_error:
+            if answer.call is None or answer.call.event.body is None:
+                continue
+            if answer.result.event.is_error or is_rejected(answer.result.event):
                 continue
             result, call = answer.result.event, answer.call.event
             use = use_of(call)

@@ -1,0 +1,25 @@
+"""Tool calls that a user did not allow. Harnesses answer them with a text that may hold the user's words."""
+
+import re
+from typing import Final
+
+from app.core.log.event import Event
+
+_REJECTED: Final = re.compile(
+    r"\s{0,8}(?:The user doesn't want to (?:proceed with this tool use|take this action right now)\b"
+    r"|The user denied this operation\b|The user rejected permission to use this specific tool call\b)"
+)
+"""How Claude Code, Cline and its kin, and opencode begin the result of such a call."""
+_SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
+
+
+def is_rejected(result: Event | None) -> bool:
+    """Whether a user did not allow the call of a result, which therefore did nothing."""
+    text = "" if result is None else (result.gist or "") if result.body is None else result.text
+    return _REJECTED.match(text) is not None
+
+
+def words_of(rejection: str) -> str:
+    """The user's words in the text of a rejection on one line; empty without any."""
+    found = _SAID.search(rejection)
+    return " ".join((found[1] or found[2]).split()) if found else ""
