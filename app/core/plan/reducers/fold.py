@@ -67,7 +67,8 @@ class FoldReducer:
         weights = _Weights(context, state, context.counter, held)
         totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
         fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
-        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
+        joined = {seq: totals[seq] - weights.headers(tiling(self.tree, 1, seq)) for seq in choices}
+        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (joined[seq], -seq))
         if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
             return Reduced(context, state)
         cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
@@ -147,6 +148,10 @@ class _Weights:
         if summary.id not in self._costs:
             self._costs[summary.id] = self._counter.message(wording.joined((summary,)))
         return self._costs[summary.id]
+
+    def headers(self, cover: Sequence[Summary]) -> int:
+        """Tokens of the headers that summaries have alone and not in one text, but for the first one's."""
+        return sum(self.cost(summary) - self._counter.message(summary.text) for summary in cover[1:])
 
     def saved_by_joining(self, cover: Sequence[Summary]) -> int:
         """Tokens that summaries take less in one text than each by itself."""
