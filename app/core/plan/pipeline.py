@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from app.core.cover.summaries import tiling
 from app.core.errors import CannotFit
 from app.core.plan.context import demanded
 from app.core.plan.context.context import Context, Reduced
@@ -18,7 +17,7 @@ from app.core.plan.reducers.cut import newest_from, newest_part, room_for_newest
 from app.core.plan.reducers.earnings import credited
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
-from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold, show_fewer, shrink
+from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
 from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
 from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
@@ -372,13 +371,9 @@ def _last_resort(
 ) -> tuple[Reduced, str | None]:
     if after.context.tokens <= budget.target:
         return after, cause
-    known, folding, done = (*read.folded, *read.tree), FoldReducer(read.tree, policy.summarize), after
-    # Fold all there is, so that nothing is dropped that is covered; and covered content before rounds that are not.
-    for part in (1.0, 0.5, 0.25, 0.0):
-        held = held_content(after.context, policy.retention.working_set, int(part * budget.goal))
-        if folding.last and folding.last >= after.state.folded_to and done.context.tokens > budget.target:
-            done = fold(done.context, done.state, tiling(read.tree, 1, folding.last), policy.summarize, held=held)
-        done = shrink(done, budget, known, policy.summarize)
+    known = (*read.folded, *read.tree)
+    held = held_content(after.context, policy.retention.working_set, budget.goal)
+    done = fold_all(after, read.tree, known, budget, policy.summarize, held)
     worked = held_content(done.context, policy.retention.working_set, budget.goal)
     last = LastResortReducer(policy.cut, held=worked)
     if budget.most:

@@ -24,6 +24,8 @@ REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
 """Share of the goal: if a policy's single summary or archive and what it keeps take less, the view is wider than the
 one that they were written for."""
+CUT_SHARE: Final = 0.25
+"""The most of its summaries that a context gives up for content of files beside them."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ class FoldReducer:
         weights = _Weights(context, state, context.counter, held)
         totals = {to_seq: weights.total(tiling(self.tree, 1, to_seq), to_seq) for to_seq in choices}
         fitting = () if self.all_there_is else (to_seq for to_seq in choices if totals[to_seq] <= budget.goal)
-        joined = {seq: totals[seq] - weights.headers(tiling(self.tree, 1, seq)) for seq in choices}
-        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (joined[seq], -seq))
+        if self.all_there_is:
+            totals = {seq: total - weights.headers(tiling(self.tree, 1, seq)) for seq, total in totals.items()}
+        to_seq = next(iter(fitting), None) or min(choices, key=lambda seq: (totals[seq], -seq))
         if self.least_to <= state.folded_to and totals[to_seq] >= context.tokens:
             return Reduced(context, state)
         cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
@@ -215,6 +218,37 @@ def fold(
     after = replace(state.without(gone), floor=floor, kept=kept, drops=drops)
     done = _show(replace(context, items=rest), after, cover, folds, rules)
     return done if drops == state.drops else rebuild_note(done.context, done.state)
+
+
+def fold_all(
+    done: Reduced,
+    tree: tuple[Summary, ...],
+    known: Sequence[Summary],
+    budget: Budget,
+    rules: Summarize,
+    held: Sequence[int],
+) -> Reduced:
+    """Fold all that `tree` covers, so that nothing is dropped that is covered, and `shrink` the summaries.
+
+    Events in `held` stay beside them, as many as leave the context within its target with summaries shortened by no
+    more than CUT_SHARE: the last ones go first. `known` are the tree and the summaries that the state names.
+    """
+    last = FoldReducer(tree, rules).last
+    if not last or last < done.state.folded_to:
+        return shrink(done, budget, known, rules)
+    while True:
+        folded = shrink(fold(done.context, done.state, tiling(tree, 1, last), rules, held=held), budget, known, rules)
+        over = folded.context.tokens - budget.target
+        covered = [seq for seq in held if seq <= last]
+        if covered and 0 < over <= CUT_SHARE * folded.context.summary_tokens:
+            folded = cut_summaries(folded, folded.context.summary_tokens - over, known, rules)
+            over = folded.context.tokens - budget.target
+        if over <= 0 or not covered:
+            return folded
+        while covered and over > 0:
+            item = done.context.item(covered.pop())
+            over -= 0 if item is None else item.tokens
+        held = [seq for seq in held if seq > last or seq in covered]
 
 
 def shrink(done: Reduced, budget: Budget, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
