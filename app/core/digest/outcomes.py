@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from app.core.digest.rejections import is_rejected
-from app.core.digest.shell import programs, steps, written_paths
+from app.core.digest.shell import Step, programs, steps, written_paths
 from app.core.log.event import Event
 
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
@@ -42,12 +42,20 @@ _RED: Final = re.compile(
     re.M | re.I,
 )
 """Lines that a test or a build prints when it fails."""
+_GREEN: Final = re.compile(
+    r"^(?:=+ )?(?:\d{1,6} (?:tests? )?(?:passed|passing)\b|0 issues\.?$|ok[ \t]+\S+[ \t]+(?:\d|\(cached\))|PASS$"
+    r"|test result: ok\b|Success: no issues found|All checks passed)",
+    re.M,
+)
+"""The end of what a test, linter or build prints when all is well."""
+GREEN_TAIL_CHARS: Final = 300
 _REFUSED: Final = re.compile(
     r"(?:fatal|error): |[\w./-]{1,40}: [^\n]{0,200}(?:No such file|not found|Permission denied|cannot|invalid)", re.I
 )
 """The first line of a reader's output when it could not read."""
 _HARMLESS: Final = frozenset({"cd", "export", "set", "source", ".", "echo", "printf", "sleep", "true", "pwd", "clear"})
 _FILTERS: Final = READERS | {"tee", "xargs", "more", "cat"}
+_TAILS: Final = frozenset({"tail", "tee", "cat"})
 _LOOKS_OF_GIT: Final = frozenset(
     ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
 )
@@ -57,7 +65,8 @@ def state_of(result: Event | None, command: str | None = None) -> str:
     """How a call ended: `ok`, `error`, `rejected` by the user, or `unknown` where the log does not show it.
 
     The status of a pipe is its last program's, and `||`, `;` and `&` hide what ran before them: without a sign of
-    failure in its output, nothing is known of such a command.
+    failure in its output, nothing is known of such a command, unless the end of its output is shown and says that all
+    is well.
     """
     if result is None:
         return UNKNOWN
@@ -74,7 +83,10 @@ def state_of(result: Event | None, command: str | None = None) -> str:
         failed = _REFUSED.match(text.lstrip()) is not None
     else:
         failed = _BROKEN.search(told) is not None or (is_check(command) and _RED.search(told) is not None)
-    return ERROR if failed else OK if shows_status(command) else UNKNOWN
+    if failed:
+        return ERROR
+    told_by_end = is_check(command) and shows_end(command) and _GREEN.search(text[-GREEN_TAIL_CHARS:]) is not None
+    return OK if told_by_end or shows_status(command) else UNKNOWN
 
 
 def is_check(command: str) -> bool:
@@ -96,7 +108,19 @@ def _is_reader(words: Sequence[str]) -> bool:
 @lru_cache(maxsize=1_024)
 def shows_status(command: str) -> bool:
     """Whether a command's exit status is not 0 if any part of it fails."""
-    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
+
+
+@lru_cache(maxsize=1_024)
+def shows_end(command: str) -> bool:
+    """Whether the end of a command's output is shown, and that of its last part only if the others did not fail."""
+    parts = steps(command[:COMMAND_CHARS_MAX])
+    return _shows(
+        command, [step for step in parts if not (step.follows == "|" and step.words and step.words[0] in _TAILS)]
+    )
+
+
+def _shows(command: str, parts: Sequence[Step]) -> bool:
     if any(step.follows in ("||", "&") or (step.follows == "|" and "pipefail" not in command) for step in parts):
         return False
     ran = [step for step in parts if step.words]
