@@ -18,6 +18,8 @@ OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The 
         ("option 1 please", "1: The gauge - near the data. Where should heights go? Which one do you prefer?"),
         ("yes", "Where should heights go? Which one do you prefer?"),
         ("why not both of them?", ""),
+        ("where does it get the author from? nobody set one", ""),
+        ("/review the gauge", ""),
         ("Write a new module " * 5, ""),
     ],
 )

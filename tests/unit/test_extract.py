@@ -293,11 +293,13 @@ def test_a_program_that_ran_within_another_command_is_told_by_what_is_known_of_i
     log = silent()
     assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
     log.result(
-        log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "0 issues."}
+        log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "gauge.py"}
     )
     text = body(log)
     assert not [line for line in section(text, "### Blocked") if "make lint" in line]
     assert "`make lint` failed once; how its last run ended is not known." in section(text, "### Done")
+    log.result(log.call("Bash", body={"arguments": {"command": "make lint | tail"}}), body={"content": "0 issues."})
+    assert "`make lint` failed once; its last run passed." in section(body(log), "### Done")
 
 
 def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() -> None:

@@ -82,7 +82,7 @@ def _rejected(result: Event, call: Event | None) -> str:
 def asked(answer: str, text: str) -> str:
     """The option that an answer names and the question that it answers, in the text before it; empty without any."""
     count = len(answer.split())
-    if not text or count > OPTION_WORDS_MAX or (answer.rstrip().endswith("?") and count > 3):
+    if not text or count > OPTION_WORDS_MAX or ("?" in answer and count > 3) or answer.startswith("/"):
         return ""
     option = _option(answer, text)
     if not option and count > ANSWER_WORDS_MAX:
