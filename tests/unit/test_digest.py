@@ -369,7 +369,7 @@ def test_a_check_that_failed_behind_a_pipe_has_failed() -> None:
     used(log, "bash", {"command": "go test ./... 2>&1 | tail"}, "ok  tide/gauge\nFAIL\ttide/report [build failed]")
     used(log, "bash", {"command": "pytest -q | tail -1"}, "40 passed, 0 failed in 3 s")
     used(log, "bash", {"command": "cat notes.txt"}, "2 failed harbours")
-    assert [command.state for command in digest_of(log.events).commands] == ["error", "error", "unknown", "ok"]
+    assert [command.state for command in digest_of(log.events).commands] == ["error", "error", "ok", "ok"]
 
 
 def test_what_tools_returned_cannot_leave_its_section() -> None:
