@@ -12,6 +12,7 @@ import pytest
 from app.store import dsn, migrate
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.support.clusters import clusters_folder, free_port, make_cluster, shell
+from tests.support.processes import runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.embedded("a Postgres is stopped and started")]
 
@@ -58,7 +59,7 @@ async def is_ready(url: str) -> None:
 def forked(server: Command) -> set[psutil.Process]:
     """The processes of a server that run."""
     children = psutil.Process(server.process.pid).children()
-    return {one for one in children if one.status() != psutil.STATUS_ZOMBIE}
+    return {one for one in children if runs(one)}
 
 
 async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:

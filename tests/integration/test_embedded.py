@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from app.store import embedded
 from tests.support.folders import data_folder
+from tests.support.processes import runs
 
 pytestmark = pytest.mark.embedded("it is started, killed and found again")
 
@@ -77,11 +78,6 @@ def move(folder: Path) -> Path:
 
 def postmaster(folder: Path) -> psutil.Process:
     return psutil.Process(int((folder / "postgres" / "postmaster.pid").read_text().split()[0]))
-
-
-def runs(process: psutil.Process) -> bool:
-    """Where nobody reaps orphans they stay behind as zombies."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def kill_all(processes: list[psutil.Process]) -> None:

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from tests.support import pooler
 
 ROOT: Final = Path(__file__).parents[2]
@@ -162,3 +164,11 @@ def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connecti
     sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
     sys.argv = ["palimpsest", *arguments]
     cli.main()
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether a process runs: it is neither gone, at whatever moment, nor left for its parent to collect."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
