@@ -18,7 +18,7 @@ from tests.support.pages import ROOT, RUN_AS, Block, Reader, blocks, clone, read
 pytestmark = pytest.mark.pages
 
 PAGES: dict[str, tuple[str, ...]] = {
-    "README.md": ("palimpsest: data in ", "Buy milk.", "-26.0%", "It is 80,087.", "30 events, 30 new"),
+    "README.md": ("palimpsest: data in ", "Buy milk.", "-17.2%", "It is 80,087.", "30 events, 30 new"),
     "clients/python/README.md": ("It is 80,087.", "the log goes on to"),
     "docs/tutorial.md": ("30 events, 30 new", "class Gauge"),
     "docs/gateway.md": ("serving on",),
