@@ -16,7 +16,7 @@ from app.store.sessions import SessionRow, session_key
 PAGE: Final = 1_000
 AT_ONCE: Final = 200
 AT_ONCE_CHARS: Final = 64 * 1024
-"""So many events with so much text are hashed where they are read; more in a thread."""
+"""Most events, and most characters of their text, that are hashed on the event loop; more go to a thread."""
 
 
 async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:

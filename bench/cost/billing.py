@@ -124,7 +124,7 @@ def _unseen_edits(
 
 
 def _again(session: Session, seqs: Collection[int], rules: CacheProfile, size: int) -> float:
-    """What it costs to read or recall these events at once.
+    """Price of reading or recalling these events at once.
 
     That is one more call: it reads the context of `size` tokens from the cache, and writes the call and the events, of
     each at most REREAD_TOKENS_MAX.

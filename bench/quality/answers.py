@@ -31,7 +31,7 @@ def short_answers(events: Sequence[Event]) -> tuple[ShortAnswer, ...]:
 
 
 def with_questions(answers: Sequence[ShortAnswer], request: Any, text: str) -> tuple[int, int]:
-    """How many of the answers shown in a request stand with their question, given also all its text.
+    """Number of answers shown in a request that stand with their question, given also all its text.
 
     Of equal answers the newest are taken to be shown.
     """

@@ -51,7 +51,7 @@ READING = (
         ("Next I'll write `row` in `tide/store.py`, with `BadLine` beside it, and a test with an empty line.",),
     ),
 )
-"""What a reader of the context alone wrote down, with the words of the log that it was compared with."""
+"""Notes of a reader of the context alone, with the words of the log that they were compared with."""
 
 Json = dict[str, Any]
 

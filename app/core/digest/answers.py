@@ -21,7 +21,7 @@ OPTION_CHARS_MAX: Final = 160
 CALL_CHARS_MAX: Final = 120
 CHARS_MIN: Final = 40
 ASKED_WITHIN: Final = 800
-"""How many of a text's last characters may hold its question."""
+"""Number of last characters of a text that are searched for its question."""
 TELLING_WORDS: Final = 4
 """A question with fewer words that carry meaning (`What do you think?`) is told with the sentence before it."""
 

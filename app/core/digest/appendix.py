@@ -29,7 +29,7 @@ REQUESTS_SHARE: Final = 0.5
 REQUEST_CHARS_MIN: Final = 40
 NAMES_TRIED: Final = 8
 NAMES_SPARE: Final = 0.01
-"""How often names are chosen anew, and the share of their room that may stay empty."""
+"""Times that names are chosen anew, and the share of their room that may stay empty."""
 UNKNOWN_WORTH: Final = 1e-9
 """The worth of a name whose weight is unknown."""
 

@@ -7,7 +7,7 @@ from typing import Final
 from app.core.digest.sentences import constraints_of, own_words, sentences, shortened
 
 MESSAGES_BACK: Final = 3
-"""How many messages before it a reversal may mean."""
+"""Number of messages before it that a reversal may mean."""
 POINTING_WORDS: Final = 8
 """A reversal with fewer words points at what was said last, without naming it."""
 SHARED_WORDS: Final = 2

@@ -26,7 +26,7 @@ _MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlin
 """What is in every command, without its quotes, that writes a file."""
 _PRINTERS: Final = frozenset({"cat", "head", "tail", "nl", "bat", "less"})
 _MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
-"""What is in every command that prints a file."""
+"""Programs, one of which is in every command that prints a file."""
 _WITHOUT_QUOTES: Final = str.maketrans("", "", "\"'\\")
 _NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)

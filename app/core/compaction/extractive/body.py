@@ -56,7 +56,7 @@ from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
 NEWEST_TEXTS: Final = 3
-"""How many of the newest assistant texts are quoted, and how many open calls are named."""
+"""Number of the newest assistant texts that are quoted, and of open calls that are named."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
 FEWEST_WORDS: Final = 4
@@ -66,7 +66,7 @@ GAP_CHARS: Final = 3
 TELLING_WORDS: Final = 4
 """A sentence with fewer words that carry meaning tells nothing by itself."""
 LONG_CHARS: Final = 240
-"""What a user's message is shortened to."""
+"""Length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
