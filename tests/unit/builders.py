@@ -58,7 +58,12 @@ class Log:
     def result(self, call: int, tokens: int = 500, **more: object) -> int:
         made = self.events[call - 1]
         return self.add(
-            EventType.TOOL_RESULT, tokens, call_id=made.call_id, tool=made.tool, call_seq=call, gist="first", **more
+            EventType.TOOL_RESULT,
+            tokens,
+            call_id=made.call_id,
+            tool=made.tool,
+            call_seq=call,
+            **{"gist": "first", **more},
         )
 
     def round(self, tool: str = "read", tokens: int = 500) -> int:

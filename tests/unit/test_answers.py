@@ -85,7 +85,7 @@ def test_a_rejected_call_is_told_with_the_users_words(
 ) -> None:
     log = Log()
     call = log.call(tool, body={"arguments": arguments})
-    log.result(call, body={"content": result}, is_error=is_error)
+    log.result(call, body={"content": result}, gist=result[:120], is_error=is_error)
     assert list(user_lines(log.events)) == [(2, line, "")]
 
 
@@ -97,7 +97,7 @@ def test_a_rejected_call_did_nothing() -> None:
         ("Bash", {"command": "git commit -m a"}),
         ("Task", {"description": "do it"}),
     ):
-        log.result(log.call(tool, body={"arguments": arguments}), body={"content": REJECTED})
+        log.result(log.call(tool, body={"arguments": arguments}), body={"content": REJECTED}, gist=REJECTED[:120])
     digest = digest_of(log.events)
     assert (digest.files_modified, digest.files_read) == ((), ())
     assert [command.state for command in digest.commands] == ["rejected"]

@@ -15,8 +15,10 @@ _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s
 
 def is_rejected(result: Event | None) -> bool:
     """Whether a user did not allow the call of a result, which therefore did nothing."""
-    text = "" if result is None else (result.gist or "") if result.body is None else result.text
-    return _REJECTED.match(text) is not None
+    if result is None:
+        return False
+    # By the first line, which an event has whether its body was read or not: a plan made anew must judge alike.
+    return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
 
 
 def words_of(rejection: str) -> str:
