@@ -35,13 +35,25 @@ def sources(distribution: str) -> Path:
 
 
 def failures(suite: Path, tests: Sequence[str], options: Sequence[str], server: str | None) -> tuple[set[str], int]:
-    """The ids of the tests that fail, and how many pass; with our adapter if a server is given."""
+    """The ids of the tests that fail twice, and how many pass; with our adapter if a server is given.
+
+    A test that fails is run once more, with the other ones that did: the Agents SDK gives a tool that ends late a tenth
+    of a second of wall-clock time (`_FUNCTION_TOOL_POST_INVOKE_WAIT_SECONDS`), which a busy machine misses.
+    """
+    failed, passed = _run(suite, tests, options, server)
+    if not failed:
+        return failed, passed
+    again, mended = _run(suite, sorted(failed), options, server)
+    return failed & again, passed + mended
+
+
+def _run(suite: Path, tests: Sequence[str], options: Sequence[str], server: str | None) -> tuple[set[str], int]:
     clean: Mapping[str, str] = {n: v for n, v in os.environ.items() if not n.startswith("PALIMPSEST_")}
     environment = {**clean, "PYTHONPATH": f"{CLIENT}:{HERE}", **({"PALIMPSEST_URL": server} if server else {})}
     command = [sys.executable, "-m", "pytest", *tests, *options, "-q", "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         [*command, f"--rootdir={suite}"], cwd=suite, env=environment, capture_output=True, text=True, timeout=900
     )
+    assert re.search(r"\d+ (?:passed|failed)", done.stdout) is not None, done.stdout[-5_000:] + done.stderr[-2_000:]
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None, done.stdout[-5_000:] + done.stderr[-2_000:]
-    return set(_FAILED.findall(done.stdout)), int(passed[1])
+    return set(_FAILED.findall(done.stdout)), int(passed[1]) if passed else 0
