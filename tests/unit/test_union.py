@@ -84,7 +84,8 @@ def test_a_heading_that_was_cut_off_from_its_lines_goes() -> None:
 )
 def test_one_summary_says_its_turns_and_times(turns: tuple[int, int], times: tuple[str, str], span: str) -> None:
     shown = joined((summary("## Goal", turns, times),), recall=False)
-    assert shown == f"[The conversation was compacted: this summary stands for {span}.]\n\n## Goal"
+    rest = "Of that part, only messages that are still needed follow."
+    assert shown == f"[The conversation was compacted: this summary stands for {span}. {rest}]\n\n## Goal"
 
 
 def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:

@@ -24,6 +24,7 @@ ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
 EPOCH: Final = "1970-01-02"
 """Times before it are not known."""
+_REST: Final = " Of that part, only messages that are still needed follow."
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
@@ -84,13 +85,15 @@ def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) ->
     hint = "; what was said and done there can be recalled" if recall else ""
     if len(shown) == 1:
         about = f"this summary stands for {_span(shown[0]) or 'its earlier part'}"
-        return "\n\n".join(filter(None, (f"[The conversation was compacted: {about}{hint}.]", gap, shown[0].text)))
+        head = f"[The conversation was compacted: {about}{hint}.{_REST}]"
+        return "\n\n".join(filter(None, (head, gap, shown[0].text)))
     parts = unite([one.text for one in shown])
-    lines = [f"[The conversation was compacted: these summaries stand for its earlier part, oldest first{hint}.]", gap]
+    about = "these summaries stand for its earlier part, oldest first"
+    lines = [f"[The conversation was compacted: {about}{hint}.{_REST}]", gap]
     for one, words in zip(shown, parts.words, strict=True):
         if words:
-            head = _span(one)
-            lines += [f"[{head[0].upper()}{head[1:]}]\n{words}" if head else words]
+            span = _span(one)
+            lines += [f"[{span[0].upper()}{span[1:]}]\n{words}" if span else words]
     return "\n\n".join(filter(None, (*lines, parts.sections)))
 
 
