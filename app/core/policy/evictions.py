@@ -227,6 +227,14 @@ class Economics:
         "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
         zero=True,
     )
+    once_tokens: int | None = _knob(
+        "whole",
+        None,
+        "Size from which results are shown once, where they can be recalled: behind the last cache marker, and as "
+        "stubs from the next call on. Null: none are.",
+        unit="tokens",
+        least=1,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,13 +29,17 @@ SHARE: Final = 0.7
 
 @dataclass(frozen=True, slots=True)
 class WorkedFiles:
-    """The seqs of the events that show the newest content of each file, by path, the file used last at the end."""
+    """The seqs of the events that show the newest content of each file, by path, the file used last at the end.
+
+    `modified` are the seqs of the calls that were the first to modify each file.
+    """
 
     shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    modified: Mapping[str, int] = field(default_factory=dict)
 
     def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
         """After these calls and their results. Calls that failed or were rejected count for nothing."""
-        shown_by = dict(self.shown_by)
+        shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
                 continue
@@ -49,7 +53,8 @@ class WorkedFiles:
             for path in map(normpath, use.modified):
                 before = shown_by.pop(path, ())
                 shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
-        return WorkedFiles(shown_by)
+                modified.setdefault(path, call.seq)
+        return WorkedFiles(shown_by, modified)
 
 
 def use_of(call: Event) -> FileUse:

@@ -200,6 +200,10 @@ class PolicyEconomics(TypedDict, total=False):
     """Whether evictions are applied when the cache is cold anyway."""
     at_risk: float
     """Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer."""
+    once_tokens: int | None
+    """Size from which results are shown once, where they can be recalled: behind the last cache marker, and as
+    stubs from the next call on. Null: none are. In tokens.
+    """
 
 
 class PolicyCache(TypedDict, total=False):
