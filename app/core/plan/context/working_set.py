@@ -24,7 +24,7 @@ _WHOLE: Final = ("content", "contents", "file_text", "new_content")
 ARGUMENTS_TIMES: Final = 4
 """Arguments of calls stay in the working set this many times as long as results."""
 SHARE: Final = 0.7
-"""The most of a reduction's goal that the newest content of files takes before anything else is kept."""
+"""The most of a reduction's goal, the prefix aside, that the newest content of files takes before anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,12 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """The seqs of the newest content that a reduction leaves whole which the budget forces, the most valuable first.
 
-    It is that of all files, whether they are worked on or not, as far as it fits into its share of `goal`: what an edit
-    may quote is worth more than what else could stay. Empty where the policy keeps no working set (`calls` is 0).
+    It is that of all files, whether they are worked on or not, as far as it fits into its share of what `goal` leaves
+    beside the prefix: what an edit may quote is worth more than what else could stay. Empty where the policy keeps no
+    working set (`calls` is 0).
     """
-    room = int(SHARE * goal)
+    fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
+    room = int(SHARE * max(0, goal - fixed))
     held: list[int] = []
     for item in filter(None, map(context.item, ranked(context) if calls else ())):
         if item.stub is None and item.tokens <= room:

@@ -17,7 +17,8 @@ is evicted. Large results that a call kept out of the cache (`once`) go for noth
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from math import ceil
+from typing import Final, Literal
 
 from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
@@ -31,6 +32,8 @@ from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 
 REDUCER = "economics"
+USUAL: Final = 1.15
+"""The price of rewriting a token of a five-minute cache, for which `retention.working_set` is given."""
 
 Moment = Literal["warm", "cold", "pressed"]
 """Whether the provider still holds the prefix, does not, or the budget forces a reduction."""
@@ -99,9 +102,12 @@ class EconomicReducer:
         """For how many calls content of files stays; None for any number.
 
         What a reduction that the budget forced has left stays while the cache is warm: if it went at the next call, one
-        reduction would open two epochs.
+        reduction would open two epochs. Where writing is dearer, evictions wait longer anyway, and content is
+        seen for longer after it has left the set: fewer calls then see as much.
         """
         calls = self.retention.working_set
+        dearer = self.cache.write_price - self.cache.read_price
+        calls = ceil(calls * min(1.0, USUAL / dearer)) if dearer > 0 else calls
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
