@@ -47,7 +47,8 @@ class Retention:
         "whole",
         16,
         "Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after "
-        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0: not.",
+        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer "
+        "where writing the cache is dearer than for five minutes. 0: not.",
         most=1000,
     )
     min_tokens: int = _knob(

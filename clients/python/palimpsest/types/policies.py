@@ -77,8 +77,8 @@ class PolicyRetention(TypedDict, total=False):
     """Whether a result may be evicted when a newer one of the same call or file repeats it."""
     working_set: int
     """Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after
-    the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0:
-    not.
+    the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer
+    where writing the cache is dearer than for five minutes. 0: not.
     """
     min_tokens: int
     """Size below which results stay, unless the budget forces them out. In tokens."""
