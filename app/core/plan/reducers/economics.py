@@ -44,7 +44,8 @@ class EconomicReducer:
     """Evicts what the retention rules allow when that pays, or when the budget demands it.
 
     `outside` tokens are sent in front of the context. `called` says whether the view was called before, at a provider
-    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay.
+    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay. `once` knows what
+    the last call kept out of the cache; None: nothing.
     """
 
     retention: Retention
