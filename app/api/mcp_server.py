@@ -16,8 +16,8 @@ from app.api.mcp import BOUND, CALLER
 from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, asked
 from app.core.errors import ContextError
+from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.lines import ADDRESS_PATTERN
-from app.core.recall.search import OWN_TOOL
 from app.core.recall.tool import DESCRIPTION, PARAMETERS
 from app.services.recall import Recall
 from app.services.tenants import Caller

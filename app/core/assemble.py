@@ -253,6 +253,7 @@ def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> 
         lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
         changed_seq=changed,
         turn_seq=planned.context.turn_seq,
+        once_from=planned.once_from,
         tail=inputs.request.cache_last,
     )
     points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)

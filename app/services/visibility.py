@@ -10,7 +10,6 @@ from typing import Final
 from uuid import UUID
 
 from app.core.errors import Conflict
-from app.core.plan.pipeline import is_warm
 from app.core.plan.update import update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
 from app.core.view.inputs import ContextInputs, read_of
@@ -75,7 +74,7 @@ class Visibility:
                 budget=inputs.budget,
                 rules=policy.visibility,
                 cache=inputs.cache,
-                warm=is_warm(read, now.context),
+                warm=read.is_warm(now.context),
                 paths=paths,
             )
             return decide(asked, given)

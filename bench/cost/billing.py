@@ -75,7 +75,9 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
         shown = (BilledBlock(f"{one.seq}:{one.version}", one.tokens, one.joins) for one in request.shown)
         blocks = (BilledBlock("prefix", request.prefix_tokens), *shown)
         kept = next((n for n, (a, b) in enumerate(zip(last, blocks, strict=False)) if a != b), len(last))
-        marks = breakpoints(blocks, min(kept, len(blocks)), rules.lookback_blocks or len(blocks), rules.markers)
+        kept_out = (n for n, one in enumerate(request.shown, start=1) if one.seq == request.once_from != 0)
+        end = next(kept_out, len(blocks))
+        marks = breakpoints(blocks[:end], min(kept, end), rules.lookback_blocks or len(blocks), rules.markers)
         if request.marks is not None:
             marks = tuple(n for n, one in enumerate(request.shown, start=2) if one.seq in request.marks)
         bill, cache = charge(rules, cache, BilledRequest(blocks, marks, request.at))

@@ -80,7 +80,7 @@ def _reported(own: Learned, context: Context, session: Session, *, told: bool) -
 def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheProfile) -> tuple[int, ...]:
     same = planned.cause is None
     changed = 0 if same else first_changed(before, planned.state)
-    marking = Marking(markers_max=cache.markers, changed_seq=changed)
+    marking = Marking(markers_max=cache.markers, changed_seq=changed, once_from=planned.once_from)
     text = write_text(anthropic_parts.NAME, planned.context, planned.state)
     return tuple(point.seq for point in choose(text.layout, text.places, last if same else (), marking))
 

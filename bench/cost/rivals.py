@@ -35,13 +35,14 @@ class Shown:
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One request; `cause` says why something in it was decided anew, None: nothing was. `marks` are the seqs behind
-    which it has cache markers; None: where a careful client sets them."""
+    which it has cache markers; None: where a careful client sets them, in front of `once_from` if that is not 0."""
 
     shown: tuple[Shown, ...]
     prefix_tokens: int
     at: float
     cause: str | None = None
     marks: tuple[int, ...] | None = None
+    once_from: int = 0
 
 
 Player = Callable[[Session, CacheProfile], Iterator[Sent]]
@@ -78,7 +79,7 @@ def ours(policy: Policy, window: int) -> Player:
                     known[item.event.seq] = held = (item, shown_of(item))
                 shown.append(held[1])
             prefix = planned.context.tokens - sum(one.tokens for one in shown)
-            yield Sent(tuple(shown), prefix, call.at, planned.cause)
+            yield Sent(tuple(shown), prefix, call.at, planned.cause, once_from=planned.once_from)
 
     return play
 

@@ -98,7 +98,8 @@ def keeps(found: Retried, preset: str, window: int) -> bool:
         return len(whole) >= 5
     target, ratio = found.retry["tokens"]["target"], found.ratio
     full = found.refused["tokens"]["target"]
-    keep = {"default": min(0.3 * full, 16_000 * ratio), "timeline": 0.7 * window, "threshold": auto_keep(window)}
+    ours = min(0.3 * full, 16_000 * ratio)
+    keep = {"default": ours, "unattended": ours, "timeline": 0.7 * window, "threshold": auto_keep(window)}
     return sum(found.tokens[seq] for seq in whole) * ratio >= min(keep[preset], 0.5 * target)
 
 

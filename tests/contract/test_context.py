@@ -332,3 +332,26 @@ async def test_a_cache_that_lives_for_an_hour_is_asked_for(client: httpx.AsyncCl
     assert body["cache"]["breakpoints"]
     markers = json.dumps(body["request"]).count('"cache_control"')
     assert json.dumps(body["request"]).count('{"type": "ephemeral", "ttl": "1h"}') == markers > 0
+
+
+async def test_a_result_that_is_shown_once_is_not_cached_and_then_a_stub(client: httpx.AsyncClient) -> None:
+    policy = {"retention": {"min_tokens": 0}, "economics": {"once_tokens": 1_000}, "recall": True}
+    await client.put("/v1/sessions/s", json={"policy": policy})
+    *log, _ = rounds(3, words=1_500)
+    await append(client, [{"type": "system.prompt", "content": "Be brief. " * 1_000}, *log])
+    asked = {"format": "anthropic", "model": "claude-sonnet-4-5"}
+    first = await context(client, **asked)
+    assert [point["seq"] for point in first["cache"]["breakpoints"]][-1] == first["head"] - 1
+    marker = '"cache_control"'
+    assert marker not in json.dumps(first["request"]["messages"][-1])
+    await append(
+        client, [{"type": "assistant.message", "content": "Read."}, {"type": "user.message", "content": "So?"}]
+    )
+    second = await context(client, **asked)
+    validators.check_anthropic(second["request"])
+    assert (second["epoch"], second["cache"]["breakpoints"][-1]["seq"]) == (first["epoch"] + 1, second["head"])
+    gone = [(one["reason"], one["to_seq"]) for one in second["evictions"] if one["reducer"] == "once"]
+    assert gone == [("seen_once", first["head"])]
+    for made in (first, second):
+        again = (await client.get(f"/v1/sessions/s/calls/{made['call_id']}/context")).json()
+        assert (again["sha256"], again["request"]) == (made["sha256"], made["request"])

@@ -201,7 +201,11 @@ policies = st.builds(
         tokens=st.one_of(st.none(), st.none(), st.integers(1, 3000)),
     ),
     economics=st.builds(
-        Economics, factor=st.sampled_from([0.0, 1.0]), least_tokens=st.sampled_from([0, 200]), on_cold=st.booleans()
+        Economics,
+        factor=st.sampled_from([0.0, 1.0]),
+        least_tokens=st.sampled_from([0, 200]),
+        on_cold=st.booleans(),
+        once_tokens=st.sampled_from([None, 50]),
     ),
     ttl_pruning=st.one_of(
         st.just(TtlPruning()),

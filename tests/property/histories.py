@@ -183,7 +183,11 @@ def policy(random: Random) -> Json:
             "min_tokens": random.choice([0, 50]),
             "identifiers": random.choice([0.0, 0.2]),
         },
-        "economics": {"factor": random.choice([0.0, 1.0]), "least_tokens": random.choice([0, 200])},
+        "economics": {
+            "factor": random.choice([0.0, 1.0]),
+            "least_tokens": random.choice([0, 200]),
+            "once_tokens": random.choice([None, 50]),
+        },
         "summarize": {
             "chunk_tokens": random.choice([150, 400]),
             "max_tokens": 200,

@@ -73,6 +73,7 @@ def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Ses
     st.sampled_from([None, 4_096]),
     st.sampled_from([0.0, PRESETS["default"].economics.at_risk]),
     st.booleans(),
+    st.sampled_from([None, 600]),
 )
 def test_never_above_append_only_by_more_than_is_at_risk(
     prefix: int,
@@ -81,11 +82,12 @@ def test_never_above_append_only_by_more_than_is_at_risk(
     minimum: int | None,
     at_risk: float,
     outside: bool,
+    once: int | None,
 ) -> None:
     session, rules = session_of(prefix, made), PROFILES[name]
     rules = replace(rules, minimum_tokens=minimum or rules.minimum_tokens)
     policy = PRESETS["default"]
-    policy = replace(policy, economics=replace(policy.economics, at_risk=at_risk))
+    policy = replace(policy, economics=replace(policy.economics, at_risk=at_risk, once_tokens=once))
 
     def billed(play: Player) -> float:
         tally = Tally()

@@ -51,6 +51,25 @@ def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
     assert marked(both) == [(2, "system"), (4, "tail")]
 
 
+def test_nothing_is_marked_from_what_is_shown_once_on() -> None:
+    assert marked(layout(*talk(2, 12)), (1, 6), once_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
+    assert marked(layout(*talk(2, 6)), once_from=2) == [(1, "system")]
+    assert marked(layout(*talk(2, 6)), once_from=99) == [(1, "system"), (6, "tail")]
+
+
+def test_in_front_of_what_is_shown_once_markers_reach_one_another() -> None:
+    points = chosen(layout(*talk(2, 90)), (1, 30), Marking(once_from=60))
+    assert [(point.seq, point.kind) for point in points] == [
+        (1, "system"),
+        (30, "previous"),
+        (49, "chain"),
+        (59, "tail"),
+    ]
+    assert all(after.at - before.at <= REACH for before, after in pairwise(points[1:]))
+    following = chosen(layout(*talk(2, 95)), [point.seq for point in points], Marking(changed_seq=60))
+    assert any(point.seq == 59 for point in following)
+
+
 def test_nothing_to_mark() -> None:
     assert marked(layout(system=None)) == []
     assert marked(layout()) == [(1, "system")]

@@ -71,6 +71,7 @@ def test_what_a_stored_policy_says_of_rendering_stays() -> None:
     said = {name: (p.authors, p.summarize.view, p.summarize.role) for name, p in PRESETS.items() if name in DOCUMENTS}
     assert said == {
         "default": (None, "all", "user"),
+        "unattended": (None, "all", "user"),
         "timeline": (None, "latest", "user"),
         "pipeline": (None, "latest", "system"),
         "clip": (None, "clip", "system"),

@@ -12,11 +12,12 @@ from app.core.log.events import EventType
 from app.core.plan.context.frontier import START
 from app.core.plan.context.working_set import WorkedFiles, held_content, ranked
 from app.core.plan.pipeline import Plan, plan
+from app.core.plan.reducers.economics import EconomicReducer
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.tokens.budget import Budget
-from app.core.tokens.cache_profiles import CacheProfile
+from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log
 
@@ -108,6 +109,21 @@ def test_content_leaves_the_working_set_when_its_file_is_no_longer_used() -> Non
     assert set(ranked(log.plan(1_000_000).context)) == {old, changed, new}
 
 
+def test_the_working_set_is_smaller_where_writing_the_cache_is_dearer() -> None:
+    log = Log()
+    log.user()
+    file = read(log, "a.py")
+    for _ in range(12):
+        searched(log)
+    context = log.plan(1_000_000).context
+
+    def goes(cache: CacheProfile) -> bool:
+        queue = EconomicReducer(DEFAULT.retention, DEFAULT.economics, cache, "cold").queue(context, START)
+        return file in {candidate.item.event.seq for candidate in queue}
+
+    assert [goes(cache) for cache in (ANTHROPIC, OPENAI, OPENAI_PAID, ANTHROPIC_HOUR)] == [False, False, False, True]
+
+
 def test_no_more_is_held_than_its_share_of_the_goal() -> None:
     log = Log()
     log.user()
@@ -116,6 +132,18 @@ def test_no_more_is_held_than_its_share_of_the_goal() -> None:
     assert held_content(context, 16, 1_000) == (newest, small)
     assert held_content(context, 16, 100_000) == (newest, large, small)
     assert held_content(context, 0, 100_000) == ()
+
+
+def test_what_is_held_leaves_the_room_of_the_prefix_alone() -> None:
+    log = Log()
+    log.system(9_000)
+    log.user()
+    older, newest = read(log, "a.py", 800), read(log, "b.py", 400)
+    context = log.plan(1_000_000).context
+    assert held_content(context, 16, 10_000) == (newest,)
+    assert held_content(context, 16, 12_000) == (newest, older)
+    assert held_content(replace(context, ephemeral_tokens=2_000), 16, 12_000) == (newest,)
+    assert held_content(context, 16, 5_000) == ()
 
 
 def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked_on() -> None:

@@ -220,9 +220,9 @@ CoveringSummary = Annotated[
 Reducer = Annotated[
     str,
     Field(
-        description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`, "
-        "`dialogue_window`, `fold` (a summary), `questions` (a long message beside a fold of which the part is shown "
-        "that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot "
+        description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `once`, `economics`, "
+        "`caps`, `dialogue_window`, `fold` (a summary), `questions` (a long message beside a fold of which the part is "
+        "shown that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot "
         "express it)."
     ),
 ]

@@ -19,6 +19,7 @@ from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
 from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
+from app.core.plan.reducers.once import OnceReducer, once
 from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
@@ -45,7 +46,8 @@ class Plan:
 
     `tokens_before` counts the context before any reducer ran. `stalled` says why a context above its threshold but
     within its target is left as it is, None if it is not. `notice` is a text for the model in this call only. `pruning`
-    is the state of TTL pruning, `moment` what the plan was made for.
+    is the state of TTL pruning, `moment` what the plan was made for. Nothing from `once_from` on is to be cached (0:
+    all is).
     """
 
     context: Context
@@ -56,6 +58,7 @@ class Plan:
     notice: str | None = None
     pruning: ttl.Status = "disabled"
     moment: Moment = "warm"
+    once_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,12 @@ class Situation:
     def evict_before(self) -> int | None:
         """The seq from which on a retry evicts nothing; None for any other context."""
         return self.keep_from if self.budget.most else None
+
+    @property
+    def once(self) -> OnceReducer:
+        """The reducer of results that are shown once."""
+        read = self.read
+        return once(self.policy, read.cache, read.outside_tokens, recall=read.recall and read.caching)
 
     @property
     def at_every_assembly(self) -> bool:
@@ -120,6 +129,7 @@ def _economic(at: Situation) -> Reducer:
         read.outside_tokens,
         called=called,
         keep_from=at.evict_before,
+        once=at.once,
     )
 
 
@@ -161,6 +171,10 @@ AT_ONCE: Final = (
 )
 """The rows that run at any moment; each opens an epoch for its own cause."""
 EVICTIONS: Final = (
+    Row(
+        lambda at: at.once,
+        lambda at, _: at.policy.economics.once_tokens is not None and at.read.used_at is not None,
+    ),
     Row(_economic, lambda at, _: at.policy.evict == "economic"),
     Row(_retention, lambda at, _: at.policy.evict != "economic" and at.may_evict),
     Row(lambda at: CapsReducer(at.policy.retention), lambda at, _: bool(at.budget.caps), CAP),
@@ -263,7 +277,8 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
         cause = None
     else:
         after = Reduced(after.context, _noted(after, begun))
-    return Plan(after.context, after.state, cause, begun.tokens_before, stalled, begun.notice, begun.pruning, at.moment)
+    before, end = begun.tokens_before, at.once.shown_from(after.context)
+    return Plan(after.context, after.state, cause, before, stalled, begun.notice, begun.pruning, at.moment, end)
 
 
 def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
@@ -274,14 +289,17 @@ def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None
     for row in evictions:
         if row.when(at, base):
             reducer = row.reducer(at)
-            if not isinstance(reducer, EconomicReducer | HealReducer) or not reducer.idle(base.context, base.state):
+            if not isinstance(reducer, OnceReducer | EconomicReducer | HealReducer):
                 return None
-    return Plan(base.context, base.state, None, begun.tokens_before, None, begun.notice, begun.pruning, at.moment)
+            if not reducer.idle(base.context, base.state):
+                return None
+    before, end = begun.tokens_before, at.once.shown_from(base.context)
+    return Plan(base.context, base.state, None, before, None, begun.notice, begun.pruning, at.moment, end)
 
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
     """Whether the provider reads nothing of this call from its cache, as far as is known before anything is evicted."""
-    return _is_cold(read) or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
+    return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
 def _noted(after: Reduced, begun: Begun) -> Frontier:
@@ -293,8 +311,8 @@ def _noted(after: Reduced, begun: Begun) -> Frontier:
         return state
     whole = _rewrites_all(read, begun.cause) or read.used_at is None
     head = read.events[-1].seq if read.events else 0
-    outside = read.outside_tokens
-    return credited(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside)
+    outside, end = read.outside_tokens, begun.at.once.written_to(begun.base.context)
+    return credited(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside, end=end)
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
@@ -333,23 +351,6 @@ def _fit_target(
             by_source=budget.parts(after.context.by_source),
         )
     return after, cause
-
-
-def is_warm(read: PlanInputs, context: Context) -> bool:
-    """Whether the provider still holds a prefix of the last request, as far as is known."""
-    return (
-        read.caching
-        and read.used_at is not None
-        and not _is_cold(read)
-        and read.outside_tokens + context.tokens >= read.cache.minimum_tokens
-    )
-
-
-def _is_cold(read: PlanInputs) -> bool:
-    """Whether the provider's cache has expired; False if there is none, the time is unknown or there was no call."""
-    if not read.caching or read.now is None or read.used_at is None:
-        return False
-    return read.now - read.used_at >= read.cache.ttl_seconds
 
 
 def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -> str:

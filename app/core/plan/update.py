@@ -63,6 +63,18 @@ class PlanInputs:
     caching: bool = True
     fold_to: int = 0
 
+    @property
+    def is_cold(self) -> bool:
+        """Whether the provider's cache has expired; False without one, without a call, or without the time."""
+        if not self.caching or self.now is None or self.used_at is None:
+            return False
+        return self.now - self.used_at >= self.cache.ttl_seconds
+
+    def is_warm(self, context: Context) -> bool:
+        """Whether the provider still holds a prefix of the last request, as far as is known."""
+        enough = self.outside_tokens + context.tokens >= self.cache.minimum_tokens
+        return self.caching and self.used_at is not None and not self.is_cold and enough
+
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
     """Bring the context up to date with the log and visibility decisions, without new evictions."""

@@ -47,7 +47,8 @@ class Retention:
         "whole",
         16,
         "Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after "
-        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0: not.",
+        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer "
+        "where writing the cache is dearer than for five minutes. 0: not.",
         most=1000,
     )
     min_tokens: int = _knob(
@@ -226,6 +227,14 @@ class Economics:
         0.03,
         "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
         zero=True,
+    )
+    once_tokens: int | None = _knob(
+        "whole",
+        None,
+        "Size from which results are shown once, where they can be recalled: behind the last cache marker, and as "
+        "stubs from the next call on. Null: none are.",
+        unit="tokens",
+        least=1,
     )
 
 

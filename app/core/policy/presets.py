@@ -7,6 +7,8 @@ from app.core.policy.policy import Policy, parse_policy
 
 DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "default": {},
+    # For agents that nobody watches and that can recall: large results are shown once.
+    "unattended": {"economics": {"once_tokens": 500}},
     # S0 and S1: a timeline, compacted at nine tenths of the window, pruned when the cache has gone cold.
     "timeline": {
         "trigger": {"ratio": 0.9},

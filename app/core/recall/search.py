@@ -16,6 +16,7 @@ from typing import Final
 from app.core.digest.diff import diffed
 from app.core.digest.files import files_of, named
 from app.core.lexicon.times import from_seconds
+from app.core.lexicon.tools import is_own
 from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
@@ -43,9 +44,6 @@ TERMS_VERSION: Final = 3
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
 COUNT_MAX: Final = 32_767
-OWN_TOOL: Final = "recall"
-"""The recall tool. Its calls and results repeat earlier events and are therefore not indexed."""
-
 ASKING: Final = "asks a question"
 """The mark of an event that ends with a question."""
 ENDING_CHARS: Final = 400
@@ -105,11 +103,6 @@ def entry(event: Event) -> IndexEntry | None:
     words.update(f"path {ending}" for path in files(event) for ending in endings(path))
     marks = dict.fromkeys(_marks(event), 1)
     return IndexEntry(event.seq, marks | dict(islice(words.items(), EVENT_TERMS_MAX)), length)
-
-
-def is_own(tool: str | None) -> bool:
-    """Whether a tool is the recall tool, under the names of MCP clients too: `mcp__palimpsest__recall`."""
-    return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL
 
 
 def _marks(event: Event) -> Iterable[str]:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from app.core.lexicon.tools import OWN_TOOL, is_own
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions
 from app.core.recall.answer import LIMIT, LIMIT_MAX, PATHS_MAX, QUERY_CHARS_MAX, SEQS_MAX, SHORT_LIMIT
-from app.core.recall.search import OWN_TOOL, is_own
 from app.core.render.formats.tools import NativeFormat, tool_names, write_tools
 
 DESCRIPTION: Final = (

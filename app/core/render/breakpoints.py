@@ -29,8 +29,8 @@ class Marking:
     """How markers are set: a policy's `markers`, and what the provider allows.
 
     `lookback` is how many blocks a marker looks at, its own the first. `turn_seq` is the first seq of the running turn,
-    `changed_seq` the first seq that a new epoch shows differently (0: none, or all). `tail`: whether the end is marked,
-    for the next call to read.
+    `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `once_from` the first that is not
+    cached (0: all are). `tail`: whether the end of what is cached is marked, for the next call to read.
     """
 
     markers: str = "tail"
@@ -38,6 +38,7 @@ class Marking:
     lookback: int = LOOKBACK_BLOCKS
     turn_seq: int = 0
     changed_seq: int = 0
+    once_from: int = 0
     tail: bool = True
 
     @property
@@ -70,6 +71,9 @@ def choose(
         system = (Breakpoint(seq, "system"),)
     if marking.markers == "prefix":
         return system
+    if marking.once_from and marking.once_from in places:
+        end = places[marking.once_from].at
+        places = {seq: place for seq, place in places.items() if place.at < end}
     if not places:
         return system
     last = places[next(reversed(places))]

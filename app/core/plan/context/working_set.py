@@ -24,18 +24,22 @@ _WHOLE: Final = ("content", "contents", "file_text", "new_content")
 ARGUMENTS_TIMES: Final = 4
 """Arguments of calls stay in the working set this many times as long as results."""
 SHARE: Final = 0.7
-"""The most of a reduction's goal that the newest content of files takes before anything else is kept."""
+"""The most of a reduction's goal, the prefix aside, that the newest content of files takes before anything else."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkedFiles:
-    """The seqs of the events that show the newest content of each file, by path, the file used last at the end."""
+    """The seqs of the events that show the newest content of each file, by path, the file used last at the end.
+
+    `modified` are the seqs of the calls that were the first to modify each file.
+    """
 
     shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    modified: Mapping[str, int] = field(default_factory=dict)
 
     def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
         """After these calls and their results. Calls that failed or were rejected count for nothing."""
-        shown_by = dict(self.shown_by)
+        shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
                 continue
@@ -49,7 +53,8 @@ class WorkedFiles:
             for path in map(normpath, use.modified):
                 before = shown_by.pop(path, ())
                 shown_by[path] = (call.seq,) if _writes_all(call) else (*before, call.seq)
-        return WorkedFiles(shown_by)
+                modified.setdefault(path, call.seq)
+        return WorkedFiles(shown_by, modified)
 
 
 def use_of(call: Event) -> FileUse:
@@ -83,10 +88,12 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
     """The seqs of the newest content that a reduction leaves whole which the budget forces, the most valuable first.
 
-    It is that of all files, whether they are worked on or not, as far as it fits into its share of `goal`: what an edit
-    may quote is worth more than what else could stay. Empty where the policy keeps no working set (`calls` is 0).
+    It is that of all files, whether they are worked on or not, as far as it fits into its share of what `goal` leaves
+    beside the prefix: what an edit may quote is worth more than what else could stay. Empty where the policy keeps no
+    working set (`calls` is 0).
     """
-    room = int(SHARE * goal)
+    fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
+    room = int(SHARE * max(0, goal - fixed))
     held: list[int] = []
     for item in filter(None, map(context.item, ranked(context) if calls else ())):
         if item.stub is None and item.tokens <= room:

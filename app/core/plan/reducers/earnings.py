@@ -22,17 +22,24 @@ def sent_to(context: Context) -> int:
     return context.rounds.last
 
 
-def rewriting(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> Callable[[Item], int]:
-    """The tokens that the cache must rewrite if an item changes, for items of units that were sent.
+def rewriting(
+    context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
+) -> Callable[[Item], int]:
+    """The tokens that the cache must rewrite if an item changes, for items of units that were written to it.
+
+    These are the items before `end`; None: all that were sent.
 
     Automatic caches still hold everything in front of the item. Caches with markers hold an entry at the end of each
     request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. Of a
     prefix outside of the context not even that is known: the client may not have marked it.
     """
-    rounds, end, total = context.rounds, sent_to(context), outside + context.tokens
+    rounds, total = context.rounds, outside + context.tokens
+    end = sent_to(context) if end is None else end
     whole_to = _written_whole(context, state, cache)
-    in_front = rounds.in_front if rounds.late < end else _sent_in_front(context, end)
     last = bisect_right(rounds.firsts, end) - 1
+    in_front: Sequence[int] = rounds.in_front
+    if rounds.late >= end or end not in rounds.firsts[last : last + 1]:
+        in_front, last = _sent_in_front(context, end), -1
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
     everything = total if outside and not context.prefix else sum(context.item_tokens) - unsent
 
@@ -98,13 +105,22 @@ def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int =
 
 
 def credited(
-    context: Context, before: Frontier, after: Frontier, cache: CacheProfile, head: int, *, cold: bool, outside: int = 0
+    context: Context,
+    before: Frontier,
+    after: Frontier,
+    cache: CacheProfile,
+    head: int,
+    *,
+    cold: bool,
+    outside: int = 0,
+    end: int | None = None,
 ) -> Frontier:
-    """`after` with its earnings updated for the call at `head`, the first to send it."""
+    """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewriting`."""
     if cold:
         now = cache.write_price * after.saved
     else:
-        changed, end, costs = first_changed(before, after), sent_to(context), rewriting(context, after, cache, outside)
+        end = sent_to(context) if end is None else end
+        changed, costs = first_changed(before, after), rewriting(context, after, cache, outside, end)
         rounds = context.rounds
         first = 0 if rounds.late >= changed else max(0, bisect_right(rounds.firsts, changed) - 1)
         sent = (item for unit in context.units[first:] for item in unit.all_items if changed <= item.event.seq < end)

@@ -11,13 +11,14 @@ cache, where they are free, and with every call that did not read the evicted to
 than sending everything.
 
 If the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and the whole queue
-is evicted.
+is evicted. Large results that a call kept out of the cache (`once`) go for nothing.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from math import ceil
+from typing import Final, Literal
 
 from app.core.plan.context.candidates import Candidate, candidates
 from app.core.plan.context.context import Context, Reduced
@@ -25,11 +26,14 @@ from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
 from app.core.plan.context.working_set import held_content, ranked
 from app.core.plan.reducers.earnings import credited, earned, rewriting, sent_to, spent
+from app.core.plan.reducers.once import OnceReducer
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 
 REDUCER = "economics"
+USUAL: Final = 1.15
+"""The price of rewriting a token of a five-minute cache, for which `retention.working_set` is given."""
 
 Moment = Literal["warm", "cold", "pressed"]
 """Whether the provider still holds the prefix, does not, or the budget forces a reduction."""
@@ -40,7 +44,8 @@ class EconomicReducer:
     """Evicts what the retention rules allow when that pays, or when the budget demands it.
 
     `outside` tokens are sent in front of the context. `called` says whether the view was called before, at a provider
-    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay.
+    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay. `once` knows what
+    the last call kept out of the cache; None: nothing.
     """
 
     retention: Retention
@@ -50,6 +55,7 @@ class EconomicReducer:
     outside: int = 0
     called: bool = True
     keep_from: int | None = None
+    once: OnceReducer | None = None
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub the candidates that are due; under pressure all but the newest content of files."""
@@ -88,7 +94,7 @@ class EconomicReducer:
         if self.moment == "warm" and not self.called:
             queue = ()
         elif self.moment == "warm":
-            queue = due(context, queue, self.cache, self.economics, state, self.outside)
+            queue = due(context, queue, self.cache, self.economics, state, self.outside, self._written_to(context))
         elif self.moment == "cold" and not self.economics.on_cold:
             queue = ()
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
@@ -97,16 +103,22 @@ class EconomicReducer:
         """For how many calls content of files stays; None for any number.
 
         What a reduction that the budget forced has left stays while the cache is warm: if it went at the next call, one
-        reduction would open two epochs.
+        reduction would open two epochs. Where writing is dearer, evictions wait longer anyway, and content is
+        seen for longer after it has left the set: fewer calls then see as much.
         """
         calls = self.retention.working_set
+        dearer = self.cache.write_price - self.cache.read_price
+        calls = ceil(calls * min(1.0, USUAL / dearer)) if dearer > 0 else calls
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Whether earnings cover the price of the stubs at their real size, which `due` could only estimate."""
-        head = sent_to(context)
-        paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside)
+        head, end = sent_to(context), self._written_to(context)
+        paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
         return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
+
+    def _written_to(self, context: Context) -> int | None:
+        return None if self.once is None else self.once.written_to(context)
 
     def _apply(self, context: Context, state: Frontier, going: Sequence[Candidate]) -> Reduced:
         return apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
@@ -119,17 +131,18 @@ def due(
     economics: Economics,
     state: Frontier = START,
     outside: int = 0,
+    end: int | None = None,
 ) -> tuple[Candidate, ...]:
     """The newest part of the queue for which the cost of carrying most exceeds that of rewriting; empty if none does.
 
     Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
     saves as much at this call as it costs need not have waited. No part is due that could make the view dearer than
-    `at_risk` allows if this were its last call.
+    `at_risk` allows if this were its last call. `end` is as in `rewriting`.
     """
     if not queue:
         return ()
     answers = context.rounds.seqs
-    costs = rewriting(context, state, cache, outside)
+    costs = rewriting(context, state, cache, outside, end)
     dearer = cache.write_price - cache.read_price
     total = context.tokens + outside
     credit = earned(context, state, cache) + cache.read_price * state.saved

@@ -65,7 +65,7 @@ class EvictionOut(Model):
     `summarized` (by a summary that covers them) or `dropped` (not at all).
     """
     reducer: str
-    """Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `economics`, `caps`,
+    """Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `once`, `economics`, `caps`,
     `dialogue_window`, `fold` (a summary), `questions` (a long message beside a fold of which the part is shown
     that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot
     express it).

@@ -77,8 +77,8 @@ class PolicyRetention(TypedDict, total=False):
     """Whether a result may be evicted when a newer one of the same call or file repeats it."""
     working_set: int
     """Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after
-    the file was last used: a half of it in the next turn, four times as many for the arguments of calls. 0:
-    not.
+    the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer
+    where writing the cache is dearer than for five minutes. 0: not.
     """
     min_tokens: int
     """Size below which results stay, unless the budget forces them out. In tokens."""
@@ -200,6 +200,10 @@ class PolicyEconomics(TypedDict, total=False):
     """Whether evictions are applied when the cache is cold anyway."""
     at_risk: float
     """Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer."""
+    once_tokens: int | None
+    """Size from which results are shown once, where they can be recalled: behind the last cache marker, and as
+    stubs from the next call on. Null: none are. In tokens.
+    """
 
 
 class PolicyCache(TypedDict, total=False):

@@ -1,0 +1,140 @@
+"""Large results that one call shows: behind its last cache marker, and as stubs from the next call on.
+
+They are never written to the cache, so that leaving them out costs nothing. That needs a cache that is written at
+markers only, and in front of the results enough to be cached. Files that the agent has modified, recalled events and
+what it reads a second time are cached as ever.
+"""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from posixpath import normpath
+from typing import Final
+
+from app.core.lexicon.tools import is_own
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from app.core.plan.context.candidates import LISTING_TOKENS_MAX, Candidate
+from app.core.plan.context.context import Context, Reduced
+from app.core.plan.context.frontier import Frontier
+from app.core.plan.context.item import Item
+from app.core.plan.context.stubs import apply_stubs, stubs_for
+from app.core.plan.context.working_set import use_of
+from app.core.plan.reducers.earnings import earned, sent_to
+from app.core.policy.evictions import Retention
+from app.core.policy.policy import Policy
+from app.core.tokens.budget import Budget
+from app.core.tokens.cache_profiles import CacheProfile
+
+REDUCER: Final = "once"
+REASON: Final = "seen_once"
+
+
+@dataclass(frozen=True, slots=True)
+class OnceReducer:
+    """Stubs the results of at least `tokens` tokens that the last call showed first; None: no result.
+
+    `outside` tokens are sent in front of the context.
+    """
+
+    retention: Retention
+    tokens: int | None
+    cache: CacheProfile
+    outside: int
+
+    def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
+        """Stub them, whatever that saves; they have earned nothing before this call."""
+        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._whole(context)]
+        done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
+        early = ceil(earned(context, done.state, self.cache) - earned(context, state, self.cache))
+        return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
+
+    def idle(self, context: Context, state: Frontier) -> bool:
+        """Whether there are none."""
+        return not self._whole(context)
+
+    def shown_from(self, context: Context) -> int:
+        """The first seq that this call shows behind its last marker; 0 without one."""
+        return min((item.event.seq for item in self._results(context, 1)), default=0)
+
+    def written_to(self, context: Context) -> int:
+        """The seq up to which the last call wrote the context to the cache."""
+        return min((item.event.seq for item in self._results(context, 2)), default=sent_to(context))
+
+    def _whole(self, context: Context) -> list[Item]:
+        return [item for item in reversed(self._results(context, 2)) if item.stub is None]
+
+    def _results(self, context: Context, answer: int) -> list[Item]:
+        """Such results of the model's last answer (1) or of the one before it (2), the newest first.
+
+        Whatever stands behind the first of them is not cached either, and is written by the next call. What is saved
+        by not writing the results must make up for that.
+        """
+        rounds, cache = context.rounds, self.cache
+        if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < answer:
+            return []
+        first, end = rounds.seqs[-answer], inf if answer == 1 else rounds.seqs[1 - answer]
+        units = context.units[bisect_left(rounds.firsts, first) : bisect_left(rounds.firsts, end)]
+        found: list[Item] = []
+        count, gain = 0, 0.0
+        for item in reversed([item for unit in units for item in unit.all_items if item.event.seq < end]):
+            if not self._goes(context, item):
+                gain -= (1 - cache.read_price) * item.event.tokens
+                continue
+            gain += (cache.write_price - 1) * item.event.tokens
+            found.append(item)
+            count = len(found) if gain >= 0 else count
+        return found[:count]
+
+    def _goes(self, context: Context, item: Item) -> bool:
+        event, rounds = item.event, context.rounds
+        rule = self.retention.rule(event.tool)
+        if event.type is not EventType.TOOL_RESULT or rule is None or event.pinned or event.seq in context.asked:
+            return False
+        if event.tokens < max(self.tokens or 0, rule.min_tokens or 0):
+            return False
+        if event.density > self.retention.dense and event.tokens < LISTING_TOKENS_MAX:
+            return False
+        if is_own(event.tool) or _is_repeated(context, event):
+            return False
+        if self.retention.working_set and _is_worked_on(context, event):
+            return False
+        unit = bisect_right(rounds.firsts, event.call_seq or event.seq) - 1
+        in_front = self.outside + context.tokens - rounds.shown + rounds.in_front[unit]
+        return in_front >= self.cache.minimum_tokens
+
+
+def once(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
+    """The reducer of a policy; it stubs nothing that the agent could not recall."""
+    tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
+    return OnceReducer(policy.retention, tokens, cache, outside)
+
+
+def _is_worked_on(context: Context, result: Event) -> bool:
+    """Whether a result shows a file that was modified before: the next edit of it may quote what it shows."""
+    call = context.item(result.call_seq or 0)
+    if call is None or call.event.body is None:
+        return False
+    since = context.worked_files.modified
+    return any(since.get(normpath(path), result.seq) < result.seq for path in use_of(call.event).read)
+
+
+def _is_repeated(context: Context, result: Event) -> bool:
+    """Whether an earlier result showed the same; an agent that reads again what it saw once is not to need it a third
+    time."""
+    call = context.item(result.call_seq or 0)
+    if call is None or call.event.body is None:
+        return False
+    asks = call.event.asks if call.event.asks_for_all else call.event.asks[:1]
+    for answer in context.answers:
+        before, earlier = answer.result.event, answer.call
+        if before.seq >= result.seq:
+            break
+        if earlier is None or before.is_error:
+            continue
+        if asks and not set(asks).isdisjoint(earlier.event.asks):
+            return True
+        same = before.tool == result.tool and before.tokens == result.tokens
+        if same and earlier.event.arguments == call.event.arguments:
+            return True
+    return False
