@@ -29,9 +29,12 @@ FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
-"""The most of the room that the first line of a goal may take."""
+"""The most of the room that one line of a goal may take."""
 SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out."""
+GOALS: Final = 2
+LATEST_REQUEST: Final = "Latest request: "
+"""The mark of a goal's second line."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 Measure = Callable[[str], int]
@@ -120,7 +123,8 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
     share = int(whole * section.share)
     if section.heading != GOAL or not section.candidates:
         return share
-    return max(share, min(measure(f"- {section.candidates[0].text}\n"), int(whole * GOAL_SHARE)))
+    lines = (min(measure(f"- {line.text}\n"), int(whole * GOAL_SHARE)) for line in section.candidates[:GOALS])
+    return max(share, sum(lines))
 
 
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
@@ -135,14 +139,18 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             continue
         cost = measure(f"- {text}\n")
         if cost > room - taken and not section.chosen and section.heading in SHORTENED:
-            chars = len(text) * (room - taken) // cost - 8
+            others = section.candidates[1:GOALS] if section.heading == GOAL else ()
+            kept = sum(measure(f"- {one.text}\n") for one in others)
+            chars = len(text) * (room - taken - kept) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        goal = next((one for one in sections if one.heading == GOAL and _continues(text, one.chosen)), None)
-        if goal is not None and goal is not section:
-            cost -= measure(f"- {goal.chosen[0].text}\n")
+        goal = next((one for one in sections if one.heading == GOAL and one is not section), None)
+        at = _shortened_at(text, goal.chosen) if goal else None
+        if goal is not None and at is not None:
+            mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
+            cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
             if cost <= room - taken:
-                goal.chosen[0] = SectionLine(text, line.seq)
+                goal.chosen[at] = SectionLine(mark + text, line.seq)
                 taken += cost
         elif cost <= room - taken:
             taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
@@ -152,9 +160,10 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
     return taken
 
 
-def _continues(text: str, chosen: Sequence[SectionLine]) -> bool:
-    """Whether the first of the chosen lines is the same text, shortened more."""
-    return bool(chosen) and chosen[0].text.endswith("…") and text.startswith(chosen[0].text[:-1])
+def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
+    """The place of the goal that is the same text, shortened more."""
+    goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
+    return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
 
 def _is_told(text: str, sections: Sequence[Section]) -> bool:

@@ -9,12 +9,12 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
-BODY_SHARE: Final = 0.22
+BODY_SHARE: Final = 0.24
 BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
 ROUNDS: Final = 2
-SPARE_SHARE: Final = 0.1
+SPARE_SHARE: Final = 0.03
 """The share of the room from which on what the appendix has no use for goes to the body, once."""
 TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are what is used later."""
