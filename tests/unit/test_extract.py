@@ -286,7 +286,7 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
     log = work()
     for number in range(40):
         log.user(body={"content": f"Look at gauge number {number} too, it may be the one that is wrong."})
-    assert "Print the report" in section(body(log, 160), "### Not Started")
+    assert "Print the report" in section(body(log, 170), "### Not Started")
 
 
 def test_a_program_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:

@@ -225,9 +225,17 @@ def _question(text: str, options: Sequence[str]) -> str:
         return question
     before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
     if not before:
-        found = [told[n] for n in asking if n < at][-1:] or ([] if options else told[max(0, at - 1) : at])
+        found = [told[n] for n in asking if n < at][-1:] or ([] if options else _lead(text, told[max(0, at - 1) : at]))
         before = _plain(found[0], QUESTION_CHARS_MAX - len(question)) if found else ""
     return f"{before} {question}" if before and question not in before else before or question
+
+
+def _lead(text: str, before: Sequence[str]) -> Sequence[str]:
+    """The sentence before a question; if that is an item of a list, what the text says first."""
+    items = [" ".join(one.split()) for one in _ITEM.findall(text)]
+    if not before or not any(before[0] in item for item in items):
+        return before
+    return [one for one in sentences(own_words(text)) if len(content_words(one)) >= TELLING_WORDS][:1]
 
 
 def _listed(items: Sequence[str]) -> str:

@@ -28,7 +28,8 @@ _BREAK: Final = re.compile(r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)[\"')\]]{0,2}
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
 _STRONG: Final = re.compile(
-    r"\b(?:must|never|always|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
+    r"\b(?:must|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
+    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
     r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
     r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
     r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
@@ -51,6 +52,10 @@ _QUESTION: Final = re.compile(
     r"|aren'?t|shouldn'?t|wouldn'?t|don'?t we|question)\b",
     re.I,
 )
+_FINDING: Final = re.compile(
+    r"\W{0,4}(?:root cause|cause|problem|bug|issue|reason|why|context|background)\W{0,4}: ?", re.I
+)
+"""How a sentence begins that tells what is wrong, in a plan or a report that the user pasted."""
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
 _LOG_LINE: Final = re.compile(
@@ -145,6 +150,8 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
 def _states_rule(sentence: str) -> bool:
     """Whether a sentence tells the agent what to do or not to do, rather than state or ask something."""
+    if _FINDING.match(sentence):
+        return False
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
     return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))

@@ -4,10 +4,12 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 """
 
 import re
+from collections import Counter as Counts
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
+from app.core.compaction.extractive.conclusions import TELLING_WORDS, decisions, done, ranked
 from app.core.compaction.extractive.goals import bare_goals, goals
 from app.core.compaction.extractive.notes import notes_of
 from app.core.compaction.extractive.quotes import quotes
@@ -23,6 +25,8 @@ from app.core.compaction.extractive.sections import (
     LATEST,
     NEXT,
     NOT_STARTED,
+    NOTHING,
+    PAST,
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
@@ -38,20 +42,13 @@ from app.core.compaction.extractive.sections import (
     lasting,
     parse_sections,
 )
-from app.core.compaction.extractive.sentences import CANDIDATES_MAX, Sentence, central, distinct, sentences_of
-from app.core.compaction.extractive.statements import (
-    findings,
-    is_narration,
-    newest_diagnoses,
-    refutes,
-    statements,
-    tells,
-)
+from app.core.compaction.extractive.sentences import CANDIDATES_MAX, Sentence, central, sentences_of
+from app.core.compaction.extractive.statements import INTENT, is_narration, looks_only, refutes, tells
 from app.core.compaction.extractive.work import SpanWork, with_arguments
 from app.core.digest.answers import answers, user_lines
 from app.core.digest.prompts import own_messages
 from app.core.digest.record import Digest
-from app.core.digest.sentences import SENTENCE_CHARS_MAX, ask_of, own_words, plain, sentences, shortened
+from app.core.digest.sentences import ask_of, own_words, plain, sentences, shortened
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
 from app.core.lexicon.words import content_words
@@ -65,8 +62,6 @@ LONG_SHARE: Final = 0.6
 """The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
-TELLING_WORDS: Final = 4
-"""A sentence with fewer words that carry meaning tells nothing by itself."""
 LONG_CHARS: Final = 240
 """Length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
@@ -87,33 +82,9 @@ _WORK: Final = {
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
-_VERB: Final = (
-    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
-    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
-    r"|reduced|booked|cancell?ed|confirmed|sent)"
-)
-_DONE: Final = re.compile(
-    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
-    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
-    rf"|\b(?:is|are|was|were|has been|have been) (?:now )?(?:{_VERB}|complete|done|in place)\b"
-    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
-    re.I,
-)
-"""Words of a sentence that reports finished work."""
-_DOUBT: Final = re.compile(
-    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
-    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
-    re.I,
-)
-"""Words of a sentence that reports more, or less, than finished work."""
-_INTENT: Final = re.compile(
-    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
-    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
-    re.I,
-)
-"""Words of a sentence about an intent."""
+_GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
 _NEXT: Final = re.compile(
-    rf"{_INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
+    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
 )
 
 
@@ -137,8 +108,10 @@ def extract(
     # What an earlier summary says of the state of things held before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
     earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
-    done = interleave(interleave(work.done(), messages.done()), earlier[DONE])
-    decided = [*notes.decisions, *interleave(messages.decisions(), earlier[DECISIONS])]
+    # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
+    past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
+    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *done(past)])
+    decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
     planned = {
         state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
     }
@@ -154,15 +127,22 @@ def extract(
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
         RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
         LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
-        DONE: done,
-        DECISIONS: decided,
+        DONE: finished,
+        DECISIONS: [*notes.decisions, *decided],
         NEXT: messages.next_steps() or before[NEXT],
         CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    return fill_sections(
-        HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if messages.is_talk else USERS
-    )
+    measure = _measure(counter)
+    text = fill_sections(HEADINGS, sections, measure, max_tokens, spare=CONTEXT if messages.is_talk else USERS)
+    only_called = f"{NOTHING.rstrip('.')}; called {_tools(events)}."
+    return only_called if text == NOTHING and events and measure(only_called) <= max_tokens else text
+
+
+def _tools(events: Sequence[Event]) -> str:
+    """The tools that were called, each with the number of its calls."""
+    counts = Counts(event.tool or "a tool" for event in events if event.type is EventType.TOOL_CALL)
+    return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
 
 
 def extract_prefix(
@@ -192,7 +172,8 @@ class _Messages:
         self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
-        self._reports, self._refuted = _reports(events)
+        self._reports, refuted = _reports(events)
+        self._standing = [one for one in self._assistant_texts if one[0] not in refuted]
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
@@ -209,7 +190,8 @@ class _Messages:
 
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """The users' messages on one line each with the questions that they answer, oldest first."""
-        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines)]
+        told = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
+        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in told)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
         """The newest assistant texts with content, the newest first; long ones by their first and last sentences.
@@ -218,12 +200,11 @@ class _Messages:
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        telling = [(seq, text) for seq, text in self._assistant_texts if tells(text)]
-        standing = [one for one in telling if one[0] not in self._refuted]
-        texts = [(seq, own_words(text)) for seq, text in (standing or telling)[-NEWEST_TEXTS:]]
+        telling = [one for one in self._standing if tells(one[1])]
+        texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
-            line = condensed(text, most)
+            line = condensed(text, most, is_first=not found)
             if line:
                 found.append(SectionLine(line, seq))
                 room -= len(line)
@@ -248,43 +229,17 @@ class _Messages:
         return [SectionLine(s.text, s.seq) for s in self._central]
 
     def decisions(self) -> Sequence[SectionLine]:
-        """The assistant's decisions and findings with their reasons, the best first; of equals the newest first.
-
-        What the user refuted in the next message is left out, and so is a diagnosis that a later one replaced.
-        """
-        found = [
-            (seq, worth, text)
-            for seq, whole in self._assistant_texts
-            if seq not in self._refuted
-            for worth, text in findings(whole, is_report=seq in self._reports)
-        ]
-        kept = newest_diagnoses(found, sorted(self._user_seqs))
-        candidates = [Sentence(text, seq, content_words(text)) for seq, _, text in kept]
-        worths = {(seq, text): worth for seq, worth, text in kept}
-        best = sorted(distinct(candidates), key=lambda one: -worths[one.seq, one.text])
-        return [SectionLine(one.text, one.seq) for one in best if len(one.words) >= TELLING_WORDS]
+        """The decisions and findings of the assistant that the user did not refute; see `conclusions.decisions`."""
+        return decisions(self._standing, sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The assistant's sentences on finished work alone: those of reports first, then the newest.
-
-        What the user refuted in the next message is left out.
-        """
-        found = [
-            Sentence(one.text, seq, content_words(one.text))
-            for seq, text in sorted(self._assistant_texts, key=lambda told: (told[0] in self._reports, told[0]))
-            if seq not in self._refuted
-            for one in reversed(statements(text))
-            if _DONE.search(one.text)
-            and not (one.is_supposed or (one.is_item and one.lead and not one.is_reported))
-            and not (_DOUBT.search(one.text) or _INTENT.search(one.text) or one.text.endswith((":", "?")))
-        ]
-        told = [one for one in reversed(found) if len(one.words) >= TELLING_WORDS]
-        return [SectionLine(shortened(one.text, SENTENCE_CHARS_MAX), one.seq) for one in distinct(told)]
+        """The assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
+        return done(self._standing, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
         """The next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
-        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text)]
+        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
     def open_calls(self) -> Sequence[SectionLine]:
         """Lines on the newest calls without a result."""
@@ -321,11 +276,12 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
-def condensed(text: str, chars: int) -> str:
+def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
     """The text on one line if it takes at most `chars` characters, else those of its sentences that do.
 
     Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
     next. A sentence that ends with a colon goes with the next one; those that only announce are left out, but the last.
+    If few fit, it is the first words, or nothing unless `is_first`.
     """
     line = plain(text)
     if len(line) <= chars:
@@ -340,8 +296,9 @@ def condensed(text: str, chars: int) -> str:
         if len(told[number]) + GAP_CHARS <= room:
             room -= len(told[number]) + GAP_CHARS
             kept.add(number)
-    if chars - room < chars // 3:
-        return shortened(line, chars) if chars >= SHORTEST_CHARS else ""
+    words = content_words(" ".join(told[number] for number in kept))
+    if chars - room < chars // 3 or len(words) < TELLING_WORDS:
+        return shortened(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
     shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
     return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
 

@@ -14,8 +14,8 @@ REQUEST_WORDS: Final = 3
 CORRECTED: Final = 0.6
 """The share of words in common from which the next message, if it begins alike, corrects a first one."""
 
-_ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/")
-"""Marks of a reply, of a rejected call and of a command."""
+_ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
+"""Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
 _WONDERS: Final = re.compile(
     r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
     r"(?:why|what|how|where|when|who|which|is|are|does|do|did|has|have|was|were|wondering)\b",

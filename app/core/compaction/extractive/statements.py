@@ -42,27 +42,67 @@ _CAUSE: Final = (
     r"root cause|the (?:real |actual |main |core )?(?:issue|problem|bug|cause|reason|culprit) (?:is|was|here)"
 )
 _REASONED: Final = re.compile(
-    r"\b(?:because|since (?!last|then|yesterday)|so that|due to|in order to|to (?:avoid|prevent)|turns out|caused by"
+    r"\b(?:because|since (?!last|then|yesterday)|so that|due to|turns out|caused by"
     rf"|{_CAUSE}|the fix (?:is|was)|(?:which|this|that) means|otherwise|that['’]s why|this is why|reason:)",
     re.I,
 )
 """Words that join a statement and its reason."""
 _CHOSEN: Final = re.compile(
-    r"\b(?:instead of|rather than|decid(?:ed|ing)|decision|chose|went with|opted|revert(?:ed|ing)|prefer(?:red)?"
+    r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than"
+    r"|decid(?:ed|ing)|decision|chose|went with|opted|revert(?:ed|ing)|prefer(?:red)?"
     r"|trade-?off|no longer"
     r"|(?:can|could|does|did|do|is|are|was|were)(?:n['’]t| not) (?:work|import|support|possible|supported))\b",
     re.I,
 )
 """Words of a choice, or of what turned out not to work."""
+_OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
 _TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
 """Words of a remark on code that falls away."""
+_FOUND: Final = re.compile(
+    r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
+    r"(?:bugs?|issue|problem|cause|culprit|reason|gap))\b(?=[^,;]{0,60}$)",
+    re.I,
+)
+"""A sentence that announces a finding."""
 _DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
 _HEDGED: Final = re.compile(
     r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably"
-    r"|i (?:think|suspect|guess))\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say)\b|\?\W{0,4}$",
+    r"|i (?:think|suspect|guess)|if you)\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b"
+    r"|\?\W{0,4}$",
     re.I,
 )
 """Words of a sentence that supposes or asks."""
+_VERB: Final = (
+    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
+    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
+    r"|reduced|booked|cancell?ed|confirmed|sent)"
+)
+_DONE: Final = re.compile(
+    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
+    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
+    rf"|\b(?:was|were|has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
+    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b"
+    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
+    re.I,
+)
+"""Words of a sentence that reports finished work."""
+_DOUBT: Final = re.compile(
+    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
+    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
+    re.I,
+)
+"""Words of a sentence that reports more, or less, than finished work."""
+_LOOKS: Final = re.compile(
+    r"\W{0,4}(?:now |first,? |next,? )?(?:let me|i['’]ll|i need to) (?:\w+ )?(?:check|look|examine|read|see|verify"
+    r"|search|find|understand|investigate|view|review|analy[sz]e|explore)\b",
+    re.I,
+)
+INTENT: Final = re.compile(
+    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
+    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
+    re.I,
+)
+"""Words of a sentence about an intent."""
 _POINTS_BACK: Final = re.compile(
     r"\W{0,4}(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same)\b"
     r"(?! (?:file|test|function))",
@@ -140,14 +180,14 @@ def _statements(words: str) -> Iterator[Statement]:
                 lead = sentence
 
 
-def findings(text: str, *, is_report: bool) -> Iterator[tuple[float, str]]:
+def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
     """The statements of a text that give a decision or a finding with its reason, each with its worth.
 
-    One that needs the sentence before it stands behind it, and one that ends with a colon before what it announces.
+    One that needs the sentence before it stands behind it, and one that announces another before that.
     """
     told = statements(text)
     for at, one in enumerate(told):
-        worth = 2.0 if _REASONED.search(one.text) else 1.0 if _CHOSEN.search(one.text) else 0.0
+        worth = worth_of(one.text)
         if not worth or one.is_supposed or is_narration(one.text):
             continue
         if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
@@ -157,18 +197,44 @@ def findings(text: str, *, is_report: bool) -> Iterator[tuple[float, str]]:
             yield worth + is_report - one.is_item * 0.5, whole
 
 
+def worth_of(text: str) -> float:
+    """The worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
+    if _REASONED.search(text) or _FOUND.search(text):
+        return 2.0
+    return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
+
+
+def finished(text: str) -> Iterator[str]:
+    """The statements of a text that report finished work and nothing else."""
+    for one in statements(text):
+        if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
+            described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
+            if not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX:
+                yield one.text
+
+
+def is_intent(text: str) -> bool:
+    """Whether a sentence says what the agent means to do."""
+    return INTENT.search(text) is not None
+
+
+def looks_only(text: str) -> bool:
+    """Whether a sentence announces that the agent looks at something next."""
+    return _LOOKS.match(text) is not None
+
+
 def _joined(told: Sequence[Statement], at: int) -> str:
     """A statement with the one that it needs; empty if they are too long, or there is none."""
     text = told[at].text
-    if text.endswith(":"):
-        if at + 1 == len(told):
+    if text.endswith(":") or _FOUND.search(text):
+        if at + 1 == len(told) or is_narration(told[at + 1].text) or _HEDGED.search(told[at + 1].text):
             return ""
         text = f"{text} {told[at + 1].text}"
     elif _POINTS_BACK.match(text):
         if not at or is_narration(told[at - 1].text) or _HEDGED.search(told[at - 1].text):
             return ""
         text = f"{told[at - 1].text} {text}"
-    return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") else ""
+    return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
 
 
 def is_diagnosis(text: str) -> bool:
