@@ -4,7 +4,7 @@ import pytest
 
 from app.core.compaction.extractive.body import condensed, extract
 from app.core.compaction.extractive.statements import findings, is_narration, refutes, statements, tells
-from app.core.digest.digest import digest_of
+from app.core.digest.digest import Digest, digest_of
 from tests.unit.builders import COUNTER, Log
 
 
@@ -127,3 +127,32 @@ def test_an_item_of_a_description_is_no_finished_work() -> None:
         log.says(body={"content": f"Harbour number {number} is dry."})
     done = extract(log.events, "", digest_of(log.events), 600, COUNTER).partition("### Done")[2].partition("\n#")[0]
     assert "Added the estuary gauge of Oslo" in done and "Committed" not in done
+
+
+def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on() -> None:
+    first = "## Latest Agent Messages\n- I found the bug. The report converts each height twice. Let me fix it:"
+    second = "## Latest Agent Messages\n- I fixed the report of heights for every harbour. The estuary is next."
+    third = "## Latest Agent Messages\n- All tests of the estuary pass."
+    text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
+    assert "## Key Decisions\n- I found the bug. The report converts each height twice." in text
+    assert "### Done\n- I fixed the report of heights for every harbour." in text
+    assert text.endswith("## Latest Agent Messages\n- All tests of the estuary pass.")
+
+
+def test_a_span_in_which_nobody_spoke_names_the_tools_that_were_called() -> None:
+    log = Log()
+    for number in range(2):
+        log.result(log.call("read", body={"arguments": {"path": f"gauge{number}.py"}}), body={"content": "fine"})
+    assert (
+        extract(log.events, "", digest_of(log.events), 200, COUNTER) == "Nothing was said or changed; called read x2."
+    )
+    assert extract(log.events, "", digest_of(log.events), 5, COUNTER) != ""
+
+
+def test_a_long_text_is_told_by_whole_sentences_without_table_heads() -> None:
+    text = (
+        "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
+        + "It rains. " * 50
+    )
+    assert condensed(text, 75) == "gauge | metres Fixes: The gauge prints metres now. … It rains."
+    assert condensed("Heights " * 50, 60, is_first=False) == ""

@@ -44,3 +44,10 @@ def test_the_newest_request_is_told_once_and_whole_where_there_is_room() -> None
     )
     assert again.startswith(f"## Goal\n- {FIRST}\n- Latest request: Draw the estuary as a map.")
     assert again.count(newest) == 1
+
+
+def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:
+    assert told("Rejected: Bash git push") == []
+    answer = 'go on (asked: "' + "Shall I sort the table by harbour and by tide and by name? " * 3 + '")'
+    text = extract([], f"## Goal\n- {answer}", Digest(), 300, COUNTER)
+    assert text == f"## Goal\n- {answer}"

@@ -82,6 +82,7 @@ _WORK: Final = {
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
+_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
 _GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
 _NEXT: Final = re.compile(
     rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
@@ -201,7 +202,7 @@ class _Messages:
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
         telling = [one for one in self._standing if tells(one[1])]
-        texts = [(seq, own_words(text)) for seq, text in telling[-NEWEST_TEXTS:]]
+        texts = [(seq, own_words(text)) for seq, text in (telling or self._assistant_texts)[-NEWEST_TEXTS:]]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
             line = condensed(text, most, is_first=not found)
@@ -307,6 +308,7 @@ def _units(text: str) -> Sequence[str]:
     """The sentences with content, each behind the colon or heading that leads to it."""
     found: list[str] = []
     lead = ""
+    text = _TABLE_HEAD.sub("", text)
     said = [one for one in sentences(text) if any(map(str.isalpha, one))]
     for number, one in enumerate(said, start=1):
         if is_narration(one) and number < len(said):

@@ -16,6 +16,7 @@ CORRECTED: Final = 0.6
 
 _ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
+_REJECTED: Final = re.compile(r"\(rejected: |^Rejected: ")
 _WONDERS: Final = re.compile(
     r"[-=+>~|<{[]|(?:(?:and|but|also|so|ok|okay|hmm+|q:?|question:?|wondering:?)\b[ ,:]{0,3})*"
     r"(?:why|what|how|where|when|who|which|is|are|does|do|did|has|have|was|were|wondering)\b",
@@ -36,7 +37,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     """
     requests = [line for line in (*earlier, *said) if _is_request(line.text)]
     if not requests:
-        return [*earlier[:1], *said][:1]
+        return [line for line in (*earlier[:1], *said) if not _REJECTED.search(line.text)][:1]
     first = requests[0]
     if len(requests) > 1 and _corrects(requests[1].text, first.text):
         first = requests[1]

@@ -151,7 +151,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             chars = len(text) * (room - taken - kept) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        goal = next((one for one in sections if one.heading == GOAL and one is not section), None)
+        goal = next((one for one in sections if one.heading == GOAL), None)
         at = _shortened_at(text, goal.chosen) if goal else None
         if goal is not None and at is not None:
             mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
@@ -201,7 +201,7 @@ def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
 def _normal(text: str) -> str:
     """The words of a line for comparison, without case, emphasis and an ellipsis."""
     words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
-    return " ".join(words.lower().rstrip("… .").split())
+    return " ".join(words.lower().rstrip("… .?").split())
 
 
 def _ordered(section: Section) -> Sequence[str]:

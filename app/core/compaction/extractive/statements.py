@@ -99,12 +99,12 @@ _LOOKS: Final = re.compile(
 )
 INTENT: Final = re.compile(
     r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
-    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
+    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should(?! (?:leave|keep|not))|next,|continu(?:e|ing) (?:to|with|\w+ing))",
     re.I,
 )
 """Words of a sentence about an intent."""
 _POINTS_BACK: Final = re.compile(
-    r"\W{0,4}(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same)\b"
+    r"\W{0,4}(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same|reason)\b"
     r"(?! (?:file|test|function))",
     re.I,
 )
@@ -193,7 +193,7 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
         if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
             continue
         whole = _joined(told, at)
-        if whole:
+        if whole and not is_intent(whole):
             yield worth + is_report - one.is_item * 0.5, whole
 
 
