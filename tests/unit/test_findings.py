@@ -118,11 +118,8 @@ def test_an_item_of_a_description_is_no_finished_work() -> None:
     log = Log()
     log.user(body={"content": "What do the packages do, and what is done?"})
     log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
-    log.says(
-        body={
-            "content": "## `gauge` package\n- Committed heights of old harbours\n\n## Changes\n- Added the estuary gauge of Oslo"
-        }
-    )
+    described = "## `gauge` package\n- Committed heights of old harbours"
+    log.says(body={"content": f"{described}\n\n## Changes\n- Added the estuary gauge of Oslo"})
     for number in range(3):
         log.says(body={"content": f"Harbour number {number} is dry."})
     done = extract(log.events, "", digest_of(log.events), 600, COUNTER).partition("### Done")[2].partition("\n#")[0]
