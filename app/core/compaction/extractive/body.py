@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
+from app.core.compaction.extractive.commits import commits_of
 from app.core.compaction.extractive.conclusions import TELLING_WORDS, decisions, done, ranked
 from app.core.compaction.extractive.goals import bare_goals, goals
 from app.core.compaction.extractive.notes import notes_of
@@ -174,6 +175,7 @@ class _Messages:
         self.last_seq = events[-1].seq if events else 0
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
+        self._commits = commits_of(events)
         self._standing = [one for one in self._assistant_texts if one[0] not in refuted]
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
@@ -202,7 +204,7 @@ class _Messages:
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
         telling = [one for one in self._standing if tells(one[1])]
-        texts = [(seq, own_words(text)) for seq, text in (telling or self._assistant_texts)[-NEWEST_TEXTS:]]
+        texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
             line = condensed(text, most, is_first=not found)
@@ -230,12 +232,14 @@ class _Messages:
         return [SectionLine(s.text, s.seq) for s in self._central]
 
     def decisions(self) -> Sequence[SectionLine]:
-        """The decisions and findings of the assistant that the user did not refute; see `conclusions.decisions`."""
-        return decisions(self._standing, sorted(self._user_seqs), self._reports)
+        """The decisions and findings of the assistant that the user did not refute, and those in its commits."""
+        texts = [*self._standing, *((one.seq, one.body) for one in self._commits)]
+        return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
-        return done(self._standing, self._reports)
+        """The commits, then the assistant's sentences on finished work that the user did not refute."""
+        committed = [SectionLine(f"Committed: {one.subject}", one.seq) for one in reversed(self._commits)]
+        return [*committed, *done(self._standing, self._reports)]
 
     def next_steps(self) -> Sequence[SectionLine]:
         """The next steps in the newest assistant text, in its order."""

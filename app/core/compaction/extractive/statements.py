@@ -42,13 +42,14 @@ _CAUSE: Final = (
     r"root cause|the (?:real |actual |main |core )?(?:issue|problem|bug|cause|reason|culprit) (?:is|was|here)"
 )
 _REASONED: Final = re.compile(
-    r"\b(?:because|since (?!last|then|yesterday)|so that|due to|turns out|caused by"
+    r"\b(?:because|since (?!last|then|yesterday)|so that|(?<=, )so (?:we|it|they|the|this)|even though|due to"
+    r"|turns out|caused by"
     rf"|{_CAUSE}|the fix (?:is|was)|(?:which|this|that) means|otherwise|that['’]s why|this is why|reason:)",
     re.I,
 )
 """Words that join a statement and its reason."""
 _CHOSEN: Final = re.compile(
-    r"\b(?:in order to|to (?:avoid|prevent)|instead of|rather than"
+    r"\b(?:in order to|to (?:avoid|prevent)|without (?:need|hav|break|requir)ing|instead of|rather than"
     r"|decid(?:ed|ing)|decision|chose|went with|opted|revert(?:ed|ing)|prefer(?:red)?"
     r"|trade-?off|no longer"
     r"|(?:can|could|does|did|do|is|are|was|were)(?:n['’]t| not) (?:work|import|support|possible|supported))\b",
