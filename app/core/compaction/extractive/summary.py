@@ -14,7 +14,7 @@ BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""
 ROUNDS: Final = 2
-SPARE_SHARE: Final = 0.03
+SPARE_SHARE: Final = 0.1
 """The share of the room from which on what the appendix has no use for goes to the body, once."""
 TALK_SHARE: Final = 0.9
 """The body's share in a summary of talk, where whole quoted messages are what is used later."""
