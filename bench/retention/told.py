@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.digest.sentences import own_words, sentences
+from app.core.digest.sentences import own_words, plain, sentences
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -17,10 +17,19 @@ QUESTION_CHARS: Final = 600
 QUESTION_KEPT: Final = 0.6
 """The share of a question's or option's words that must stand in the answer's line."""
 
-_MADE: Final = re.compile(r"^\[[^\]]*\]$|^Base directory for this skill|^You are an expert")
+_MADE: Final = re.compile(
+    r"^\[[^\]]*\]$|^Base directory for this skill|^You are an expert|^Operation stopped by hook:"
+    r"|^Invoke the \S+ skill and"
+)
 _ASKING: Final = re.compile(r"\?[*_)\"'`]*$")
 _OPTION: Final = re.compile(r"^\W{0,6}(?:option |step )?([0-9]{1,2}|[A-H])[.):]", re.I)
 _CHOICE: Final = re.compile(r"\b(?:option |number |#)?([0-9]{1,2}|[A-H])\b(?!\w)")
+_ANSWERS: Final = re.compile(
+    r"^\W{0,2}(?:yes|yeah|yep|no|nope|ok|okay|sure|please|both|all|none|let['’]?s|do|go|can leave|that|its|it['’]s|this"
+    r"|perfect|good|great|fine|i (?:think|like|prefer)|option|continue|[A-H]\b|\d{1,2}\b)",
+    re.I,
+)
+"""How an answer begins; a short message that begins otherwise may as well be a remark or an instruction."""
 _NAMES: Final = re.compile(r"<identifiers>\n(.*?)\n</identifiers>", re.S)
 _ASSIGNED: Final = re.compile(r"(?<=\S) ?[=:] (?=\S)")
 _STANDARD: Final = re.compile(
@@ -64,15 +73,20 @@ class Told:
     def add(self, text: str, events: Sequence[Event]) -> None:
         """Count one summary."""
         flat, words = " ".join(text.split()), content_words(text)
+        bare = plain(text)
         self.messages += [said in flat for _, said in users(events)]
         newest = [e.text for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text.strip()][-NEWEST:]
         for one in newest:
-            self.newest += [sentence in flat for sentence in sentences(own_words(one))]
+            self.newest += [plain(sentence) in bare for sentence in sentences(own_words(one))]
             meant = content_words(one)
             self.words.append(len(meant & words) / max(1, len(meant)))
         lines = [line.removeprefix("- ") for line in text.splitlines()]
-        for at, said in users(events):
-            self._answer(said, _before(events, at), lines)
+        shown: dict[str, int] = {}
+        for at, said in reversed(list(users(events))):
+            shown[said] = shown.get(said, 0) + 1
+            # Of equal messages the newest are taken to be shown.
+            if shown[said] <= sum(line.startswith(said) and not line[len(said) :][:1].isalnum() for line in lines):
+                self._answer(said, _before(events, at), lines)
         names = [name for block in _NAMES.findall(text) for name in _ASSIGNED.sub("=", block).split()]
         bad = [is_junk(name, events) for name in names]
         self.junk += bad
@@ -82,7 +96,7 @@ class Told:
 
     def _answer(self, said: str, before: str, lines: Sequence[str]) -> None:
         asked = questions(before)
-        if len(said.split()) > SHORT_WORDS or said.rstrip().endswith("?") or not asked:
+        if len(said.split()) > SHORT_WORDS or said.rstrip().endswith("?") or not (asked and _ANSWERS.match(said)):
             return
         choice = _CHOICE.search(said)
         options = [one for one in before.splitlines() if choice and (o := _OPTION.match(one)) and o[1] == choice[1]]

@@ -16,7 +16,18 @@ OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The 
     [
         ("let's try 2", "2: The report. Where should heights go? Which one do you prefer?"),
         ("option 1 please", "1: The gauge - near the data. Where should heights go? Which one do you prefer?"),
-        ("yes", "Where should heights go? Which one do you prefer?"),
+        (
+            "yes",
+            "1: The gauge - near the data; 2: The report. Where should heights go? Which one do you prefer?",
+        ),
+        (
+            "yes, option 2. Then also sort the table by harbour?",
+            "2: The report. Where should heights go? Which one do you prefer?",
+        ),
+        ("ok, why does the gauge print feet?", ""),
+        ("the gauge prints feet now", ""),
+        ("Rename the table to harbours", ""),
+        ("I'd like to do two things: 1. sort the table 2. print it", ""),
         ("why not both of them?", ""),
         ("where does it get the author from? nobody set one", ""),
         ("/review the gauge", ""),
@@ -25,6 +36,53 @@ OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The 
 )
 def test_an_answer_is_told_with_its_option_and_question(answer: str, question: str) -> None:
     assert asked(answer, OPTIONS) == question
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "question"),
+    [
+        # Numbered answers to numbered questions; the other number means something else.
+        (
+            "1. the 3rd style, 2. metric",
+            "1. Which style?\n2. Which unit?\n3. Shall tides be sorted, newest first?",
+            "1: Which style?; 2: Which unit?. Shall tides be sorted, newest first?",
+        ),
+        (
+            "let's go with #4",
+            "| #4 Sort the tides | #5 Print them |\n\nHow shall we proceed with the gauge?",
+            "#4: Sort",
+        ),
+        (
+            "yes",
+            "**Shall I add the missing tests?** They are:\n\n1. **Sorting** of tides\n2. Printing",
+            "Shall I add the ",
+        ),
+        (
+            "B)",
+            "For old tides:\n- **A) Skip** them\n- **B) Ask** the user\n\nThoughts?",
+            "B: Ask the user. For old tides: Th",
+        ),
+        (
+            "ok, let's go",
+            "Three ways exist. I'd lean toward `--apply`, it is familiar.",
+            "I'd lean toward `--apply`, it is familiar.",
+        ),
+        (
+            "ok, do it",
+            "## Proposed change\n\n1. **Sort the tides**\n2. Print them",
+            "Proposed change: Sort the tides; Print them",
+        ),
+        ("ok, do it", "The tides are sorted.", ""),
+    ],
+)
+def test_an_answer_is_told_with_all_that_it_needs(answer: str, text: str, question: str) -> None:
+    found = asked(answer, text)
+    assert found.startswith(question) and bool(found) == bool(question)
+
+
+def test_what_a_message_agrees_to_is_no_question() -> None:
+    assert answers("ok", "I'd sort the tides.") == 'ok (about: "I\'d sort the tides.")'
+    assert answers("2", "2: The report.") == '2 (asked: "2: The report.")'
 
 
 def test_a_text_that_asks_nothing_makes_no_question() -> None:
@@ -52,6 +110,22 @@ def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None
     assert [words for _, words, _ in user_lines(log.events)] == ["Go on with <b>this</b>."]
     assert constraints_of(log.events[0].text) == ("Never skip a test.",)
     assert (ask_of(log.events[0].text), request_of(log.events[0].text)) == (None, "")
+
+
+def test_a_prompt_that_a_command_loads_is_told_by_the_command() -> None:
+    log = Log()
+    log.user(
+        body={
+            "content": "<command-message>review</command-message>\n<command-name>/review</command-name>\n"
+            "<command-args>this branch</command-args>"
+        }
+    )
+    log.user(body={"content": "You are an expert reviewer. You must always read the whole diff."})
+    log.user(body={"content": "Operation stopped by hook: never push twice."})
+    log.user(body={"content": "Never push the gauge."})
+    assert [words for _, words, _ in user_lines(log.events)] == ["/review this branch", "Never push the gauge."]
+    assert digest_of(log.events).constraints == ("Never push the gauge.",)
+    assert request_of(log.events[0].text) == "/review this branch"
 
 
 REJECTED = (

@@ -193,6 +193,9 @@ def test_what_a_command_runs_is_told_without_the_descriptors_of_its_output() -> 
         ("```\n# never run this\n```\nfix it", []),
         ("> you must not\nsounds good to me", []),
         ("Can you make sure to never push?", ["Can you make sure to never push?"]),
+        ("**Root cause**: the log must be opened first.", []),
+        ("The log is never opened here.", []),
+        ("We can always render it later.", []),
     ],
 )
 def test_sentences_that_order_something_are_constraints(said: str, rules: list[str] | None) -> None:

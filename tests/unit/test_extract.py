@@ -52,11 +52,11 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     text = body(work())
     shown = [line for line in text.split("\n") if line.startswith("#")]
     assert shown == [heading for heading in HEADINGS if heading in shown]
-    assert section(text, "## Goal") == ["Heights are printed in feet although the station is metric. Find out where."]
-    assert section(text, "## User Messages") == [
-        "Always keep two decimals in the report.",
-        "Now check the estuary gauge",
+    assert section(text, "## Goal") == [
+        "Heights are printed in feet although the station is metric. Find out where.",
+        "Latest request: Now check the estuary gauge",
     ]
+    assert section(text, "## User Messages") == ["Always keep two decimals in the report."]
     assert section(text, "### In Progress") == ["Read it", "Waiting for the result of read with path tide/gauge.py."]
     assert section(text, "### Not Started") == ["Print the report"]
     assert section(text, "### Blocked") == ["`make test` failed when it was last run."]
@@ -286,7 +286,7 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
     log = work()
     for number in range(40):
         log.user(body={"content": f"Look at gauge number {number} too, it may be the one that is wrong."})
-    assert "Print the report" in section(body(log, 160), "### Not Started")
+    assert "Print the report" in section(body(log, 170), "### Not Started")
 
 
 def test_a_program_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:

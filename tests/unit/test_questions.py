@@ -31,7 +31,8 @@ ASKS = "The tests pass now. Shall I push the branch?"
         ),
         ("yes", "The tests pass now.", ""),
         ("why?", "Done.", ""),
-        ("No: " + "explain it all to me again " * 4, ASKS, ""),
+        ("No: " + "explain it all to me again " * 4, ASKS, "The tests pass now. Shall I push the branch?"),
+        ("Please: " + "explain it all to me again " * 4, ASKS, ""),
         ("Does the lexer handle all of the tabs?", ASKS, ""),
     ],
 )

@@ -5,41 +5,97 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from app.core.digest.files import command_of, files_of, named
+from app.core.digest.prompts import own_messages
 from app.core.digest.rejections import is_rejected, words_of
-from app.core.digest.sentences import is_loaded, own_words, sentences, shortened
+from app.core.digest.sentences import own_words, plain, prompt_command, sentences, shortened
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
 
 ANSWER_WORDS_MAX: Final = 16
 """A longer message says by itself what it means."""
-OPTIONS_MAX: Final = 3
+OPTIONS_MAX: Final = 4
 OPTION_WORDS_MAX: Final = 30
 """A longer message that names a number or letter hardly means an option."""
+REPLY_WORDS_MAX: Final = 80
+"""A message of at most so many words that begins with a yes, a no or an option is a reply, whatever follows."""
+HEAD_WORDS: Final = 6
 QUESTION_CHARS_MAX: Final = 240
 OPTION_CHARS_MAX: Final = 160
-CALL_CHARS_MAX: Final = 120
+ITEM_CHARS_MAX: Final = 60
+COMMAND_CHARS_MAX: Final = 80
+ASKED_CHARS_MAX: Final = 300
+"""The most of a question that is told, with its options."""
 CHARS_MIN: Final = 40
 ASKED_WITHIN: Final = 800
 """Number of last characters of a text that are searched for its question."""
 TELLING_WORDS: Final = 4
-"""A question with fewer words that carry meaning (`What do you think?`) is told with the sentence before it."""
+"""A question with fewer words that carry meaning (`What do you think?`) is told with what it is about."""
+SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _NUMBER: Final = re.compile(
     r"\b(?:option|number|point|approach|plan|choice|nr\.?|#)? ?#?(\d{1,2}|[A-H])(?:\b|(?=[=).:]))"
 )
 _LETTER: Final = re.compile(r"\b(?:option|approach|plan|choice) ([a-h])\b", re.I)
+_EXPLICIT: Final = re.compile(
+    r"\b(?:options?|number|approach|choice) #?(?:\d{1,2}|[a-h])\b|(?<!\w)#\d|(?<!\w)[A-H]\)|^\d{1,2}\b", re.I
+)
+"""An option that is named as one."""
+_ENUMERATED: Final = re.compile(r"(?:^|(?<=[\s,;]))(?<!option )(\d{1,2}|[A-H])[.)] \S")
+"""An entry of the user's own list."""
 _ENTRY: Final = re.compile(
-    r"^[\s>#*_-]{0,12}(?:(?:option|approach|plan|choice|step) )?(\d{1,2}|[A-H])"
+    r"^[\s>#*_|-]{0,12}(?:(?:option|approach|plan|choice|step) )?(\d{1,2}|[A-H])"
     r"(?:[.):\]]|\*\*|[ \t]?[—–-] )[\s*_:—-]{0,6}(.+)$",
     re.I | re.M,
 )
-_MARKUP: Final = re.compile(r"\*\*|__|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
+_TICKET: Final = re.compile(r"#(\d{1,3})\b[ :.)(*]{1,4}([^|\n()]{3,80})")
+_LISTED: Final = re.compile(r"\W{0,4}(?:\d{1,2}|[A-H])[.)]")
 _MARKS: Final = "*_`~ \"'"
 _ASKS: Final = re.compile(
     r"\b(?:let me know|would you like|do you want|want me to|shall i|should i|which (?:one|of)|prefer)\b", re.I
 )
+_YES_NO: Final = re.compile(
+    r"(?:(?:yes|yeah|yep|yup|ya|no|nope|nah|correct|exactly|agreed|neither|both|none)\b"
+    r"|(?:sure|ok|okay|alright|right)\b(?!.{0,200}\?))",
+    re.I | re.S,
+)
+"""Words that mean nothing without what was said before. An `ok` also begins a question of the user's own."""
+_REPLY: Final = re.compile(
+    r"(?:(?:that|it|this)(?:['’]?s| is| was| sounds| looks| works)(?! (?:still|not|wrong))"
+    r"|sounds|looks|perfect|great|good|nice|fine|cool"
+    r"|please|go|do (?:it|that|this|so|all|both|\d)|all|not|only|just|either|continue|proceed|start|leave|can leave"
+    r"|keep|skip|let['’]?s|i(?:['’]d| would)? (?:think|like|prefer|want|agree|guess)|maybe|done|up to you|whatever"
+    r"|(?:the )?(?:first|second|third|last|latter|former))\b",
+    re.I,
+)
+"""Words with which a reply begins."""
+_AFTERTHOUGHT: Final = re.compile(
+    r"[.!;,]\s{1,4}(?:continue|proceed|go (?:on|ahead|for it)|do it|(?:yes )?please)\W{0,4}$", re.I
+)
+_NEW: Final = re.compile(
+    r"(?:(?:and|but|also|so|hmm+|um+|oh|wait|well)\b[ ,.]{0,3})*"
+    r"(?:q:|question\b|(?:can|could|would|will|should) (?:you|we|i|it|this|that|the|there)|how|why|what|where|when|who"
+    r"|which|is|are|am|does|do (?:we|you|i|they)|did|has|have|was|were|i['’]d like (?:to|you)|i want (?:to|you)|we also"
+    r"|one more)\b",
+    re.I,
+)
+"""Words with which a question or an instruction of the user's own begins."""
+_PROPOSES: Final = re.compile(
+    r"\b(?:i['’]d|i would|i (?:suggest|recommend|propose)|i['’]m leaning|we (?:can|could|should)|could (?:be|just)"
+    r"|recommend(?:ation|ed)?|suggest(?:ion|ed)?|propos(?:e|ed|al)|(?:best|simplest|cleanest) (?:option|approach|fix)"
+    r"|ready to|the (?:fix|plan|approach) (?:is|would))\b",
+    re.I,
+)
+_CHOOSES: Final = re.compile(
+    r"\b(?:which|prefer|options?|thoughts|choose|pick|(?:what|how) (?:do|would) you|do you want)\b", re.I
+)
+"""Words of a question between options."""
+_PLANNED: Final = re.compile(
+    r"^\W{0,8}.{0,40}\b(?:propos\w+|recommend\w+|plan|approach|the fix)\b.{0,40}$", re.I | re.M
+)
+"""A heading over what an agent proposes."""
+_ITEM: Final = re.compile(r"^\s{0,4}(?:[-*•]|\d{1,2}[.)]|\*\*\d{1,2}[.)])\s{0,4}(.+)$", re.M)
 
 
 def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
@@ -49,6 +105,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
     they said to it, and the call. `said` is the assistant's text before the events.
     """
     calls: dict[int, Event] = {}
+    own = {event.seq for event in own_messages(events)}
     for event in events:
         if event.type is EventType.ASSISTANT_MESSAGE and event.text.strip():
             said = event.text
@@ -57,8 +114,8 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         elif event.type is EventType.TOOL_RESULT and is_rejected(event):
             yield event.seq, _rejected(event, calls.get(event.call_seq or 0)), ""
             said = ""
-        elif event.type is EventType.USER_MESSAGE and not is_loaded(event.text):
-            words = " ".join(own_words(event.text).split())
+        elif event.seq in own:
+            words = prompt_command(event.text) or " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
                 yield event.seq, words, asked(words, said)
                 said = ""
@@ -72,34 +129,73 @@ def _rejected(result: Event, call: Event | None) -> str:
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
-    told = " ".join((command or next(iter(named(arguments)), "")).split())
-    tried = " ".join(filter(None, (tool, shortened(told, CALL_CHARS_MAX))))
+    told = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
+    tried = " ".join(filter(None, (tool, told)))
     trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
     return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
 
 
 def asked(answer: str, text: str) -> str:
-    """The option that an answer names and the question that it answers, in the text before it; empty without any."""
-    count = len(answer.split())
-    if not text or count > OPTION_WORDS_MAX or ("?" in answer and count > 3) or answer.startswith("/"):
+    """The option that an answer names and the question that it answers, in the text before it; empty without any.
+
+    A message that agrees to a text without a question answers what the text proposes.
+    """
+    words = answer.split()
+    if not text or answer.startswith("/") or len(words) > REPLY_WORDS_MAX:
         return ""
-    option = _option(answer, text)
-    if not option and count > ANSWER_WORDS_MAX:
+    replies = bool(_YES_NO.match(answer) or _EXPLICIT.search(" ".join(words[:HEAD_WORDS])))
+    if not replies and (_NEW.match(answer) or ("?" in answer and len(words) > 3)):
         return ""
-    question = _question(text, alone=bool(option))
-    return " ".join(filter(None, (option, question)))
+    options = _options(answer, text) if replies or len(words) <= OPTION_WORDS_MAX else []
+    if not (replies or options) and len(words) > ANSWER_WORDS_MAX:
+        return ""
+    question = _question(text, options)
+    agrees = bool(_YES_NO.match(answer) or _REPLY.match(answer) or _AFTERTHOUGHT.search(answer))
+    if not (agrees or options or _shares(answer, question)):
+        return ""
+    if not options and not question:
+        return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
+    told = "; ".join(options) + ("." if options else "")
+    return shortened(" ".join(filter(None, (told, question))), ASKED_CHARS_MAX)
+
+
+def _shares(answer: str, question: str) -> bool:
+    """Whether an answer repeats words of the question."""
+    given = content_words(answer)
+    return bool(given) and len(given & content_words(question)) >= min(SHARED_WORDS, len(given))
 
 
 def answers(words: str, question: str) -> str:
-    """A user's message on one line with the question that it answers."""
-    return f'{words} (asked: "{question}")' if question else words
+    """A user's message on one line with the question that it answers, or what it agrees to."""
+    label = "asked" if "?" in question or _named_first(question) else "about"
+    return f'{words} ({label}: "{question}")' if question else words
 
 
-def _option(answer: str, text: str) -> str:
-    found = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
-    chosen = [f"{name}: {_plain(found[name], OPTION_CHARS_MAX)}" for name in _named(answer) if name in found]
-    return "; ".join(chosen[:OPTIONS_MAX]) + ("." if chosen else "")
+def _named_first(question: str) -> bool:
+    return re.match(r"#?(?:\d{1,3}|[A-H]): ", question) is not None
+
+
+def _options(answer: str, text: str) -> list[str]:
+    """The options of a text that an answer names, in the text's order."""
+    entries = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
+    own = {name.upper() for name in _ENUMERATED.findall(answer)}
+    asking = {name for name in own if "?" in entries.get(name, "")}
+    given = content_words(answer)
+    named = _named(answer)
+    if asking:
+        # The user numbers answers as the agent numbered its questions; other numbers mean something else.
+        named = asking
+    elif len(given) > SHARED_WORDS:
+        named = [name for name in named if name not in own or given & content_words(entries.get(name, ""))]
+    chosen = [f"{name}: {_plain(rest, OPTION_CHARS_MAX)}" for name, rest in entries.items() if name in named]
+    tickets = dict(_TICKET.findall(text))
+    chosen += [
+        f"#{number}: {_plain(tickets[number], ITEM_CHARS_MAX)}"
+        for number in dict.fromkeys(re.findall(r"#(\d{1,3})\b", answer))
+        if len(content_words(tickets.get(number, ""))) >= SHARED_WORDS and number not in entries
+    ]
+    return chosen[:OPTIONS_MAX]
 
 
 def _named(answer: str) -> Collection[str]:
@@ -107,30 +203,80 @@ def _named(answer: str) -> Collection[str]:
     return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
 
 
-def _question(text: str, *, alone: bool) -> str:
-    """The last question of a text; if it tells too little by itself, behind the one before it, or any sentence.
+def _question(text: str, options: Sequence[str]) -> str:
+    """The last question of a text, with its list if it ends with one.
 
-    An option that is told makes a question tell enough (`alone`), unless there is another one.
+    If it tells too little by itself, it stands behind the options to choose from and what they are about, or behind the
+    question or the sentence before it. A question that is one of the named options is not repeated.
     """
-    told = [one for one in sentences(own_words(text)[-ASKED_WITHIN:]) if any(map(str.isalpha, one))]
-    at = next((n for n in range(len(told) - 1, -1, -1) if _is_question(told[n])), None)
+    words = own_words(text)[-ASKED_WITHIN:]
+    told = [one for one in sentences(words) if any(map(str.isalpha, one))]
+    asking = [n for n, one in enumerate(told) if _is_question(one)]
+    at = next((n for n in reversed(asking) if not _LISTED.match(told[n])), asking[-1] if asking else None)
     if at is None:
         return ""
     question = _plain(told[at], QUESTION_CHARS_MAX)
-    if at and len(content_words(question)) < TELLING_WORDS:
-        before = next((one for one in told[at - 1 :: -1] if _is_question(one)), "" if alone else told[at - 1])
-        question = f"{_plain(before, QUESTION_CHARS_MAX - len(question))} {question}" if before else question
-    return question
+    if any(question[:CHARS_MIN] in option for option in options):
+        return ""
+    if question.endswith(":"):
+        items = _ITEM.findall(words, words.rfind(told[at][-CHARS_MIN:]))[:OPTIONS_MAX]
+        return f"{question} {_listed(items or told[at + 1 :][:OPTIONS_MAX])}"
+    if len(content_words(question)) >= TELLING_WORDS:
+        return question
+    before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
+    if not before:
+        found = [told[n] for n in asking if n < at][-1:] or ([] if options else _lead(text, told[max(0, at - 1) : at]))
+        before = _plain(found[0], QUESTION_CHARS_MAX - len(question)) if found else ""
+    return f"{before} {question}" if before and question not in before else before or question
+
+
+def _lead(text: str, before: Sequence[str]) -> Sequence[str]:
+    """The sentence before a question; if that is an item of a list, what the text says first."""
+    items = [" ".join(one.split()) for one in _ITEM.findall(text)]
+    if not before or not any(before[0] in item for item in items):
+        return before
+    return [one for one in sentences(own_words(text)) if len(content_words(one)) >= TELLING_WORDS][:1]
+
+
+def _listed(items: Sequence[str]) -> str:
+    return "; ".join(_plain(one, ITEM_CHARS_MAX).rstrip(":") for one in items)
+
+
+def _choice(text: str, is_named: bool) -> str:
+    """What the last options of a text are about, behind the options unless the answer names them."""
+    entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * ASKED_WITHIN)))
+    first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
+    if first is None or len(entries) - first < 2:
+        return ""
+    line = next((one for one in reversed(text[: entries[first].start()].split("\n")) if one.strip()), "")
+    lead = _plain(line, QUESTION_CHARS_MAX)
+    lead = lead if lead.endswith((":", "?")) else ""
+    items = "; ".join(f"{one[1]}: {_plain(one[2], ITEM_CHARS_MAX)}" for one in entries[first : first + OPTIONS_MAX])
+    return lead if is_named else f"{items}. {lead}".rstrip()
 
 
 def _is_question(sentence: str) -> bool:
     return sentence.rstrip(_MARKS + ")").endswith("?") or _ASKS.search(sentence) is not None
 
 
+def _proposal(text: str) -> str:
+    """What a text proposes: the list under a heading that says so, else its last sentence that does."""
+    words = own_words(text)
+    heading = next(reversed(list(_PLANNED.finditer(words))), None)
+    items = _ITEM.findall(words, heading.end())[:OPTIONS_MAX] if heading else []
+    if heading and items:
+        return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_listed(items)}"
+    found = [
+        one
+        for one in sentences(words[-2 * ASKED_WITHIN :])
+        if _PROPOSES.search(one) and len(one) > CHARS_MIN and not one.startswith("If ")
+    ]
+    return _plain(found[-1], QUESTION_CHARS_MAX) if found else ""
+
+
 def _plain(text: str, chars: int) -> str:
     """The text without Markdown's emphasis and heading marks, shortened."""
-    plain = " ".join(_MARKUP.sub("", text).split()).strip("*_~ \"'")
-    return shortened(plain, max(chars, CHARS_MIN))
+    return shortened(plain(text), max(chars, CHARS_MIN))
 
 
 def asking_part(answer: str, text: str) -> str:

@@ -12,6 +12,7 @@ from app.core.digest.diff import diffed, shows_what_it_did
 from app.core.digest.files import FileUse, command_of, files_of
 from app.core.digest.names import heaviest, names_in, weigh
 from app.core.digest.outcomes import bare_command, state_of
+from app.core.digest.prompts import own_messages
 from app.core.digest.record import (
     ARTIFACTS_MAX,
     ASKS,
@@ -77,7 +78,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
     results = [event for event in events if event.type is EventType.TOOL_RESULT]
     calls = [(event, answers.get(event.seq)) for event in events if event.type is EventType.TOOL_CALL]
-    user_messages = [event for event in events if event.type is EventType.USER_MESSAGE]
+    user_messages = list(own_messages(events))
     read, modified = _files(calls)
     asks = [ask for event in user_messages if (ask := ask_of(event.text))]
     return Digest(

@@ -16,13 +16,20 @@ _TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
 _OPENING: Final = re.compile(f"^{_TAG}", re.M)
 _FOLLOWING: Final = re.compile(_TAG)
 """A tag right behind a block."""
-_LOADED: Final = re.compile(r"Base directory for this skill: ")
+_LOADED: Final = re.compile(r"\s{0,8}(?:Base directory for this skill: |Operation stopped by hook: )")
+_PROMPT: Final = re.compile(r"\s{0,8}<command-message>")
+"""How Claude Code's record of a command that loads a prompt begins; the next message is that prompt."""
+_PROMPT_NAME: Final = re.compile(
+    r"<command-name>([^<]{1,100})</command-name>(?:\s*<command-args>([^<]{0,2000})</command-args>)?"
+)
+_MARKUP: Final = re.compile(r"\*\*|^\s{0,8}#{1,6} |^\s{0,8}[-*_]{3,20}\s", re.M)
 _FENCE: Final = "```"
-_BREAK: Final = re.compile(r"(?<=[.!?])[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])|\n")
+_BREAK: Final = re.compile(r"(?<=[.!?])(?<!\*\*\d\.)(?<!\*\*\d\d\.)[\"')\]]{0,2}\s+(?=[\"'(\[A-ZÀ-Þ0-9`*-])")
 _BULLET: Final = re.compile(r"^\s{0,40}(?:[-*•]|\d{1,3}[.)])\s{1,8}")
 _QUOTED: Final = re.compile(r"^\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{2,}|at \S+ ?\(|[\w./-]{1,200}:\d+[:)])")
 _STRONG: Final = re.compile(
-    r"\b(?:must|never|always|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
+    r"\b(?:must|(?<!is )(?<!are )(?<!was )(?<!were )never|(?<!can )(?<!could )always"
+    r"|do not|don'?t (?!we|i\b|you\b|have|know|think|see)|cannot use|can'?t (?:use|change|touch)"
     r"|please (?:keep|use|only|avoid|don'?t|do not|make)|make sure|ensure|from now on|not allowed|may not|forbidden"
     r"|no more than|at most|at least|should(?:n'?t| not| always| only| never)|can only|has to|have to|required to"
     r"|remember (?:to|that)|i(?:'d| would)? (?:strongly |really )?prefer|prefer to"
@@ -45,6 +52,10 @@ _QUESTION: Final = re.compile(
     r"|aren'?t|shouldn'?t|wouldn'?t|don'?t we|question)\b",
     re.I,
 )
+_FINDING: Final = re.compile(
+    r"\W{0,4}(?:root cause|cause|problem|bug|issue|reason|why|context|background)\W{0,4}: ?", re.I
+)
+"""How a sentence begins that tells what is wrong, in a plan or a report that the user pasted."""
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
 _LOG_LINE: Final = re.compile(
@@ -61,8 +72,19 @@ def own_words(text: str) -> str:
 
 
 def is_loaded(text: str) -> bool:
-    """Whether a user's message holds instructions that the agent loaded: they state rules, but are nobody's words."""
+    """Whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
     return _LOADED.match(text) is not None
+
+
+def prompt_command(text: str) -> str:
+    """The command, with its arguments, in the record of a command that loads a prompt; empty for other messages."""
+    found = _PROMPT_NAME.search(text, 0, TEXT_CHARS_MAX) if _PROMPT.match(text) else None
+    return " ".join(f"{found[1]} {found[2] or ''}".split()) if found else ""
+
+
+def plain(text: str) -> str:
+    """The text on one line, without Markdown's emphasis and heading marks."""
+    return " ".join(_MARKUP.sub("", text).split()).strip("*~| ")
 
 
 def _without_blocks(text: str) -> str:
@@ -93,10 +115,11 @@ def _without_fences(text: str) -> str:
 
 def sentences(text: str) -> Iterator[str]:
     """The sentences and list items of a text in order, each run of white space as one space."""
-    for piece in _BREAK.split(text):
-        sentence = " ".join(_BULLET.sub("", piece, count=1).split())
-        if sentence:
-            yield sentence
+    for line in text.split("\n"):
+        for piece in _BREAK.split(_BULLET.sub("", line, count=1)):
+            sentence = " ".join(piece.split())
+            if sentence:
+                yield sentence
 
 
 def shortened(text: str, chars: int) -> str:
@@ -127,6 +150,8 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
 def _states_rule(sentence: str) -> bool:
     """Whether a sentence tells the agent what to do or not to do, rather than state or ask something."""
+    if _FINDING.match(sentence):
+        return False
     if sentence.endswith("?") or _QUESTION.match(sentence):
         return bool(_REQUEST.search(sentence))
     return bool(_STRONG.search(sentence) or (_WEAK.search(sentence) and not _STATEMENT.match(sentence)))
@@ -136,7 +161,8 @@ def request_of(text: str) -> str:
     """A user's message on one line, shortened; empty if it has no text."""
     if is_loaded(text):
         return ""
-    return shortened(" ".join((own_words(text) or text[:TEXT_CHARS_MAX]).split()), REQUEST_CHARS_MAX)
+    words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
+    return shortened(" ".join(words.split()), REQUEST_CHARS_MAX)
 
 
 def ask_of(text: str) -> str | None:

@@ -4,11 +4,14 @@ Deterministic. Only users, assistants and notes are quoted; tool output is data 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter as Counts
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import islice
 from typing import Final
 
+from app.core.compaction.extractive.commits import commits_of
+from app.core.compaction.extractive.conclusions import TELLING_WORDS, decisions, done, ranked
+from app.core.compaction.extractive.goals import bare_goals, goals
 from app.core.compaction.extractive.notes import notes_of
 from app.core.compaction.extractive.quotes import quotes
 from app.core.compaction.extractive.sections import (
@@ -23,6 +26,8 @@ from app.core.compaction.extractive.sections import (
     LATEST,
     NEXT,
     NOT_STARTED,
+    NOTHING,
+    PAST,
     PREFIX_HEADINGS,
     REQUEST,
     RUNNING,
@@ -38,16 +43,13 @@ from app.core.compaction.extractive.sections import (
     lasting,
     parse_sections,
 )
-from app.core.compaction.extractive.sentences import (
-    CANDIDATES_MAX,
-    Sentence,
-    central,
-    sentences_of,
-)
+from app.core.compaction.extractive.sentences import CANDIDATES_MAX, Sentence, central, sentences_of
+from app.core.compaction.extractive.statements import INTENT, is_narration, looks_only, refutes, tells
 from app.core.compaction.extractive.work import SpanWork, with_arguments
 from app.core.digest.answers import answers, user_lines
+from app.core.digest.prompts import own_messages
 from app.core.digest.record import Digest
-from app.core.digest.sentences import ask_of, is_loaded, own_words, sentences, shortened
+from app.core.digest.sentences import ask_of, own_words, plain, sentences, shortened
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
 from app.core.lexicon.words import content_words
@@ -59,68 +61,32 @@ NEWEST_TEXTS: Final = 3
 """Number of the newest assistant texts that are quoted, and of open calls that are named."""
 LONG_SHARE: Final = 0.6
 """The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
-FEWEST_WORDS: Final = 4
-"""A line with fewer words and a colon only leads to the next."""
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
-TELLING_WORDS: Final = 4
-"""A sentence with fewer words that carry meaning tells nothing by itself."""
 LONG_CHARS: Final = 240
 """Length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.46,
-    CONSTRAINTS: 0.06,
+    USERS: 0.42,
+    CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
-    LATEST: 0.22,
-    DONE: 0.06,
-    DECISIONS: 0.06,
+    LATEST: 0.2,
+    DONE: 0.04,
+    DECISIONS: 0.16,
     NEXT: 0.03,
     CONTEXT: 0.02,
 }
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
 """The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
 
-_VERB: Final = (
-    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
-    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
-    r"|reduced|booked|cancell?ed|confirmed|sent)"
-)
-_DONE: Final = re.compile(
-    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
-    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
-    rf"|\b(?:is|are|was|were|has been|have been) (?:now )?(?:{_VERB}|complete|done|in place)\b"
-    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
-    re.I,
-)
-"""Words of a sentence that reports finished work."""
-_DOUBT: Final = re.compile(
-    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
-    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
-    re.I,
-)
-"""Words of a sentence that reports more, or less, than finished work."""
-_DECIDED: Final = re.compile(
-    r"\b(?:decid(?:e|ed|ing)|decision|instead of|rather than|chose|because|so that|due to|in order to|to avoid"
-    r"|trade-?off|turns out|root cause|the (?:issue|problem|bug|cause|reason) (?:is|was)|revert(?:ed|ing)"
-    r"|did(?:n['’]t| not) work|does(?:n['’]t| not) work|since (?:it|the|they|we|that)|prefer)\b",
-    re.I,
-)
-"""Words of a sentence that gives a reason, or tells of an attempt."""
-_ANNOUNCEMENT: Final = re.compile(r"\s*[^.!?\n]{1,200}:\s*")
-"""A text that says only what the agent looks at next."""
-_INTENT: Final = re.compile(
-    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
-    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should|next,|continu(?:e|ing) (?:to|with|\w+ing))",
-    re.I,
-)
-"""Words of a sentence about an intent."""
+_TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
+_GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
 _NEXT: Final = re.compile(
-    rf"{_INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
+    rf"{INTENT.pattern}|\b(?:next|to-?do|remaining|remains|still (?:need|have|to)|pending)\b", re.I
 )
 
 
@@ -137,20 +103,23 @@ def extract(
     messages = _Messages(events, focus, previous)
     shares = _TALK if messages.is_talk else _WORK
     earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
+    earlier[GOAL] = bare_goals(earlier[GOAL])
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events)
     # What an earlier summary says of the state of things held before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
     earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
-    done = interleave(interleave(work.done(), messages.done()), earlier[DONE])
-    decided = [*notes.decisions, *interleave(messages.matching(_DECIDED), earlier[DECISIONS])]
+    # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
+    past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
+    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *done(past)])
+    decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
     planned = {
         state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
     }
     asks = _lines(digest.asks, messages.last_seq)
     said = messages.said(sorted([*earlier[GOAL][1:], *earlier[USERS]], key=lambda line: line.seq))
-    goal = earlier[GOAL][:1] or messages.first() or asks[:1]
+    goal = goals(earlier[GOAL], messages.said([])) or asks[:1]
     # In the order in which the sections choose: a sentence goes to the first section that takes it.
     candidates: Mapping[str, Sequence[SectionLine]] = {
         GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
@@ -160,15 +129,22 @@ def extract(
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
         RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
         LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
-        DONE: done,
-        DECISIONS: decided,
+        DONE: finished,
+        DECISIONS: [*notes.decisions, *decided],
         NEXT: messages.next_steps() or before[NEXT],
         CONTEXT: [*notes.structure, *notes.others, *messages.context(earlier[CONTEXT])],
     }
     sections = [Section(heading, lines, shares[heading]) for heading, lines in candidates.items()]
-    return fill_sections(
-        HEADINGS, sections, _measure(counter), max_tokens, spare=CONTEXT if messages.is_talk else USERS
-    )
+    measure = _measure(counter)
+    text = fill_sections(HEADINGS, sections, measure, max_tokens, spare=CONTEXT if messages.is_talk else USERS)
+    only_called = f"{NOTHING.rstrip('.')}; called {_tools(events)}."
+    return only_called if text == NOTHING and events and measure(only_called) <= max_tokens else text
+
+
+def _tools(events: Sequence[Event]) -> str:
+    """The tools that were called, each with the number of its calls."""
+    counts = Counts(event.tool or "a tool" for event in events if event.type is EventType.TOOL_CALL)
+    return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
 
 
 def extract_prefix(
@@ -195,9 +171,12 @@ class _Messages:
         # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
         quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
-        self.users = [e for e in events if e.type is EventType.USER_MESSAGE and not is_loaded(e.text)]
+        self.users = list(own_messages(events))
         self.last_seq = events[-1].seq if events else 0
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
+        self._reports, refuted = _reports(events)
+        self._commits = commits_of(events)
+        self._standing = [one for one in self._assistant_texts if one[0] not in refuted]
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
@@ -214,27 +193,21 @@ class _Messages:
 
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """The users' messages on one line each with the questions that they answer, oldest first."""
-        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in self._user_lines)]
-
-    def first(self) -> Sequence[SectionLine]:
-        """The first message of a user that holds more than one word, with the question that it answers."""
-        own = (line for line in self._user_lines if line[0] in self._user_seqs and " " in line[1])
-        found = (SectionLine(answers(words, asked), seq) for seq, words, asked in own)
-        return [*islice(found, 1)]
+        told = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
+        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in told)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
-        """The newest assistant texts, the newest first; long ones by their first and last sentences.
+        """The newest assistant texts with content, the newest first; long ones by their first and last sentences.
 
         Without events they are those of the earlier summaries.
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        telling = [(seq, text) for seq, text in self._assistant_texts if not _ANNOUNCEMENT.fullmatch(text)]
-        texts = [(seq, own_words(text)) for seq, text in (telling or self._assistant_texts)[-NEWEST_TEXTS:]]
+        telling = [one for one in self._standing if tells(one[1])]
+        texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
-            told = [one for one in sentences(text) if any(map(str.isalpha, one))]
-            line = condensed(told, " ".join(text.split()), most)
+            line = condensed(text, most, is_first=not found)
             if line:
                 found.append(SectionLine(line, seq))
                 room -= len(line)
@@ -258,30 +231,38 @@ class _Messages:
         """All distinct sentences, the most central first."""
         return [SectionLine(s.text, s.seq) for s in self._central]
 
-    def matching(self, cue: re.Pattern[str]) -> Sequence[SectionLine]:
-        """The central sentences that match the cue and are neither questions nor intents."""
-        return [
-            SectionLine(s.text, s.seq)
-            for s in self._central
-            if cue.search(s.text)
-            and len(content_words(s.text)) >= TELLING_WORDS
-            and not (s.text.rstrip("*_ ").endswith("?") or _INTENT.search(s.text))
-        ]
+    def decisions(self) -> Sequence[SectionLine]:
+        """The decisions and findings of the assistant that the user did not refute, and those in its commits."""
+        texts = [*self._standing, *((one.seq, one.body) for one in self._commits)]
+        return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The central sentences of the assistant that report finished work and nothing else."""
-        return [
-            line for line in self.matching(_DONE) if line.seq not in self._user_seqs and not _DOUBT.search(line.text)
-        ]
+        """The commits, then the assistant's sentences on finished work that the user did not refute."""
+        committed = [SectionLine(f"Committed: {one.subject}", one.seq) for one in reversed(self._commits)]
+        return [*committed, *done(self._standing, self._reports)]
 
     def next_steps(self) -> Sequence[SectionLine]:
         """The next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
-        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text)]
+        return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
     def open_calls(self) -> Sequence[SectionLine]:
         """Lines on the newest calls without a result."""
         return self._open_calls
+
+
+def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
+    """The seqs of the assistant's texts that end a turn, and of those among them that the next message refutes."""
+    reports: set[int] = set()
+    refuted: set[int] = set()
+    last: Event | None = None
+    for event in events:
+        if event.type is EventType.USER_MESSAGE and last is not None:
+            reports.add(last.seq)
+            if refutes(own_words(event.text)):
+                refuted.add(last.seq)
+        last = event if event.type is EventType.ASSISTANT_MESSAGE and event.text else None
+    return reports, refuted
 
 
 def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
@@ -300,16 +281,18 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
-def condensed(told: Sequence[str], text: str, chars: int) -> str:
-    """The text if it takes at most `chars` characters, else those of its sentences that do; its first words if few do.
+def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
+    """The text on one line if it takes at most `chars` characters, else those of its sentences that do.
 
     Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
-    next.
+    next. A sentence that ends with a colon goes with the next one; those that only announce are left out, but the last.
+    If few fit, it is the first words, or nothing unless `is_first`.
     """
-    if len(text) <= chars:
-        return text
+    line = plain(text)
+    if len(line) <= chars:
+        return line
+    told = _units(text)
     kept: set[int] = set()
-    told = [one for one in told if not (one.endswith(":") and one.count(" ") < FEWEST_WORDS)]
     room, at, end = chars, 0, len(told)
     while at < end:
         take_last = (end - len(told)) * -2 < at
@@ -318,10 +301,29 @@ def condensed(told: Sequence[str], text: str, chars: int) -> str:
         if len(told[number]) + GAP_CHARS <= room:
             room -= len(told[number]) + GAP_CHARS
             kept.add(number)
-    if chars - room < chars // 3:
-        return shortened(text, chars) if chars >= SHORTEST_CHARS else ""
+    words = content_words(" ".join(told[number] for number in kept))
+    if chars - room < chars // 3 or len(words) < TELLING_WORDS:
+        return shortened(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
     shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
     return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
+
+
+def _units(text: str) -> Sequence[str]:
+    """The sentences with content, each behind the colon or heading that leads to it."""
+    found: list[str] = []
+    lead = ""
+    text = _TABLE_HEAD.sub("", text)
+    said = [one for one in sentences(text) if any(map(str.isalpha, one))]
+    for number, one in enumerate(said, start=1):
+        if is_narration(one) and number < len(said):
+            continue
+        told = plain(one)
+        if told.endswith(":") or one.startswith("#"):
+            lead = told
+        else:
+            found.append(f"{lead} {told}".lstrip())
+            lead = ""
+    return found
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -15,6 +15,8 @@ GOAL, CONSTRAINTS, PROGRESS = "## Goal", "## Constraints & Preferences", "## Pro
 DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not Started", "### Blocked"
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 USERS, LATEST = "## User Messages", "## Latest Agent Messages"
+PAST: Final = "## Past Agent Messages"
+"""The latest messages in all summaries but the last, under which `parse_sections` gives them."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (
     *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
@@ -29,9 +31,13 @@ FEW_WORDS: Final = 3
 COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
-"""The most of the room that the first line of a goal may take."""
+LATEST_SHARE: Final = 0.12
+"""The most of the room that the first line of a goal may take, and that its second may."""
 SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out."""
+GOALS: Final = 2
+LATEST_REQUEST: Final = "Latest request: "
+"""The mark of a goal's second line."""
 LEAST_SHARE: Final = 0.1
 """The share of the room for a section whose own share does not hold a single line."""
 Measure = Callable[[str], int]
@@ -61,7 +67,8 @@ class Section:
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     """The lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    Of several summaries the last one alone says what holds at the end: headings in STATES.
+    Of several summaries the last one alone says what holds at the end: headings in STATES. The latest messages of the
+    others stand under PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
@@ -72,7 +79,8 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
             heading = ""
         elif line in HEADINGS or line in PREFIX_HEADINGS:
             if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
-                found = {name: lasting(some) for name, some in found.items() if name not in STATES}
+                past = [*found.get(PAST, ()), *found.get(LATEST, ())]
+                found = {name: lasting(some) for name, some in found.items() if name not in STATES} | {PAST: past}
             heading = line
         elif heading and line and line != NONE:
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
@@ -120,7 +128,9 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
     share = int(whole * section.share)
     if section.heading != GOAL or not section.candidates:
         return share
-    return max(share, min(measure(f"- {section.candidates[0].text}\n"), int(whole * GOAL_SHARE)))
+    most = (GOAL_SHARE, LATEST_SHARE)
+    lines = (min(measure(f"- {g.text}\n"), int(whole * m)) for g, m in zip(section.candidates, most, strict=False))
+    return max(share, sum(lines))
 
 
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
@@ -134,15 +144,20 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
         if _is_told(text, sections):
             continue
         cost = measure(f"- {text}\n")
-        if cost > room - taken and not section.chosen and section.heading in SHORTENED:
-            chars = len(text) * (room - taken) // cost - 8
+        first = not section.chosen and section.heading in SHORTENED
+        if cost > room - taken and (first or text.startswith(LATEST_REQUEST)):
+            others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
+            kept = sum(measure(f"- {one.text}\n") for one in others)
+            chars = len(text) * (room - taken - kept) // cost - 8
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
-        goal = next((one for one in sections if one.heading == GOAL and _continues(text, one.chosen)), None)
-        if goal is not None and goal is not section:
-            cost -= measure(f"- {goal.chosen[0].text}\n")
+        goal = next((one for one in sections if one.heading == GOAL), None)
+        at = _shortened_at(text, goal.chosen) if goal else None
+        if goal is not None and at is not None:
+            mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
+            cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
             if cost <= room - taken:
-                goal.chosen[0] = SectionLine(text, line.seq)
+                goal.chosen[at] = SectionLine(mark + text, line.seq)
                 taken += cost
         elif cost <= room - taken:
             taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
@@ -152,9 +167,10 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
     return taken
 
 
-def _continues(text: str, chosen: Sequence[SectionLine]) -> bool:
-    """Whether the first of the chosen lines is the same text, shortened more."""
-    return bool(chosen) and chosen[0].text.endswith("…") and text.startswith(chosen[0].text[:-1])
+def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
+    """The place of the goal that is the same text, shortened more."""
+    goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
+    return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
 
 def _is_told(text: str, sections: Sequence[Section]) -> bool:
@@ -162,9 +178,10 @@ def _is_told(text: str, sections: Sequence[Section]) -> bool:
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether a line says what another says; a few words by themselves may stand within others by chance."""
+    """Whether a line says what another says; a few words may stand within others by chance, unless as an answer."""
     whole, words = _normal(text), _normal(part)
-    return words == whole or (words.count(" ") >= FEW_WORDS and words in whole)
+    answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
+    return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
 
 
 def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
@@ -183,7 +200,8 @@ def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
     """The words of a line for comparison, without case, emphasis and an ellipsis."""
-    return " ".join(text.replace("*", "").replace("`", "").lower().rstrip("… .").split())
+    words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
+    return " ".join(words.lower().rstrip("… .?").split())
 
 
 def _ordered(section: Section) -> Sequence[str]:

@@ -1,0 +1,44 @@
+"""Decisions, findings and finished work in the texts of an assistant."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from app.core.compaction.extractive.sections import SectionLine
+from app.core.compaction.extractive.sentences import Sentence, distinct
+from app.core.compaction.extractive.statements import findings, finished, newest_diagnoses, worth_of
+from app.core.lexicon.words import content_words
+
+TELLING_WORDS: Final = 4
+"""A sentence with fewer words that carry meaning tells nothing by itself."""
+
+
+def decisions(
+    texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
+) -> Sequence[SectionLine]:
+    """Decisions and findings with their reasons in texts with their seqs, the best first; of equals the newest first.
+
+    A diagnosis that a later one of its turn replaced is left out. `turns` are the seqs of the users' messages,
+    `reports` those of the texts that end a turn.
+    """
+    found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
+    kept = newest_diagnoses(found, turns)
+    worths = {(seq, text): worth for seq, worth, text in kept}
+    told = _told([(seq, text) for seq, _, text in kept])
+    return sorted(told, key=lambda line: -worths[line.seq, line.text])
+
+
+def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
+    """Sentences on finished work alone in texts with their seqs: those of reports first, then the newest."""
+    order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
+    return _told([(seq, one) for seq, text in order for one in finished(text)])
+
+
+def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
+    """The decisions of earlier summaries, the best first; of equals the newest first."""
+    return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
+
+
+def _told(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
+    """The sentences that tell something; of those alike the first."""
+    candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
+    return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]

@@ -1,0 +1,277 @@
+"""The sentences of an agent's prose, with the headings that they stand under, and which of them state a finding.
+
+Rules of form and of English: they know no agent and no subject.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.core.digest.sentences import own_words, plain, sentences
+
+STATEMENT_CHARS_MAX: Final = 420
+"""A longer sentence is left out: it stands whole or not at all."""
+LEAD_CHARS_MAX: Final = 120
+
+_HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
+_ITEM: Final = re.compile(r"\s{0,12}(?:[-*•]|\d{1,3}[.)])\s|\s{0,4}\*\*\d{1,2}[.)]")
+_NO_PROSE: Final = re.compile(r"\s{0,20}(?:[>|+│╭╰├└]|\d+[→|]|-{3,}|[-=*_]{3,}$)")
+_REVIEW: Final = re.compile(
+    r"^\W{0,8}(?:(?:code )?review (?:of|for)\b|(?:PR|MR|pull request)\b[^\n]{0,20}\breview\b|code review\b"
+    r"|review:? (?:PR|MR|pull request|#))",
+    re.I | re.M,
+)
+"""A heading over a review: what stands below was done by others."""
+_SUPPOSED: Final = re.compile(
+    r"\b(?:timeline|scenarios?|examples?|options?|alternatives?|propos\w+|recommend\w*|suggest\w*|ideas?|would|could"
+    r"|if|should|will|approach|plans?|steps?|pros|cons|benefits?|flow|sequence|mockup|questions?|consider|tasks?|next"
+    r"|phase|to-?do|needs? to|need|want|let me|let['’]s|i['’]ll|behaviou?r|prompt)\b",
+    re.I,
+)
+"""Words of a heading over what is not so, or not yet."""
+_REPORTS: Final = re.compile(
+    r"\b(?:done|chang(?:es?|ed)|fix(?:e[sd]|ed)?|complet\w+|implement(?:ed|ation)|added|updated|created|removed"
+    r"|mov(?:ed|es)|refactor\w*|summary|result\w*|accomplish\w+|what (?:i|we|was)|here['’]s what|resolved|committed"
+    r"|pushed|files?|tests?|(?:i|we)['’]ve|progress|status|so far)\b",
+    re.I,
+)
+"""Words of a heading over finished work."""
+_CAUSE: Final = (
+    r"root cause|the (?:real |actual |main |core )?(?:issue|problem|bug|cause|reason|culprit) (?:is|was|here)"
+)
+_REASONED: Final = re.compile(
+    r"\b(?:because|since (?!last|then|yesterday)|so that|(?<=, )so (?:we|it|they|the|this)|even though|due to"
+    r"|turns out|caused by"
+    rf"|{_CAUSE}|the fix (?:is|was)|(?:which|this|that) means|otherwise|that['’]s why|this is why|reason:)",
+    re.I,
+)
+"""Words that join a statement and its reason."""
+_CHOSEN: Final = re.compile(
+    r"\b(?:in order to|to (?:avoid|prevent)|without (?:need|hav|break|requir)ing|instead of|rather than"
+    r"|decid(?:ed|ing)|decision|chose|went with|opted|revert(?:ed|ing)|prefer(?:red)?"
+    r"|trade-?off|no longer"
+    r"|(?:can|could|does|did|do|is|are|was|were)(?:n['’]t| not) (?:work|import|support|possible|supported))\b",
+    re.I,
+)
+"""Words of a choice, or of what turned out not to work."""
+_OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
+_TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
+"""Words of a remark on code that falls away."""
+_FOUND: Final = re.compile(
+    r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
+    r"(?:bugs?|issue|problem|cause|culprit|reason|gap))\b(?=[^,;]{0,60}$)",
+    re.I,
+)
+"""A sentence that announces a finding."""
+_DIAGNOSIS: Final = re.compile(rf"\b(?:{_CAUSE}|(?:are|is|was|were) failing)\b", re.I)
+_HEDGED: Final = re.compile(
+    r"\b(?:likely|maybe|might|may|could|would|(?<!i )should|probably|perhaps|seems?|appears?|presumably"
+    r"|i (?:think|suspect|guess)|if you)\b|^\W{0,4}(?:if|options?|question|example|suppose|imagine|say|i can)\b"
+    r"|\?\W{0,4}$",
+    re.I,
+)
+"""Words of a sentence that supposes or asks."""
+_VERB: Final = (
+    r"(?:implemented|added|created|fixed|updated|changed|removed|moved|renamed|refactored|committed|pushed|merged"
+    r"|wrote|written|rewrote|extracted|replaced|introduced|deleted|installed|configured|completed|finished|resolved"
+    r"|reduced|booked|cancell?ed|confirmed|sent)"
+)
+_DONE: Final = re.compile(
+    r"^\W{0,4}(?:(?:i|we)(?:['’]ve| have)?(?: now| also| just| successfully)? "
+    rf"|(?:[`*]{{1,3}}[^`*]{{1,80}}[`*]{{1,3}}|[\w./:]{{1,80}})(?: \([^)]{{0,80}}\))? ?[-–—:→] (?:now )?)?{_VERB}\b"
+    rf"|\b(?:was|were|has been|have been|(?:is|are) now) (?:now )?{_VERB}\b"
+    r"|\b(?:is|are) (?:now )?(?:complete|done|in place|fixed|implemented|removed|resolved|updated|committed|pushed)\b"
+    r"|^\W{0,4}(?:[\w`-]+ ){0,4}(?:tests?|lint|checks?|build|everything) (?:\w+ ){0,3}(?:pass(?:e[sd])?|succeeds?)\b",
+    re.I,
+)
+"""Words of a sentence that reports finished work."""
+_DOUBT: Final = re.compile(
+    r"\b(?:but|no|not|none|never|\w+n['’]t|fail\w*|errors?|appears?|seems?|should|would|could|might|may|if|when|need(?:s|ed)?"
+    r"|missing|still|yet|only|until|except|wrong|issue|problem|bug)\b",
+    re.I,
+)
+"""Words of a sentence that reports more, or less, than finished work."""
+_LOOKS: Final = re.compile(
+    r"\W{0,4}(?:now |first,? |next,? )?(?:let me|i['’]ll|i need to) (?:\w+ )?(?:check|look|examine|read|see|verify"
+    r"|search|find|understand|investigate|view|review|analy[sz]e|explore)\b",
+    re.I,
+)
+INTENT: Final = re.compile(
+    r"\b(?:(?:i|we)['’]ll|(?:i|we) will|let me(?! know)|let['’]s|(?:i|we)['’](?:m|re) (?:going to|about to)|going to"
+    r"|now i|(?:i|we) (?:need|have|want) to|(?:i|we) should(?! (?:leave|keep|not))|next,"
+    r"|continu(?:e|ing) (?:to|with|\w+ing))",
+    re.I,
+)
+"""Words of a sentence about an intent."""
+_POINTS_BACK: Final = re.compile(
+    r"\W{0,4}(?:but |and |so |also )?(?:this|that|these|those|it|they|otherwise|which|the same|reason)\b"
+    r"(?! (?:file|test|function))",
+    re.I,
+)
+"""How a sentence begins that says nothing without the one before it."""
+_TURN: Final = (
+    r"(?:(?:now|ok(?:ay)?|good|great|perfect|excellent|right|so|and|but|first|next|then|also|alright|wait|hmm|actually"
+    r"|again|got it|i see|sure|yes|done|finally|fine)\b[ ,.!:;–—-]{0,4})*"
+)
+_NARRATION: Final = re.compile(
+    rf"\W{{0,4}}{_TURN}(?:let me(?! know)|let['’]s|i['’]ll|i will|(?:now )?i (?:need|have|want) to"
+    r"|i['’]m (?:going|about) to|i should(?! (?:leave|keep|not|have))|time to)\b[^\n]*",
+    re.I,
+)
+"""A sentence that announces what the agent does next."""
+_EMPTY: Final = re.compile(
+    rf"\W{{0,4}}{_TURN}(?:(?:good|great|excellent) (?:question|call|point|catch|idea|news)"
+    r"|you['’]re (?:absolutely |totally )?right|i (?:see|understand|have)(?: \w+){0,5}|found it|makes sense|all good"
+    r"|no problem)?\W{0,4}",
+    re.I,
+)
+"""A sentence without content."""
+_REFUTES: Final = re.compile(
+    r"\s{0,4}(?:no\b(?! (?:problem|worries|need))|nope\b|wrong\b|that(?:['’]s| is) (?:wrong|not|incorrect|no good)"
+    r"|(?:it|this|that)(?:['’]s| is)? still\b)"
+    r"|\bstill (?:see|show|fail|display|get|happen|broken|not|is|the same|does)\w{0,3}\b"
+    r"|\b(?:does|did)n['’]?t (?:work|help|fix)\b|\bnot (?:correct|working|true)\b|\bno good\b",
+    re.I,
+)
+"""Words of a user for whom the agent's last report does not hold."""
+_REFUTED_CHARS: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One sentence without emphasis, what it stands under, and whether it is an item of a list."""
+
+    text: str
+    lead: str
+    is_item: bool
+
+    @property
+    def is_supposed(self) -> bool:
+        """Whether it stands under a heading over what is not so, or not yet."""
+        return _SUPPOSED.search(self.lead) is not None
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether it stands under a heading over finished work."""
+        return _REPORTS.search(self.lead) is not None and not self.is_supposed
+
+
+def statements(text: str) -> Sequence[Statement]:
+    """The sentences of an agent's text in order; none of code, quotes, tables or a review of others' work."""
+    words = own_words(text)
+    return [] if _REVIEW.search(words) else list(_statements(words))
+
+
+def _statements(words: str) -> Iterator[Statement]:
+    heading = lead = ""
+    for line in words.split("\n"):
+        if not line.strip() or _NO_PROSE.match(line):
+            continue
+        if _HEADING.match(line):
+            heading, lead = plain(line), ""
+            continue
+        is_item = _ITEM.match(line) is not None
+        if not is_item:
+            lead = ""
+        for one in sentences(line):
+            sentence = plain(one)
+            yield Statement(sentence, " / ".join(filter(None, (heading, lead)))[-LEAD_CHARS_MAX:], is_item)
+            if sentence.endswith(":") and not is_item:
+                lead = sentence
+
+
+def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
+    """The statements of a text that give a decision or a finding with its reason, each with its worth.
+
+    One that needs the sentence before it stands behind it, and one that announces another before that.
+    """
+    told = statements(text)
+    for at, one in enumerate(told):
+        worth = worth_of(one.text)
+        if not worth or one.is_supposed or is_narration(one.text):
+            continue
+        if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
+            continue
+        whole = _joined(told, at)
+        if whole and not is_intent(whole):
+            yield worth + is_report - one.is_item * 0.5, whole
+
+
+def worth_of(text: str) -> float:
+    """The worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
+    if _REASONED.search(text) or _FOUND.search(text):
+        return 2.0
+    return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
+
+
+def finished(text: str) -> Iterator[str]:
+    """The statements of a text that report finished work and nothing else."""
+    for one in statements(text):
+        if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
+            described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
+            if not described and not one.text.endswith((":", "?")) and len(one.text) <= STATEMENT_CHARS_MAX:
+                yield one.text
+
+
+def is_intent(text: str) -> bool:
+    """Whether a sentence says what the agent means to do."""
+    return INTENT.search(text) is not None
+
+
+def looks_only(text: str) -> bool:
+    """Whether a sentence announces that the agent looks at something next."""
+    return _LOOKS.match(text) is not None
+
+
+def _joined(told: Sequence[Statement], at: int) -> str:
+    """A statement with the one that it needs; empty if they are too long, or there is none."""
+    text = told[at].text
+    if text.endswith(":") or _FOUND.search(text):
+        if at + 1 == len(told) or is_narration(told[at + 1].text) or _HEDGED.search(told[at + 1].text):
+            return ""
+        text = f"{text} {told[at + 1].text}"
+    elif _POINTS_BACK.match(text):
+        if not at or is_narration(told[at - 1].text) or _HEDGED.search(told[at - 1].text):
+            return ""
+        text = f"{told[at - 1].text} {text}"
+    return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
+
+
+def is_diagnosis(text: str) -> bool:
+    """Whether a sentence says what is wrong, as agents do several times before they know."""
+    return _DIAGNOSIS.search(text) is not None
+
+
+def is_narration(sentence: str) -> bool:
+    """Whether a sentence only announces what the agent does next, or says nothing."""
+    return bool(_NARRATION.fullmatch(sentence) or _EMPTY.fullmatch(sentence))
+
+
+def tells(text: str) -> bool:
+    """Whether a text has a sentence with content."""
+    told = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
+    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in told)
+
+
+def refutes(message: str) -> bool:
+    """Whether a user says that the agent's last report does not hold."""
+    return _REFUTES.search(message[:_REFUTED_CHARS]) is not None
+
+
+def newest_diagnoses(found: Iterable[tuple[int, float, str]], turns: Sequence[int]) -> Sequence[tuple[int, float, str]]:
+    """The findings, given oldest first with their seqs, without diagnoses that a later one of their turn replaced.
+
+    `turns` are the seqs of the users' messages.
+    """
+    kept: list[tuple[int, float, str]] = []
+    later: set[int] = set()
+    for seq, worth, text in reversed(list(found)):
+        turn = bisect_left(turns, seq)
+        if is_diagnosis(text):
+            if turn in later:
+                continue
+            later.add(turn)
+        kept.append((seq, worth, text))
+    return kept

@@ -1,0 +1,62 @@
+"""Commits that agents made, and what summaries take of their messages."""
+
+import pytest
+
+from app.core.compaction.extractive.body import extract
+from app.core.compaction.extractive.commits import commits_of
+from app.core.digest.digest import digest_of
+from tests.unit.builders import COUNTER, Log
+
+BODY = "The gauge printed feet because\nits unit was lost.\n\n- Sort the table\n\nCo-Authored-By: A <a@b.example>"
+HEREDOC = f"git add -A && git commit -m \"$(cat <<'EOF'\nfix: print metres\n\n{BODY}\nEOF\n)\""
+REJECTED = "The user doesn't want to proceed with this tool use."
+
+
+def committed(*runs: tuple[str, str, bool]) -> Log:
+    log = Log()
+    log.user(body={"content": "Print metres, then commit it please."})
+    for command, says, is_error in runs:
+        call = log.call("Bash", body={"arguments": {"command": command}})
+        log.result(call, body={"content": says}, gist=says, is_error=is_error)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("command", "subject"),
+    [
+        (HEREDOC, "fix: print metres"),
+        ('git commit -am "print metres"', "print metres"),
+        ("cd /srv && git commit --no-verify -m 'print metres'", "print metres"),
+        ("git commit", None),
+        ("git log -m 'print metres'", None),
+    ],
+)
+def test_the_subject_of_a_commit_is_read_from_its_command(command: str, subject: str | None) -> None:
+    found = commits_of(committed((command, "[main 1a2b3c4] done", False)).events)
+    assert [one.subject for one in found] == ([subject] if subject else [])
+
+
+def test_a_commit_tells_what_was_done_and_why() -> None:
+    log = committed((HEREDOC, "[main 1a2b3c4] fix", False))
+    assert commits_of(log.events)[0].body == "The gauge printed feet because its unit was lost.\n\n- Sort the table"
+    text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
+    assert "- Committed: fix: print metres" in text
+    assert "## Key Decisions\n- The gauge printed feet because its unit was lost." in text
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(HEREDOC, REJECTED, True)],
+        [(HEREDOC, "fatal: not a git repository", True)],
+        [(HEREDOC, "[main 1a2b3c4] fix", False), ("git reset --hard HEAD~1", "HEAD is now at 5d6e7f8", False)],
+    ],
+)
+def test_a_commit_that_was_not_made_or_taken_back_is_none(runs: list[tuple[str, str, bool]]) -> None:
+    assert not commits_of(committed(*runs).events)
+
+
+def test_an_amended_commit_is_told_once() -> None:
+    amend = "git commit --amend -m 'print metres only'"
+    log = committed((HEREDOC, "[main 1a2b3c4] fix", False), (amend, "[main 2b3c4d5] fix", False))
+    assert [one.subject for one in commits_of(log.events)] == ["print metres only"]

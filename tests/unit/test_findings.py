@@ -1,0 +1,155 @@
+"""Statements of agents: which give a decision or a finding with its reason, and which are not so, or say nothing."""
+
+import pytest
+
+from app.core.compaction.extractive.body import condensed, extract
+from app.core.compaction.extractive.statements import findings, is_narration, refutes, statements, tells
+from app.core.digest.digest import Digest, digest_of
+from tests.unit.builders import COUNTER, Log
+
+
+def found(text: str) -> list[str]:
+    return [one for _, one in findings(text, is_report=False)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Heights stay in the report because the gauge has no unit.",
+        "I should leave the column as it is to avoid a migration rather than rename it.",
+        "The root cause is a missing import in `tide.py`.",
+        "We went with the report instead of the gauge.",
+        "The gauge package cannot import the report since the report imports it.",
+    ],
+)
+def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> None:
+    assert found(f"I looked at the gauge. It is {'very ' * 50}old. {text}\n\n## Files\n- `tide.py`") == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me read the gauge because it prints feet.",
+        "If the gauge is wet, it prints feet because its unit is lost.",
+        "The issue is likely that the gauge is wet.",
+        "Shall I sort the tides instead of printing them?",
+        "### Timeline\n- The gauge prints feet because its unit is lost.",
+        "This new table would:\n- Print metres instead of feet.",
+        "**Options:**\n1. Print metres instead of feet.",
+        "## Code review\nThe report prints metres because the gauge does.",
+        "```\n# The gauge prints feet because its unit is lost.\n```",
+        "> The gauge prints feet because its unit is lost.",
+        "`unit` is no longer needed since the gauge is metric.",
+        "The reasons are clear, because:",
+    ],
+)
+def test_what_is_supposed_announced_or_quoted_is_no_finding(text: str) -> None:
+    assert found(text) == []
+
+
+def test_a_statement_stands_with_the_one_that_it_needs() -> None:
+    assert found("The gauge has no unit. This means heights are in feet.") == [
+        "The gauge has no unit. This means heights are in feet."
+    ]
+    assert found("The bug is in the gauge:\n\n- **Feet** are printed.") == [
+        "The bug is in the gauge: Feet are printed."
+    ]
+
+
+def test_emphasis_is_never_cut_in_half() -> None:
+    assert [one.text for one in statements("**5. Removed `feet` from the gauge** (`gauge.py`). Then **more**.")] == [
+        "5. Removed `feet` from the gauge (`gauge.py`).",
+        "Then more.",
+    ]
+    assert "**" not in condensed("**The gauge is dry now.** It was wet. " * 20, 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Let me check the gauge:", "Now let me verify that the fix works.", "Good question. I'll look at it.", "Perfect!"],
+)
+def test_narration_tells_nothing(text: str) -> None:
+    assert not tells(text)
+
+
+def test_what_has_content_is_no_narration() -> None:
+    assert tells("Let me know. The gauge prints feet.")
+    assert not is_narration("Good, only the gauge prints feet.")
+
+
+def decided(log: Log) -> str:
+    text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    return text.partition("## Key Decisions")[2].partition("\n#")[0]
+
+
+def test_of_the_diagnoses_of_a_turn_the_last_one_stays() -> None:
+    log = Log()
+    log.user(body={"content": "Why does the gauge print feet?"})
+    log.says(body={"content": "The issue is that the gauge is wet and cold."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    log.says(body={"content": "The issue is that the report converts every height."})
+    log.result(log.call("read", body={"arguments": {"path": "report.py"}}))
+    for number in range(3):
+        log.says(body={"content": f"Harbour number {number} is dry."})
+    assert "report converts" in decided(log) and "wet" not in decided(log)
+
+
+@pytest.mark.parametrize(
+    "message", ["that is wrong, it does", "I still see feet", "No, it prints feet", "it is still wet"]
+)
+def test_what_the_user_refutes_is_not_told_as_found_or_done(message: str) -> None:
+    assert refutes(message)
+    log = Log()
+    log.user(body={"content": "Make the gauge print metres."})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    log.says(body={"content": "I fixed the gauge of the harbour. Feet were printed because the unit was lost."})
+    log.user(body={"content": message})
+    log.says(body={"content": "The estuary has another gauge. It prints feet."})
+    text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    assert "unit was lost" not in text and "I fixed" not in text
+
+
+@pytest.mark.parametrize("message", ["no problem, go on", "now print the tides", "still, thank you"])
+def test_other_words_refute_nothing(message: str) -> None:
+    assert not refutes(message)
+
+
+def test_an_item_of_a_description_is_no_finished_work() -> None:
+    log = Log()
+    log.user(body={"content": "What do the packages do, and what is done?"})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    described = "## `gauge` package\n- Committed heights of old harbours"
+    log.says(body={"content": f"{described}\n\n## Changes\n- Added the estuary gauge of Oslo"})
+    for number in range(3):
+        log.says(body={"content": f"Harbour number {number} is dry."})
+    done = extract(log.events, "", digest_of(log.events), 600, COUNTER).partition("### Done")[2].partition("\n#")[0]
+    assert "Added the estuary gauge of Oslo" in done and "Committed" not in done
+
+
+def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on() -> None:
+    first = "## Latest Agent Messages\n- I found the bug. The report converts each height twice. Let me fix it:"
+    second = "## Latest Agent Messages\n- I fixed the report of heights for every harbour. The estuary is next."
+    third = "## Latest Agent Messages\n- All tests of the estuary pass."
+    text = extract([], f"{first}\n\n{second}\n\n{third}", Digest(), 600, COUNTER)
+    assert "## Key Decisions\n- I found the bug. The report converts each height twice." in text
+    assert "### Done\n- I fixed the report of heights for every harbour." in text
+    assert text.endswith("## Latest Agent Messages\n- All tests of the estuary pass.")
+
+
+def test_a_span_in_which_nobody_spoke_names_the_tools_that_were_called() -> None:
+    log = Log()
+    for number in range(2):
+        log.result(log.call("read", body={"arguments": {"path": f"gauge{number}.py"}}), body={"content": "fine"})
+    assert (
+        extract(log.events, "", digest_of(log.events), 200, COUNTER) == "Nothing was said or changed; called read x2."
+    )
+    assert extract(log.events, "", digest_of(log.events), 5, COUNTER) != ""
+
+
+def test_a_long_text_is_told_by_whole_sentences_without_table_heads() -> None:
+    text = (
+        "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
+        + "It rains. " * 50
+    )
+    assert condensed(text, 75) == "gauge | metres Fixes: The gauge prints metres now. … It rains."
+    assert condensed("Heights " * 50, 60, is_first=False) == ""

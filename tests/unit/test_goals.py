@@ -1,0 +1,53 @@
+"""The goal of a summary: the first request, and the newest one."""
+
+from app.core.compaction.extractive.body import extract
+from app.core.compaction.extractive.goals import goals
+from app.core.compaction.extractive.sections import SectionLine
+from app.core.digest.digest import Digest, digest_of
+from tests.unit.builders import COUNTER, Log
+
+FIRST = "Heights are printed in feet, find out where."
+
+
+def told(*texts: str) -> list[str]:
+    return [line.text for line in goals([], [SectionLine(text, at) for at, text in enumerate(texts)])]
+
+
+def test_a_goal_is_a_request_and_no_short_answer() -> None:
+    assert told("hi", "ok, let's go (about: \"I'd sort the tides.\")", "/review", FIRST) == [FIRST]
+    assert told("hi", "go on") == ["hi"]
+    assert told() == []
+
+
+def test_the_newest_request_stands_beside_the_first() -> None:
+    newest = "Sort the harbour table by name."
+    assert told(FIRST, newest, "why is the table so long now?", "commit this") == [FIRST, f"Latest request: {newest}"]
+    assert told(FIRST, "why is the harbour table so long?", "--- FAIL: the tide table is not sorted") == [FIRST]
+
+
+def test_a_first_message_that_was_corrected_at_once_is_no_goal() -> None:
+    assert told("Look at the harbour ticket 108", "Look at the harbour ticket 208") == [
+        "Look at the harbour ticket 208"
+    ]
+
+
+def test_the_newest_request_is_told_once_and_whole_where_there_is_room() -> None:
+    newest = "Now sort the harbour table by name, " + "then print it, " * 20 + "please."
+    log = Log()
+    log.user(body={"content": FIRST})
+    log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
+    log.user(body={"content": newest})
+    text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
+    assert f"- Latest request: {newest}" in text and text.count("sort the harbour table") == 1
+    again = extract(
+        [], f"{text}\n\n## Goal\n- go on\n- Latest request: Draw the estuary as a map.", Digest(), 600, COUNTER
+    )
+    assert again.startswith(f"## Goal\n- {FIRST}\n- Latest request: Draw the estuary as a map.")
+    assert again.count(newest) == 1
+
+
+def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:
+    assert told("Rejected: Bash git push") == []
+    answer = 'go on (asked: "' + "Shall I sort the table by harbour and by tide and by name? " * 3 + '")'
+    text = extract([], f"## Goal\n- {answer}", Digest(), 300, COUNTER)
+    assert text == f"## Goal\n- {answer}"
