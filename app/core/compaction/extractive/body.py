@@ -44,7 +44,7 @@ from app.core.compaction.extractive.sentences import (
     central,
     sentences_of,
 )
-from app.core.compaction.extractive.work import SpanWork, with_arguments
+from app.core.compaction.extractive.work import SpanWork, failed_checks, with_arguments
 from app.core.digest.answers import answers, user_lines
 from app.core.digest.record import Digest
 from app.core.digest.sentences import ask_of, is_loaded, own_words, sentences, shortened
@@ -139,10 +139,10 @@ def extract(
     earlier = {heading: previous.get(heading, []) for heading in HEADINGS}
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-    work = SpanWork(events)
+    work = SpanWork(events, previous_text)
     # What an earlier summary says of the state of things held before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
-    earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
+    earlier[DONE], before[BLOCKED] = lasting(earlier[DONE]), lasting(before[BLOCKED])
     done = interleave(interleave(work.done(), messages.done()), earlier[DONE])
     decided = [*notes.decisions, *interleave(messages.matching(_DECIDED), earlier[DECISIONS])]
     planned = {
@@ -156,7 +156,7 @@ def extract(
         GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
         USERS: [] if messages.is_talk else _newest_first([*said, *([] if said else asks)], shares[USERS] * max_tokens),
         CONSTRAINTS: rules,
-        BLOCKED: work.failing() or before[BLOCKED],
+        BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
         RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
         LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
@@ -182,7 +182,14 @@ def extract_prefix(
     next_steps, work = messages.next_steps(), SpanWork(events)
     done = [*interleave(work.done(), messages.done()), *messages.ranked()]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
-    suffix = [*next_steps, *work.failing(), *messages.open_calls(), *messages.newest(), *previous.get(SUFFIX, [])]
+    suffix = [
+        *next_steps,
+        *failed_checks(digest.checks),
+        *work.failing(),
+        *messages.open_calls(),
+        *messages.newest(),
+        *previous.get(SUFFIX, []),
+    ]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
     return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 
