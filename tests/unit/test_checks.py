@@ -153,6 +153,14 @@ def test_an_error_that_was_mended_is_no_longer_listed() -> None:
     assert digest_of(log.events).errors == ()
 
 
+def test_a_command_that_failed_is_not_listed_once_one_of_its_program_did_better() -> None:
+    log = Log()
+    ran(log, "terraform apply -x", "Error: unknown flag: -x")
+    assert commands(digest_of(log.events)) == ["[error] terraform apply -x"]
+    ran(log, "terraform apply --all", "done")
+    assert commands(digest_of(log.events)) == ["[ok] terraform apply --all"]
+
+
 def test_commands_that_prepare_or_look_and_those_of_unknown_end_are_not_listed() -> None:
     log = Log()
     for command in ("git add -A", "mkdir -p a", "cat > a.go <<'EOF'\npackage a\nrun && go\nEOF", "ls | wc -l"):

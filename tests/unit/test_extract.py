@@ -322,6 +322,22 @@ def test_only_changes_that_took_are_counted_with_the_definitions_that_they_chang
     assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
 
 
+def test_a_definition_that_an_edit_removed_in_pieces_is_not_told_as_added() -> None:
+    log = Log()
+    edited(log, "a", "func Low() {\n}\nfunc High() {\n}")
+    edited(log, "Low", "tide.Low")
+    edited(log, "x\nfunc tide.Low() {\n}", "x")
+    assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
+
+
+def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:
+    log = Log()
+    edited(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
+    assert "### Blocked" not in body(log)
+    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried."]
+
+
 def test_changes_that_git_took_back_are_not_told_as_done() -> None:
     log = Log()
     edited(log, "a", "b")

@@ -270,7 +270,7 @@ def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
     """The first lines of errors after which no call of the same kind did better."""
     found: dict[str, str] = {}
     for call, result in calls:
-        if result is None or is_rejected(result):
+        if result is None or is_rejected(result) or is_refused(result):
             continue
         command = command_of(call.tool or "", call.arguments)
         if command is not None and reads_only(command):
@@ -282,7 +282,7 @@ def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
         )
         kind = f"{call.tool} {told}"
         found.pop(kind, None)
-        failed = result.is_error or is_refused(result) or _FAILED.match(result.gist or "")
+        failed = result.is_error or _FAILED.match(result.gist or "")
         text = result.text if failed else ""
         line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
         if line:

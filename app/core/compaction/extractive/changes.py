@@ -42,6 +42,14 @@ class FileChange:
                 continue
             self.names[name] = ADDED if before == ADDED and done == EDITED else done
 
+    def forget(self, arguments: Mapping[str, Json]) -> None:
+        """Drop the added names that an edit leaves out without defining them: renamed, or half removed before."""
+        for old, new in _edits(arguments):
+            for name in [name for name, done in self.names.items() if done == ADDED]:
+                word = re.compile(rf"\b{re.escape(name)}\b")
+                if name not in _defined(old) and word.search(old) and not word.search(new):
+                    del self.names[name]
+
     def line(self, name: str) -> SectionLine:
         """Say what was changed of the file."""
         verb = "Wrote" if self.is_new else "Changed"
@@ -81,7 +89,9 @@ def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _defined(text: str) -> Sequence[str]:
-    names = DEFINITION.findall("\n".join(line for line in text.split("\n") if _OUTER.match(line)))
+    lines = (line for line in text.split("\n") if _OUTER.match(line))
+    # What stands before a dot is no definition.
+    names = (name for line in lines for name in DEFINITION.findall(line) if f"{name}." not in line)
     return [name for name in dict.fromkeys(names) if len(name) <= NAME_CHARS_MAX]
 
 

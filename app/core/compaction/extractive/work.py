@@ -31,6 +31,8 @@ _LOOKING: Final = re.compile(
     r"|^skill$",
     re.I,
 )
+_UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
+"""Words by which a harness asks for a file to be read before it is edited, which is then done."""
 
 
 @dataclass(slots=True)
@@ -76,10 +78,13 @@ class SpanWork:
             return
         use = files_of(tool, call.arguments)
         for path in use.modified:
-            self._edits.setdefault(path, _Tried()).add(state, call.seq)
+            if not (is_refused(result) and _UNREAD.search(result.text if result else "")):
+                self._edits.setdefault(path, _Tried()).add(state, call.seq)
             if state == OK:
                 change = FileChange(is_new=writes_whole(call.arguments))
                 change.add(1, call.seq, definitions(call.arguments))
+                if _file_name(path) in self._changes:
+                    self._changes[_file_name(path)].forget(call.arguments)
                 self._change(_file_name(path), change)
                 self._uncommitted.append((path, change))
         if not (use.modified or use.read or _LOOKING.search(tool)):
