@@ -112,6 +112,7 @@ def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> No
     edited(log, "/tmp/notes.txt")
     ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
     assert commands(digest_of(log.events)) == ended
+    assert commands(unite([digest_of(log.events[:4]), digest_of(log.events[4:])])) == ended
     before = digest_of(log.events)
     seen = len(log.events)
     edited(log)

@@ -10,7 +10,7 @@ from typing import Final
 from app.core.digest.appendix import appendix, requests_tokens
 from app.core.digest.check_runs import CheckRun, run_of, standing
 from app.core.digest.diff import diffed, shows_what_it_did
-from app.core.digest.files import FileUse, command_of, files_of
+from app.core.digest.files import FileUse, command_of, files_of, is_temporary
 from app.core.digest.names import heaviest, names_in, weigh
 from app.core.digest.outcomes import bare_command, is_refused, outcomes_of, reads_only, state_of
 from app.core.digest.record import (
@@ -68,7 +68,6 @@ DIRECTIVE_CHARS_MAX: Final = 2_000
 
 _QUERIES: Final = ("query", "pattern", "q", "search", "search_query", "queries", "keywords", "regex", "term")
 _SEARCHES: Final = re.compile(r"search|grep|glob|find|query|lookup|recall", re.I)
-_TEMPORARY: Final = re.compile(r"(?:/private|/var)?/tmp/|/dev/")
 _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
 
@@ -263,7 +262,7 @@ def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str
 
 def _edits(call: Event, result: Event | None) -> bool:
     """Whether a call changed files of the work."""
-    return any(not _TEMPORARY.match(path) for path in _file_use(call, result).modified)
+    return any(not is_temporary(path) for path in _file_use(call, result).modified)
 
 
 def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:

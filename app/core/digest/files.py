@@ -25,6 +25,7 @@ NEW_TEXTS: Final = ("new_string", "new_str", "newText", "new_text", "replace", "
 _PATCHED: Final = re.compile(
     r"^(?:\*\*\* (?:Update|Add|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?|rename to )([^\t\n]{1,1000})", re.M
 )
+_TEMPORARY: Final = re.compile(r"(?:/private|/var)?/tmp(?:/|$)|/dev/")
 _SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
 
 
@@ -33,6 +34,11 @@ class FileUse(NamedTuple):
 
     read: tuple[str, ...] = ()
     modified: tuple[str, ...] = ()
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path is outside of the work, in a folder for temporary files."""
+    return _TEMPORARY.match(path) is not None
 
 
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:

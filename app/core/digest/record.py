@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.digest.check_runs import CheckRun, before_edits, runs_in, standing
+from app.core.digest.files import is_temporary
 from app.core.digest.names import Names, decayed, heaviest
 from app.core.digest.outcomes import bare_command
 from app.core.digest.repository import united
@@ -189,7 +190,7 @@ def _bare(command: Command) -> str:
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """The checks of each digest, those before a digest with modified files as older than these."""
     for number, digest in enumerate(digests):
-        is_old = any(later.files_modified for later in digests[number + 1 :])
+        is_old = any(not is_temporary(path) for later in digests[number + 1 :] for path in later.files_modified)
         yield before_edits(digest.checks) if is_old else digest.checks
 
 

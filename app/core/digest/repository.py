@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from app.core.digest.files import is_temporary
 from app.core.digest.outcomes import ERROR
 from app.core.digest.sentences import shortened
 from app.core.digest.shell import Step, steps
@@ -61,7 +62,7 @@ def united(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _lines(command: str, state: str, output: str) -> Iterator[str]:
     parts = list(steps(command)) if _MAY_MAKE.search(command) else []
-    if any(step.words[:1] == ("cd",) and _is_temporary(step.words[-1]) for step in parts):
+    if any(step.words[:1] == ("cd",) and is_temporary(step.words[-1]) for step in parts):
         return
     for step in parts:
         program, action, rest = _git(step)
@@ -136,7 +137,3 @@ def _git(step: Step) -> tuple[str, str, tuple[str, ...]]:
     while program == "git" and at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] in ("-C", "-c") else 1
     return program, words[at] if at < len(words) else "", words[at + 1 :]
-
-
-def _is_temporary(path: str) -> bool:
-    return re.match(r"(?:/private|/var)?/tmp(?:/|$)", path) is not None
