@@ -4,6 +4,7 @@ It shares no code with the digest. A state that no rule can settle is `unknown`,
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -13,9 +14,19 @@ from app.core.log.events import EventType
 
 TRUE, FALSE, UNKNOWN = "true", "false", "unknown"
 
-_STATED: Final = re.compile(r"^\[(ok|error|failed)\] (.+)$", re.M)
+_STATED: Final = re.compile(r"^\[(ok|error|failed)\] (.+?)(?: # .*)?$", re.M)
 _FAILED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed when it was last run", re.M)
 _PASSED: Final = re.compile(r"^- `(.+?)`(?: in .+?)? failed .{1,20}; its last run passed", re.M)
+_PASSED_LAST: Final = re.compile(r"^- Passed when last run(?:, before the last edits)?: (.+)\.$", re.M)
+_OLD: Final = re.compile(r"^\[\w+\] (.+?) # .*before the last edits$", re.M)
+_COMMITTED: Final = re.compile(r"^committed ([0-9a-f]{7,40}) ", re.M)
+_CHANGED: Final = re.compile(r"^- (?:Changed|Wrote) ([^\s,:]+?)(?: x(\d+))?(?:: .+)?\.$", re.M)
+_EDITORS: Final = re.compile(r"edit|write|str_replace|patch", re.I)
+_GOOD: Final = re.compile(
+    r"^(?:ok[ \t]+\S+[ \t]|PASS$|0 issues|=* ?\d+ passed|All checks passed|Success: no issues|test result: ok)", re.M
+)
+_FORMATS: Final = re.compile(r"(?:\S+ )*(?:fmt|format|gofmt|cd|echo|export|cat|mkdir|git \S+)\b")
+_PRINTS: Final = frozenset({"-v", "-vv", "-q", "-s", "-x", "--verbose", "--quiet", "-count=1"})
 _RULES: Final = re.compile(r"^(?:<constraints>|## Constraints & Preferences)\n((?:- .*\n?)+)", re.M)
 _BLOCKED: Final = re.compile(r"^### Blocked\n((?:- .*\n?)+)", re.M)
 _BAD: Final = re.compile(
@@ -45,16 +56,22 @@ def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str
     """Each stated thing as its kind, the verdict, and the line."""
     runs = list(_runs(events))
     for state, command in _STATED.findall(text):
-        found = [outcome for whole, _, outcome in runs if whole.startswith(command.rstrip("…").rstrip())]
+        found = _ends(command, runs)
         verdict = (
             UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if (found[-1] == "ok") == (state == "ok") else FALSE
         )
         yield ("[ok]" if state == "ok" else "[error]"), verdict, command
+    for command in (one for line in _PASSED_LAST.findall(text) for one in re.findall(r"`(.+?)`", line)):
+        found = _ends(command, runs)
+        yield (
+            "passed last",
+            (UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if found[-1] == "ok" else FALSE),
+            command,
+        )
+    yield from _work(text, events)
     for pattern, kind, wanted in ((_FAILED, "failed last", "error"), (_PASSED, "passed last", "ok")):
         for command in pattern.findall(text):
-            found = [
-                outcome for whole, key, outcome in runs if command.rstrip("…") in key or command.rstrip("…") in whole
-            ]
+            found = _ends(command, runs)
             yield (
                 kind,
                 (UNKNOWN if not found or found[-1] == UNKNOWN else TRUE if found[-1] == wanted else FALSE),
@@ -67,13 +84,59 @@ def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str
                 yield "blocked", (FALSE if _answered(line[2:], events) else TRUE), line[2:]
 
 
-def _runs(events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
-    """Shell commands on one line, the same without what does not matter, and their outcomes by this oracle."""
+def _ends(command: str, runs: Sequence[tuple[int, str, str, str]]) -> Sequence[str]:
+    """The outcomes of a stated command's runs, whether it ran by itself or as a part of another command."""
+    command = command.rstrip("…").rstrip()
+    whole = [outcome for _, text, part, outcome in runs if part == text and text.startswith(command)]
+    parts = [outcome for _, _, part, outcome in runs if _words(part) == _words(command)]
+    return parts or whole or [outcome for _, text, _, outcome in runs if command in text]
+
+
+def _words(command: str) -> Sequence[str]:
+    try:
+        words = shlex.split(key(command))
+    except ValueError:
+        words = command.split()
+    return [word for word in words if word not in _PRINTS]
+
+
+def _runs(events: Sequence[Event]) -> Iterator[tuple[int, str, str, str]]:
+    """Shell commands on one line, each of their parts and how these ended, with the place of the call."""
     answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
-    for call in events:
+    for at, call in enumerate(events):
         command = call.arguments.get("command") if call.type is EventType.TOOL_CALL else None
         if isinstance(command, str) and command.strip():
-            yield " ".join(command.split()), key(command), outcome(command, answers.get(call.seq))
+            whole, end = " ".join(command.split()), outcome(command, answers.get(call.seq))
+            parts = [part.strip() for part in re.split(r"&&|;|\n", command) if part.strip()]
+            work = [part for part in parts if not _FORMATS.match(part)]
+            yield at, whole, whole, end
+            for part in parts if len(parts) > 1 else ():
+                alone = work == [part]
+                yield at, whole, part, end if alone or (end == "ok" and ";" not in command) else UNKNOWN
+
+
+def _work(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
+    """Verdicts on commits, on how often files were changed, and on what is said to be older than the last edits."""
+    answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
+    results = "\n".join(answer.text for answer in answers.values())
+    for commit in _COMMITTED.findall(text):
+        yield "commit", TRUE if re.search(rf"^\[[^\]]+ {commit}\] ", results, re.M) else FALSE, commit
+    edits: Counter[str] = Counter()
+    last = 0
+    for at, call in enumerate(events):
+        path = call.arguments.get("file_path") or call.arguments.get("path")
+        if call.type is EventType.TOOL_CALL and isinstance(path, str) and _EDITORS.search(call.tool or ""):
+            answer = answers.get(call.seq)
+            said = "error" if answer is None or answer.is_error else answer.text.lstrip()
+            if not said.startswith(("error", "<tool_use_error>", "The user doesn't want")):
+                edits[path.rsplit("/", 1)[-1]] += 1
+                last = at
+    for name, times in _CHANGED.findall(text):
+        yield "changes", TRUE if 0 < int(times or 1) <= edits[name] else FALSE, f"{name} x{times}"
+    runs = list(_runs(events))
+    for command in _OLD.findall(text):
+        found = [at for at, _, part, _ in runs if _words(part) == _words(command)]
+        yield "before edits", UNKNOWN if not found else TRUE if found[-1] < last else FALSE, command
 
 
 def key(command: str) -> str:
@@ -85,14 +148,18 @@ def key(command: str) -> str:
 
 def outcome(command: str, result: Event | None) -> str:
     """`ok`, `error` or `unknown`."""
-    if result is None:
+    if result is None or result.text.lstrip().startswith("<tool_use_error>"):
         return UNKNOWN
     codes = _CODE.findall(result.text[:200])
     if result.is_error or any(int(code) for code in codes):
         return "error"
     reads = re.match(r"(?:cat|grep|rg|head|tail|sed|git (?:log|show|diff|grep)|gh|ls|find|wc)\b", key(command))
+    if reads:
+        return UNKNOWN if _BAD.search(result.text) or _HIDES.search(command) else "ok"
     if _BAD.search(result.text):
-        return UNKNOWN if reads else "error"
+        return "error"
+    if _GOOD.search(result.text) and not re.search(r"\|\|", command):
+        return "ok"
     plain = re.sub(r"\s*\d?>&\d|&>|2>/dev/null", "", _QUOTED.sub("Q", command.strip()))
     return UNKNOWN if _HIDES.search(plain) else "ok"
 

@@ -116,7 +116,6 @@ def test_a_span_without_words_tells_what_was_done_and_what_still_fails() -> None
     assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
     assert set(section(text, "### Done")) == {
         "Changed gauge.py x2.",
-        "`pytest` failed once; its last run passed (42 passed).",
         "Called book_berth with harbour Oslo, berth 12.",
     }
     assert section(text, "### Blocked") == [
@@ -289,17 +288,76 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
     assert "Print the report" in section(body(log, 170), "### Not Started")
 
 
-def test_a_program_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:
+def test_a_check_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:
     log = silent()
     assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
     log.result(
         log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "gauge.py"}
     )
-    text = body(log)
-    assert not [line for line in section(text, "### Blocked") if "make lint" in line]
-    assert "`make lint` failed once; how its last run ended is not known." in section(text, "### Done")
-    log.result(log.call("Bash", body={"arguments": {"command": "make lint | tail"}}), body={"content": "0 issues."})
-    assert "`make lint` failed once; its last run passed." in section(body(log), "### Done")
+    assert not [line for line in section(body(log), "### Blocked") if "make lint" in line]
+
+
+def edited(log: Log, old: str, new: str, path: str = "/srv/tide/gauge.go", says: str = "fine") -> None:
+    arguments = {"file_path": path, "old_string": old, "new_string": new}
+    log.result(log.call("Edit", body={"arguments": arguments}), body={"content": says}, gist=says)
+
+
+def test_only_changes_that_took_are_counted_with_the_definitions_that_they_changed() -> None:
+    log = Log()
+    edited(log, "func Low() {\n\treturn 1\n}", "func High() {\n\treturn 2\n}")
+    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    edited(log, "func High() {", "func High() {\n\tx := 1")
+    edited(log, "a", "b", path="/srv/tide/feet.go", says="The user doesn't want to proceed with this tool use.")
+    log.result(
+        log.call("Write", body={"arguments": {"file_path": "run.sh", "content": "ls"}}), body={"content": "created"}
+    )
+    first = body(log)
+    assert section(first, "### Done") == ["Changed gauge.go x2: removed Low, added High.", "Wrote run.sh."]
+    more = Log()
+    edited(more, "", "func Ebb() {")
+    assert section(body(more, previous=first), "### Done") == [
+        "Wrote run.sh.",
+        "Changed gauge.go x3: removed Low, added High, Ebb.",
+    ]
+    assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
+
+
+def test_a_definition_that_an_edit_removed_in_pieces_is_not_told_as_added() -> None:
+    log = Log()
+    edited(log, "a", "func Low() {\n}\nfunc High() {\n}")
+    edited(log, "Low", "tide.Low")
+    edited(log, "x\nfunc tide.Low() {\n}", "x")
+    assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
+
+
+def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:
+    log = Log()
+    edited(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
+    assert "### Blocked" not in body(log)
+    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried."]
+
+
+def test_changes_that_git_took_back_are_not_told_as_done() -> None:
+    log = Log()
+    edited(log, "a", "b")
+    log.result(log.call("Bash", body={"arguments": {"command": "git commit -am x"}}), body={"content": "[m abcdef1] x"})
+    edited(log, "b", "c")
+    edited(log, "b", "c", path="/srv/tide/feet.go")
+    log.result(log.call("Bash", body={"arguments": {"command": "git checkout tide/feet.go"}}), body={"content": ""})
+    assert set(section(body(log), "### Done")) == {"Changed gauge.go x2."}
+    log.result(log.call("Bash", body={"arguments": {"command": "git reset --hard"}}), body={"content": ""})
+    assert section(body(log), "### Done") == ["Changed gauge.go."]
+
+
+@pytest.mark.parametrize(
+    "command", ["git add a.go", "grep -n x a.go", "cd /tmp && git branch -D x; echo $?", "mkdir a", "git status"]
+)
+def test_commands_that_only_prepare_look_or_try_are_neither_done_nor_blocking(command: str) -> None:
+    log = Log()
+    log.user(body={"content": "Look after the gauge."})
+    log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": "Exit code 1\nerror: x"})
+    assert "### Done" not in body(log) and "### Blocked" not in body(log)
 
 
 def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() -> None:

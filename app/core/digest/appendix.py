@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Final
 
-from app.core.digest.outcomes import UNKNOWN, reads_only
+from app.core.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
 from app.core.digest.packing import Packing
 from app.core.digest.record import Command, Digest, Search
 from app.core.digest.sentences import shortened
+from app.core.digest.shell import programs
 from app.core.tokens.counter import Counter, TextKind
 
 FOUND_SHOWN: Final = 3
 REPLACEMENT_CHARS: Final = 120
+COMMAND_CHARS_MAX: Final = 100
+REPOSITORY_TOKENS: Final = 80
+"""Room for a few commits in a small appendix too."""
 PASSES: Final = 4
 SPARE: Final = 16
 """Tokens that may stay empty."""
@@ -36,9 +40,10 @@ UNKNOWN_WORTH: Final = 1e-9
 _SHARES: Final = {
     "hidden": 0.15,
     "artifacts": 0.15,
+    "repository": 0.06,
     "errors": 0.04,
-    "commands": 0.03,
-    "searches": 0.02,
+    "commands": 0.02,
+    "searches": 0.01,
 }
 """The most that each list may take of the room left after constraints and modified files; names take the rest."""
 TAGS: Final = (
@@ -49,6 +54,7 @@ TAGS: Final = (
     "artifacts",
     "hidden",
     "searches",
+    "repository",
     "commands",
     "errors",
     "identifiers",
@@ -56,6 +62,8 @@ TAGS: Final = (
 """The sections of an appendix, in their order."""
 
 _TAG: Final = re.compile(rf"</?(?:{'|'.join(TAGS)})>", re.I)
+
+_MAKING: Final = re.compile(r"(?:git add [^&]{0,300}&& )?git (?:commit|push|reset|restore)\b|gh (?:pr|issue) create\b")
 
 Measure = Callable[[str], int]
 
@@ -166,12 +174,13 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
     lists = {
         "hidden": [shortened(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
         "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
+        "repository": digest.made,
         "errors": digest.errors,
-        "commands": [_command(command) for command in digest.commands if not reads_only(command.text)],
+        "commands": _commands(digest, beside),
         "searches": [_search(search) for search in digest.searches if search.hits],
     }
     for tag, lines in lists.items():
-        page.add(tag, lines, int(rest * _SHARES[tag]))
+        page.add(tag, lines, max(int(rest * _SHARES[tag]), REPOSITORY_TOKENS if tag == "repository" else 0))
     _add_names(digest, page, beside)
     return page.text
 
@@ -200,8 +209,25 @@ def _distinct(files: Sequence[str]) -> Sequence[str]:
     return [file for file in files if file not in ends]
 
 
-def _command(command: Command) -> str:
-    return command.text if command.state == UNKNOWN else f"[{command.state}] {command.text}"
+def _commands(digest: Digest, beside: str) -> Sequence[str]:
+    """The commands that did something, then the checks."""
+    # The text of a here-document is no command, and on one line it cannot be told from one.
+    bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_made(one, digest))]
+    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_overtaken(one, others[at:]))]
+    stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
+    return [*stated, *(run.line(beside) for run in digest.checks)]
+
+
+def _is_overtaken(failed: Command, later: Sequence[Command]) -> bool:
+    """Whether a later command of the same programs did not fail."""
+    ran = {*programs(failed.text)}
+    return any(one.state == OK and ran == {*programs(one.text)} for one in later)
+
+
+def _is_made(command: Command, digest: Digest) -> bool:
+    """Whether another section tells of a command."""
+    return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
 
 
 def _search(search: Search) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.core.digest.appendix import appendix, requests_tokens
+from app.core.digest.check_runs import CheckRun, run_of, standing
 from app.core.digest.diff import diffed, shows_what_it_did
-from app.core.digest.files import FileUse, command_of, files_of
+from app.core.digest.files import FileUse, command_of, files_of, is_temporary
 from app.core.digest.names import heaviest, names_in, weigh
-from app.core.digest.outcomes import bare_command, state_of
+from app.core.digest.outcomes import bare_command, is_refused, outcomes_of, reads_only, state_of
 from app.core.digest.prompts import own_messages
 from app.core.digest.record import (
     ARTIFACTS_MAX,
@@ -35,8 +36,10 @@ from app.core.digest.record import (
     unite,
 )
 from app.core.digest.rejections import is_rejected
+from app.core.digest.repository import made_by
 from app.core.digest.reversals import standing_rules
 from app.core.digest.sentences import ask_of, shortened
+from app.core.digest.shell import programs
 from app.core.digest.steps import PlanStep, plan_of
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
@@ -89,7 +92,9 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         outputs=_outputs(results),
         searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
         commands=newest(_commands(calls), lambda command: bare_command(command.text), COMMANDS_MAX),
-        errors=newest(_errors(results), str, ERRORS_MAX),
+        checks=standing(_checks(calls)),
+        made=made_by(_run(calls)),
+        errors=newest(_errors(calls), str, ERRORS_MAX),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
         identifiers=heaviest(weigh(events)),
         constraints=rules(standing_rules([event.text for event in user_messages])),
@@ -140,7 +145,8 @@ def _file_use(call: Event, result: Event | None) -> FileUse:
 
 def _failed(call: Event, result: Event | None) -> bool:
     """Whether a call failed without effect: a shell command may have written files before it did."""
-    return result is not None and result.is_error and command_of(call.tool or "", call.arguments) is None
+    failed = result is not None and (result.is_error or is_refused(result))
+    return failed and command_of(call.tool or "", call.arguments) is None
 
 
 def _shown(call: Event, result: Event | None) -> Sequence[str]:
@@ -238,13 +244,48 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
             yield Command(words, state_of(result, text), call.call_id, call.seq, answer)
 
 
-def _errors(results: Iterable[Event]) -> Iterable[str]:
-    for event in results:
-        if is_rejected(event):
+def _checks(calls: Sequence[tuple[Event, Event | None]]) -> Iterable[CheckRun]:
+    edited = max((call.seq for call, result in calls if _edits(call, result)), default=0)
+    for call, result in calls:
+        text = command_of(call.tool or "", call.arguments)
+        if text and not is_rejected(result):
+            for outcome in outcomes_of(text, result):
+                yield run_of(outcome, call.seq, is_before_edits=call.seq < edited)
+
+
+def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str, str]]:
+    """The commands that ran, with their states and outputs."""
+    for call, result in calls:
+        text = command_of(call.tool or "", call.arguments)
+        if text and result is not None and not (is_rejected(result) or is_refused(result)):
+            yield text, state_of(result, text), result.text
+
+
+def _edits(call: Event, result: Event | None) -> bool:
+    """Whether a call changed files of the work."""
+    return any(not is_temporary(path) for path in _file_use(call, result).modified)
+
+
+def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
+    """The first lines of errors after which no call of the same kind did better."""
+    found: dict[str, str] = {}
+    for call, result in calls:
+        if result is None or is_rejected(result) or is_refused(result):
             continue
-        text = event.text if event.is_error or _FAILED.match(event.gist or "") else ""
+        command = command_of(call.tool or "", call.arguments)
+        if command is not None and reads_only(command):
+            continue
+        told = (
+            next(programs(command), "")
+            if command is not None
+            else " ".join(files_of(call.tool or "", call.arguments).modified)
+        )
+        kind = f"{call.tool} {told}"
+        found.pop(kind, None)
+        failed = result.is_error or _FAILED.match(result.gist or "")
+        text = result.text if failed else ""
         line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
         if line:
-            yield (
-                f"{event.tool}: {shortened(line, ERROR_CHARS_MAX)}" if event.tool else shortened(line, ERROR_CHARS_MAX)
-            )
+            line = shortened(line, ERROR_CHARS_MAX)
+            found[kind] = f"{result.tool}: {line}" if result.tool else line
+    yield from found.values()

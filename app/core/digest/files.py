@@ -20,11 +20,12 @@ LOOKING: Final = re.compile(r"read|view|cat\b|open|show|get", re.I)
 LISTING: Final = re.compile(r"grep|search|glob|find|list|(?:^|_)ls(?:$|_)|tree|exists|stat", re.I)
 _PATCHES: Final = ("patch", "diff", "input")
 _BODIES: Final = ("content", "contents", "text", "file_text", "new_source", "new_content")
-_OLD: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
-_NEW: Final = ("new_string", "new_str", "newText", "new_text", "replace", "new")
+OLD_TEXTS: Final = ("old_string", "old_str", "oldText", "old_text", "search", "old")
+NEW_TEXTS: Final = ("new_string", "new_str", "newText", "new_text", "replace", "new")
 _PATCHED: Final = re.compile(
     r"^(?:\*\*\* (?:Update|Add|Delete) File: |\*\*\* Move to: |\+\+\+ (?:b/)?|rename to )([^\t\n]{1,1000})", re.M
 )
+_TEMPORARY: Final = re.compile(r"(?:/private|/var)?/tmp(?:/|$)|/dev/")
 _SHELLS: Final = re.compile(r"bash|shell|exec|terminal|command|run", re.I)
 
 
@@ -33,6 +34,11 @@ class FileUse(NamedTuple):
 
     read: tuple[str, ...] = ()
     modified: tuple[str, ...] = ()
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path is outside of the work, in a folder for temporary files."""
+    return _TEMPORARY.match(path) is not None
 
 
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
@@ -73,9 +79,14 @@ def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
         return action != "view"
     if _MODIFYING.search(tool):
         return True
-    if (_has(arguments, _OLD) and _has(arguments, _NEW)) or isinstance(arguments.get("edits"), list):
+    if (_has(arguments, OLD_TEXTS) and _has(arguments, NEW_TEXTS)) or isinstance(arguments.get("edits"), list):
         return True
     return _has(arguments, _BODIES) and not LOOKING.search(tool) and not LISTING.search(tool)
+
+
+def writes_whole(arguments: Mapping[str, Json]) -> bool:
+    """Whether a call that modifies a file gives all of its text."""
+    return _has(arguments, _BODIES) and not _has(arguments, OLD_TEXTS)
 
 
 def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:

@@ -43,6 +43,14 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
 """How likely a name is used again by its form, all else being equal."""
+_RARE: Final = 0.1
+"""Factor of names that are hardly ever used again."""
+_RARELY_USED: Final = re.compile(
+    r"/(?:usr|etc|s?bin|snap|opt|lib\d{0,2}|proc|sys|var/(?:log|lib|run))(?:/.*)?|v?\d+(?:\.\d+)+"
+    r"|\d{4}-\d\d-\d\d(?:[T ].*)?|.*\.\w{1,5}:\d+|\d{4,}(?<!000)",
+    re.S,
+)
+"""Files of the system, versions, dates, lines of files, and numbers that nobody chose."""
 
 
 def weigh(events: Sequence[Event]) -> Names:
@@ -169,6 +177,10 @@ def _names_and_values(text: str) -> Iterator[str]:
 
 
 def _form_factor(name: str) -> float:
+    return (_RARE if _RARELY_USED.fullmatch(name) else 1.0) * _plain_factor(name)
+
+
+def _plain_factor(name: str) -> float:
     if name.startswith("http"):
         return _ADDRESS
     if "/" in name:

@@ -4,9 +4,11 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
+from app.core.digest.checks import Check, checks_of
 from app.core.digest.rejections import is_rejected
+from app.core.digest.sentences import shortened
 from app.core.digest.shell import Step, programs, steps, written_paths
 from app.core.log.event import Event
 
@@ -15,16 +17,15 @@ OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 COMMAND_CHARS_MAX: Final = 2_000
 """The most characters read of a command to tell what it runs."""
 RESULT_TAIL_CHARS: Final = 2_000
-CHECKS: Final = re.compile(
-    r"\b(?:tests?|pytest|jest|vitest|mocha|rspec|lint|mypy|ruff|eslint|tsc|tsgo|build|check|vet|make|cargo|gradle|mvn)\b",
-    re.I,
-)
-"""A command that tests or builds."""
 _READERS_WORDS: Final = (
     "awk cat column cut diff file find grep head jq less ls nl rg sed sort stat tail tr tree uniq wc which"
 )
 READERS: Final = frozenset(_READERS_WORDS.split())
 """Programs whose output is text that was there before, errors in it included."""
+_STAGING: Final = (["git", "add"], ["git", "reset"])
+_HELPERS_WORDS: Final = "chmod cp mkdir mv rm rmdir tee touch xargs kill pkill sleep test [ [["
+HELPERS: Final = READERS | frozenset(_HELPERS_WORDS.split())
+"""Programs that prepare the work of another, or cut its output."""
 
 _EXIT: Final = re.compile(
     r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?|return ?code)\b[\"']?[ :=]{0,3}(-?\d{1,6})\b", re.I
@@ -49,6 +50,44 @@ _GREEN: Final = re.compile(
 )
 """The end of what a test, linter or build prints when all is well."""
 GREEN_TAIL_CHARS: Final = 300
+GREPS: Final = frozenset({"grep", "rg", "egrep", "ag"})
+NAME_CHARS_MAX: Final = 80
+NAMES_MAX: Final = 6
+ERROR_CHARS_MAX: Final = 120
+_COUNT: Final = re.compile(r"\b(\d{1,6}) (passed|failed|errors?|skipped|passing|failing)\b")
+_FAILING: Final = re.compile(
+    r"^\s{0,12}--- FAIL: (\S{1,200})|^FAILED (\S{1,200})|^test (\S{1,200}) \.\.\. FAILED|^\s{0,8}● (\S[^\n]{0,150})"
+    r"|^\s{0,8}[✕✗×] (\S[^\n]{0,150}?)(?: \(\d+ ?m?s\))?$|^rspec (\./\S{1,200})|^not ok \d{1,6} (?:- )?([^\n]{1,150})",
+    re.M,
+)
+"""Lines that name a test that failed, of Go, pytest, Rust, Jest, Vitest, RSpec and TAP."""
+_ERROR_LINE: Final = re.compile(
+    r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[^\n]{1,300}"
+    r"|^[^\n]{0,200}\b(?:error|fatal|panic)\b(?: [A-Z]{1,4}\d{1,6}|\[\w{1,20}\])?:[^\n]{1,300}"
+    r"|^FAIL[ \t]+\S[^\n]{0,200}"
+    r"|^[^\n]{0,200}(?:directory not found|command not found|No such file or directory)[^\n]{0,100}",
+    re.M | re.I,
+)
+_NO_TESTS: Final = re.compile(r"no tests (?:to run|ran|found|collected)", re.I)
+_SOME_TESTS: Final = re.compile(
+    r"^(?:--- PASS|ok[ \t]+\S+[ \t]+\S+(?: \(cached\))?$)|\b[1-9]\d{0,5} (?:tests? )?pass", re.M
+)
+_RED_LINES: Final = r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[:,]\d{1,6}\)?: |^error\b|\berror [A-Z]{1,4}\d{1,6}:"
+_RED_OF: Final = {
+    "test": re.compile(
+        r"^\s{0,8}--- FAIL\b|^FAIL(?:ED)?\b|\b[1-9]\d{0,5} (?:tests? )?(?:failed|failing|failures?|errors?)\b"
+        r"|\bFAILED\b|\[build failed\]|^panic: ",
+        re.M,
+    ),
+    "lint": re.compile(
+        rf"{_RED_LINES}|\b[1-9]\d{{0,5}} (?:issues?|problems?|errors?|offenses?)\b|would reformat", re.M | re.I
+    ),
+    "types": re.compile(rf"{_RED_LINES}|: error:|\b[1-9]\d{{0,5}} errors?\b", re.M | re.I),
+    "build": re.compile(rf"{_RED_LINES}|^make: \*\*\*|\bBUILD FAILED\b|^\[ERROR\]|: error:", re.M | re.I),
+}
+"""Lines by which a failure is one of a test, a linter, a type checker or a build."""
+SILENT: Final = frozenset({"build", "types"})
+"""Kinds of checks that may print nothing when all is well."""
 _REFUSED: Final = re.compile(
     r"(?:fatal|error): |[\w./-]{1,40}: [^\n]{0,200}(?:No such file|not found|Permission denied|cannot|invalid)", re.I
 )
@@ -59,6 +98,14 @@ _TAILS: Final = frozenset({"tail", "tee", "cat"})
 _LOOKS_OF_GIT: Final = frozenset(
     ["blame", "branch", "diff", "grep", "log", "ls-files", "ls-tree", "reflog", "remote", "rev-parse", "show", "status"]
 )
+
+
+class Outcome(NamedTuple):
+    """How a check ended; `told` are the tests that failed, or the first error line, or the counts of what passed."""
+
+    check: Check
+    state: str
+    told: str
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
@@ -74,24 +121,123 @@ def state_of(result: Event | None, command: str | None = None) -> str:
         return REJECTED
     text = result.text
     codes = _EXIT.findall(text[:300] + "\n" + text[-300:])
-    if result.is_error or (codes and codes[-1].lstrip("-").strip("0")):
+    if result.is_error or is_refused(result) or (codes and codes[-1].lstrip("-").strip("0")):
         return ERROR
     if command is None:
         return OK
-    told = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
     if reads_only(command):
-        failed = _REFUSED.match(text.lstrip()) is not None
-    else:
-        failed = _BROKEN.search(told) is not None or (is_check(command) and _RED.search(told) is not None)
-    if failed:
+        return ERROR if _REFUSED.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
+    told = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
+    if is_check(command):
+        if _RED.search(told):
+            return ERROR
+        if _is_told_well(command, text):
+            return OK
+    if _BROKEN.search(told):
         return ERROR
-    told_by_end = is_check(command) and shows_end(command) and _GREEN.search(text[-GREEN_TAIL_CHARS:]) is not None
-    return OK if told_by_end or shows_status(command) else UNKNOWN
+    return OK if shows_status(command) else UNKNOWN
+
+
+def is_refused(result: Event | None) -> bool:
+    """Whether a harness says that it did not do what a call asked for."""
+    if result is None:
+        return False
+    # By the first line: see `is_rejected`.
+    return (result.text if result.gist is None else result.gist).lstrip().startswith("<tool_use_error>")
 
 
 def is_check(command: str) -> bool:
-    """Whether a command tests or builds."""
-    return CHECKS.search(command[:COMMAND_CHARS_MAX]) is not None
+    """Whether a command tests, builds, lints or checks types."""
+    return bool(checks_of(command[:COMMAND_CHARS_MAX]))
+
+
+def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
+    """How each check of a command ended.
+
+    Of a chain that failed, the check of which the output tells is the one that did: those before it passed, and those
+    behind it did not run. Without such output nothing is known of any. A command that was refused ran no check.
+    """
+    if is_refused(result):
+        return ()
+    checks, state = checks_of(command[:COMMAND_CHARS_MAX]), state_of(result, command)
+    text = "" if result is None else result.text
+    if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
+        state = UNKNOWN
+    if state != ERROR:
+        told = counts_of(text) if state == OK and len(checks) == 1 else ""
+        return [Outcome(check, state, told) for check in checks]
+    red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
+    failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
+    if failed < 0:
+        alone = len(checks) == 1 and len([step for step in steps(command) if _works(step)]) == 1
+        kind = checks[0].kind if alone else ""
+        return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
+    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    passed: list[Outcome] = []
+    for number, check in enumerate(checks[:failed]):
+        chained = all(step.follows in ("&&", "|") for step in parts[check.at + 1 : checks[number + 1].at + 1])
+        passed.append(Outcome(check, OK if chained else UNKNOWN, ""))
+    return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
+
+
+def _works(step: Step) -> bool:
+    return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
+
+
+def _failure(text: str, kind: str) -> str:
+    """The names of the tests that failed, else the first line that tells of an error; empty without either."""
+    names = list(dict.fromkeys(next(filter(None, found)) for found in _FAILING.findall(text)))
+    whole = set(names)
+    names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
+    if names:
+        shown = ", ".join(shortened(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
+        told = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+    else:
+        found = _ERROR_LINE.search(text)
+        told = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
+        told = shortened(" ".join(told.split()), ERROR_CHARS_MAX)
+    return told
+
+
+def _line_at(text: str, found: re.Match[str] | None) -> str:
+    """The line of a match; empty without one."""
+    if found is None:
+        return ""
+    end = text.find("\n", found.end())
+    return text[text.rfind("\n", 0, found.end()) + 1 : end if end >= 0 else len(text)]
+
+
+def counts_of(text: str) -> str:
+    """The last counts of tests in a program's output, such as `3 failed, 39 passed`."""
+    found = {word: number for number, word in _COUNT.findall(text[-RESULT_TAIL_CHARS:])}
+    return ", ".join(f"{number} {word}" for word, number in found.items())
+
+
+def _is_told_well(command: str, text: str) -> bool:
+    """Whether the end of a check's output is shown and says that all is well, or there is none to say otherwise."""
+    parts = list(steps(command[:COMMAND_CHARS_MAX]))
+    cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
+    if not _shows(command, cut):
+        return False
+    if _GREEN.search(text[-GREEN_TAIL_CHARS:]):
+        return True
+    # A build that fails says so, on one stream or the other, if nothing stopped it.
+    filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)
+    is_silent = all(check.kind in SILENT for check in checks_of(command[:COMMAND_CHARS_MAX]))
+    return is_silent and not text.strip() and "2>&1" in command and "timeout" not in command and not filtered
+
+
+def _passes_end(step: Step, text: str) -> bool:
+    """Whether the end of what a filter reads, or each line on a failure, is in the text that it wrote."""
+    if not step.words or step.words[0] in _TAILS:
+        return bool(step.words)
+    if step.words[0] == "head":
+        given = next((found[1] for word in step.words[1:] if (found := re.fullmatch(r"-?n?(\d{1,6})", word))), "10")
+        return text.count("\n") + 1 < int(given)
+    if step.words[0] in GREPS:
+        pattern = " ".join(step.words[1:])
+        return bool(re.search(r"fail", pattern, re.I)) and not re.search(r"(?:^| )-\w*[vcqlo]", pattern)
+    return False
 
 
 @lru_cache(maxsize=1_024)
@@ -99,6 +245,13 @@ def reads_only(command: str) -> bool:
     """Whether all programs of a command merely show what is there."""
     ran = list(programs(command[:COMMAND_CHARS_MAX]))
     return bool(ran) and all(_is_reader(name.split(" ")) for name in ran) and not any(written_paths(command))
+
+
+@lru_cache(maxsize=1_024)
+def is_idle(command: str) -> bool:
+    """Whether a command does nothing that is worth telling: it looks, or prepares what another does."""
+    ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
+    return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran)
 
 
 def _is_reader(words: Sequence[str]) -> bool:
@@ -109,15 +262,6 @@ def _is_reader(words: Sequence[str]) -> bool:
 def shows_status(command: str) -> bool:
     """Whether a command's exit status is not 0 if any part of it fails."""
     return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
-
-
-@lru_cache(maxsize=1_024)
-def shows_end(command: str) -> bool:
-    """Whether the end of a command's output is shown, and that of its last part only if the others did not fail."""
-    parts = steps(command[:COMMAND_CHARS_MAX])
-    return _shows(
-        command, [step for step in parts if not (step.follows == "|" and step.words and step.words[0] in _TAILS)]
-    )
 
 
 def _shows(command: str, parts: Sequence[Step]) -> bool:

@@ -1,12 +1,15 @@
 """The digest as a record: its fields, the union of several, and its JSON."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from typing import Final, TypeVar
 
+from app.core.digest.check_runs import CheckRun, before_edits, runs_in, standing
+from app.core.digest.files import is_temporary
 from app.core.digest.names import Names, decayed, heaviest
 from app.core.digest.outcomes import bare_command
+from app.core.digest.repository import united
 from app.core.digest.steps import PlanStep
 from app.core.log.events import Json
 
@@ -84,7 +87,8 @@ class Digest:
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
     system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
-    span's ends cut through.
+    span's ends cut through. `checks` are the newest runs of the commands that check, which `commands` has too,
+    `made` the commits, pushes and the like, and what was undone.
     """
 
     events: int = 0
@@ -102,6 +106,8 @@ class Digest:
     directives: tuple[str, ...] = ()
     plan: tuple[PlanStep, ...] = ()
     requests: tuple[str, ...] = ()
+    checks: tuple[CheckRun, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 _T = TypeVar("_T")
@@ -156,6 +162,8 @@ def unite(digests: Sequence[Digest]) -> Digest:
         outputs=tuple(outputs.values()),
         searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
         commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
+        made=united(chain.from_iterable(d.made for d in digests)),
+        checks=standing(chain.from_iterable(_dated_checks(digests))),
         errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
         hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
         identifiers=heaviest(names),
@@ -177,6 +185,13 @@ def _tool_and_query(search: Search) -> tuple[str, str]:
 
 def _bare(command: Command) -> str:
     return bare_command(command.text)
+
+
+def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
+    """The checks of each digest, those before a digest with modified files as older than these."""
+    for number, digest in enumerate(digests):
+        is_old = any(not is_temporary(path) for later in digests[number + 1 :] for path in later.files_modified)
+        yield before_edits(digest.checks) if is_old else digest.checks
 
 
 def _seq(hidden: tuple[int, str]) -> int:
@@ -226,6 +241,8 @@ def from_json(document: Mapping[str, Json]) -> Digest:
     values: dict[str, Json] = {
         field.name: _MAKERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
     }
+    if "checks" not in whole:
+        values["checks"] = standing(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
     return Digest(**values)
 
 
@@ -257,4 +274,6 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "directives": tuple,
     "plan": lambda values: tuple(PlanStep(*value) for value in values),
     "requests": tuple,
+    "checks": _entries(CheckRun),
+    "made": tuple,
 }

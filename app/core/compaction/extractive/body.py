@@ -45,7 +45,7 @@ from app.core.compaction.extractive.sections import (
 )
 from app.core.compaction.extractive.sentences import CANDIDATES_MAX, Sentence, central, sentences_of
 from app.core.compaction.extractive.statements import INTENT, is_narration, looks_only, refutes, tells
-from app.core.compaction.extractive.work import SpanWork, with_arguments
+from app.core.compaction.extractive.work import SpanWork, failed_checks, with_arguments
 from app.core.digest.answers import answers, user_lines
 from app.core.digest.prompts import own_messages
 from app.core.digest.record import Digest
@@ -106,10 +106,10 @@ def extract(
     earlier[GOAL] = bare_goals(earlier[GOAL])
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
-    work = SpanWork(events)
+    work = SpanWork(events, previous_text)
     # What an earlier summary says of the state of things held before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
-    earlier[DONE] = lasting(earlier[DONE]) if events else earlier[DONE]
+    earlier[DONE], before[BLOCKED] = lasting(earlier[DONE]), lasting(before[BLOCKED])
     # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
     past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
     finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *done(past)])
@@ -125,7 +125,7 @@ def extract(
         GOAL: _opening(earlier[GOAL], asks) if messages.is_talk else goal,
         USERS: [] if messages.is_talk else _newest_first([*said, *([] if said else asks)], shares[USERS] * max_tokens),
         CONSTRAINTS: rules,
-        BLOCKED: work.failing() or before[BLOCKED],
+        BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
         RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
         LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
@@ -158,7 +158,14 @@ def extract_prefix(
     next_steps, work = messages.next_steps(), SpanWork(events)
     done = [*interleave(work.done(), messages.done()), *messages.ranked()]
     early = [line for line in done if line not in next_steps] + previous.get(EARLY, [])
-    suffix = [*next_steps, *work.failing(), *messages.open_calls(), *messages.newest(), *previous.get(SUFFIX, [])]
+    suffix = [
+        *next_steps,
+        *failed_checks(digest.checks),
+        *work.failing(),
+        *messages.open_calls(),
+        *messages.newest(),
+        *previous.get(SUFFIX, []),
+    ]
     sections = [Section(REQUEST, requests, 0.3), Section(EARLY, early, 0.35), Section(SUFFIX, suffix, 0.35)]
     return fill_sections(PREFIX_HEADINGS, sections, _measure(counter), max_tokens, spare=EARLY)
 

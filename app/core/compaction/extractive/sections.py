@@ -28,7 +28,7 @@ STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
 NOTHING: Final = "Nothing was said or changed."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
-COUNTED: Final = re.compile(r"(?:Changed|Ran) .*\.$|`[^`]+` failed ")
+COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed ")
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12

@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
-BODY_SHARE: Final = 0.23
+BODY_SHARE: Final = 0.22
 BODY_TOKENS: Final = 60
 """The share and the extra tokens of the body in a summary of work with tools, where agents later use the appendix with
 its files, commands and names."""

@@ -1,0 +1,170 @@
+"""Commands that check: which are runs of one check, how each ended, and what the newest run says of older ones."""
+
+import pytest
+
+from app.core.digest.check_runs import CheckRun, standing
+from app.core.digest.checks import checks_of
+from app.core.digest.digest import Command, Digest, appendix, digest_of, from_json, to_json, unite
+from app.core.digest.outcomes import outcomes_of, state_of
+from app.core.log.event import Event
+from app.core.log.events import EventType
+from tests.unit.builders import COUNTER, Log
+
+
+def result(text: str) -> Event:
+    return Event(2, EventType.TOOL_RESULT, 1, 10, body={"content": text})
+
+
+def ran(log: Log, command: str, text: str = "") -> None:
+    log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": text})
+
+
+def edited(log: Log, path: str = "/srv/tide/gauge.go", old: str = "a", new: str = "b", text: str = "fine") -> None:
+    arguments = {"file_path": path, "old_string": old, "new_string": new}
+    log.result(log.call("Edit", body={"arguments": arguments}), body={"content": text}, gist=text)
+
+
+def commands(digest: Digest) -> list[str]:
+    text = appendix(digest, COUNTER, 2000)
+    return text.partition("<commands>\n")[2].partition("\n</commands>")[0].split("\n") if "<commands>" in text else []
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("cd /srv && CI=1 timeout 60 mise run test:ci 2>&1 | tail -40", ["mise run test:ci"]),
+        ("go test -v -count=1 ./tide -run 'A|B' 2>&1 | grep FAIL", ["go test ./tide -run 'A|B'"]),
+        ("mise run fmt && mise run lint && mise run test", ["mise run lint", "mise run test"]),
+        (".venv/bin/python -m pytest -q tests/a.py", ["pytest tests/a.py"]),
+        ("uv run pytest -x -k tide", ["pytest -k tide"]),
+        ("npx tsc --noEmit; npm run lint", ["tsc --noEmit", "npm run lint"]),
+        ("# all of it\ncargo clippy --all-targets", ["cargo clippy --all-targets"]),
+        ("golangci-lint run --help", []),
+        ("grep -rn test . | head", []),
+        ("git commit -m 'test: the gauge'", []),
+        ("test -f go.mod", []),
+    ],
+)
+def test_a_check_is_known_by_its_program_and_target(command: str, names: list[str]) -> None:
+    assert [check.text for check in checks_of(command)] == names
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "ends"),
+    [
+        ("mise run lint 2>&1 | head -50", "0 issues.", [("mise run lint", "ok", "")]),
+        ("mise run lint 2>&1 | head -1", "0 issues.", [("mise run lint", "unknown", "")]),
+        ("go build ./... 2>&1 | head -20", "", [("go build ./...", "ok", "")]),
+        ("timeout 9 go build ./... 2>&1 | head -20", "", [("go build ./...", "unknown", "")]),
+        ("go test ./... | grep -E 'ok|FAIL'", "ok  \ttide\t0.1s", [("go test ./...", "ok", "")]),
+        ("go test ./... | grep -v skip", "ok  \ttide\t0.1s", [("go test ./...", "unknown", "")]),
+        ("go test -run X ./a", "ok  \ta\t0.1s [no tests to run]", [("go test -run X ./a", "unknown", "")]),
+        ("pytest -q | tail -1", "42 passed in 2.0s", [("pytest", "ok", "42 passed")]),
+        ("pytest", "Exit code 1\nFAILED a.py::test_x - E\n1 failed", [("pytest", "error", "a.py::test_x")]),
+        (
+            "go test ./...",
+            "Exit code 1\n--- FAIL: TestTide (0.1s)\n    --- FAIL: TestTide/low (0.1s)\nFAIL",
+            [("go test ./...", "error", "TestTide")],
+        ),
+        (
+            "mise run lint && mise run test 2>&1",
+            "Exit code 1\n0 issues.\n--- FAIL: TestTide (0.1s)\nFAIL",
+            [("mise run lint", "ok", ""), ("mise run test", "error", "TestTide")],
+        ),
+        (
+            "go build ./... && mise run test",
+            "Exit code 1\n# tide\ntide/gauge.go:4:1: syntax error",
+            [("go build ./...", "error", "tide/gauge.go:4:1: syntax error")],
+        ),
+        ("make test && ./deploy", "Exit code 3\nno harbour", [("make test", "unknown", "")]),
+        ("mise run build", "<tool_use_error>Sibling tool call errored</tool_use_error>", []),
+    ],
+)
+def test_of_each_check_is_told_how_it_ended(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
+    assert [(one.check.text, one.state, one.told) for one in outcomes_of(command, result(text))] == ends
+
+
+def test_a_failure_leaves_once_the_same_check_passed_under_another_text_or_in_a_chain() -> None:
+    log = Log()
+    ran(log, "go build ./... 2>&1", "Exit code 1\ngauge.go:4:1: undefined: height")
+    ran(log, "mise run lint 2>&1 | tail -20", "gauge.go:4:1: unused\n1 issues:")
+    ran(log, "cd /srv && mise run fmt && mise run lint && go build ./... 2>&1", "0 issues.")
+    assert commands(digest_of(log.events)) == ["[ok] mise run lint", "[ok] go build ./..."]
+
+
+def test_a_run_of_everything_covers_one_of_a_part_and_not_the_reverse() -> None:
+    part, whole = CheckRun("go test ./tide -run TestTide", "error"), CheckRun("go test ./...", "ok")
+    assert standing([part, whole]) == (whole,)
+    assert standing([part, CheckRun("mise run test", "ok")]) == (CheckRun("mise run test", "ok"),)
+    other = CheckRun("go test ./harbour", "ok")
+    assert standing([CheckRun("go test ./...", "error"), other])[0].state == "error"
+    assert standing([part, other]) == (part, other)
+    assert standing([part, CheckRun("mise run lint", "ok")])[0] == part
+    web, api = (CheckRun("npm test", state, folder=at) for state, at in (("error", "web"), ("ok", "api")))
+    assert standing([web, api]) == (web, api)
+
+
+def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> None:
+    log = Log()
+    ran(log, "go test ./...", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
+    ran(log, "mise run lint", "0 issues.")
+    edited(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    edited(log, "/tmp/notes.txt")
+    ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
+    assert commands(digest_of(log.events)) == ended
+    assert commands(unite([digest_of(log.events[:4]), digest_of(log.events[4:])])) == ended
+    before = digest_of(log.events)
+    seen = len(log.events)
+    edited(log)
+    old = [
+        "[error] go test ./... # failed: TestTide; before the last edits",
+        "[ok] mise run lint # before the last edits",
+    ]
+    assert commands(digest_of(log.events)) == old
+    after = digest_of(log.events[seen:])
+    assert commands(unite([before, after])) == old
+    assert unite([before, after]).checks == digest_of(log.events).checks
+
+
+def test_a_digest_of_a_release_before_has_the_checks_among_its_commands() -> None:
+    stored = to_json(Digest(commands=(Command("cd a && make lint 2>&1", "error"), Command("ls", "ok"))))
+    del stored["checks"], stored["made"]
+    assert from_json(stored).checks == (CheckRun("make lint", "error", folder="a"),)
+
+
+def test_what_a_harness_refused_to_do_did_nothing() -> None:
+    refused = result("<tool_use_error>File does not exist.</tool_use_error>")
+    assert state_of(refused) == "error"
+    log = Log()
+    log.result(log.call("Read", body={"arguments": {"path": "a.go"}}), body=refused.body, gist=refused.text)
+    edited(log, "/srv/b.go", text="<tool_use_error>String to replace not found</tool_use_error>")
+    digest = digest_of(log.events)
+    assert (digest.files_read, digest.files_modified) == (("/srv/b.go",), ())
+
+
+def test_an_error_that_was_mended_is_no_longer_listed() -> None:
+    log = Log()
+    log.result(
+        log.call("Bash", body={"arguments": {"command": "terraform apply -x"}}),
+        body={"content": "error: -x"},
+        is_error=True,
+    )
+    assert digest_of(log.events).errors == ("Bash: error: -x",)
+    ran(log, "terraform apply", "done")
+    assert digest_of(log.events).errors == ()
+
+
+def test_a_command_that_failed_is_not_listed_once_one_of_its_program_did_better() -> None:
+    log = Log()
+    ran(log, "terraform apply -x", "Error: unknown flag: -x")
+    assert commands(digest_of(log.events)) == ["[error] terraform apply -x"]
+    ran(log, "terraform apply --all", "done")
+    assert commands(digest_of(log.events)) == ["[ok] terraform apply --all"]
+
+
+def test_commands_that_prepare_or_look_and_those_of_unknown_end_are_not_listed() -> None:
+    log = Log()
+    for command in ("git add -A", "mkdir -p a", "cat > a.go <<'EOF'\npackage a\nrun && go\nEOF", "ls | wc -l"):
+        ran(log, command, "fine")
+    ran(log, "./tide | head", "1")
+    assert commands(digest_of(log.events)) == []
