@@ -244,9 +244,8 @@ class _Messages:
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The commits, then the assistant's sentences on finished work that the user did not refute."""
-        committed = [SectionLine(f"Committed: {one.subject}", one.seq) for one in reversed(self._commits)]
-        return [*committed, *done(self._standing, self._reports)]
+        """The assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
+        return done(self._standing, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
         """The next steps in the newest assistant text, in its order."""
