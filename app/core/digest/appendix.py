@@ -21,8 +21,6 @@ from app.core.tokens.counter import Counter, TextKind
 FOUND_SHOWN: Final = 3
 REPLACEMENT_CHARS: Final = 120
 COMMAND_CHARS_MAX: Final = 100
-REPOSITORY_TOKENS: Final = 80
-"""Room for a few commits in a small appendix too."""
 PASSES: Final = 4
 SPARE: Final = 16
 """Tokens that may stay empty."""
@@ -46,6 +44,8 @@ _SHARES: Final = {
     "searches": 0.01,
 }
 """The most that each list may take of the room left after constraints and modified files; names take the rest."""
+_LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
+"""Room for a few commits, and for the newest run of every check, in a small appendix too."""
 TAGS: Final = (
     "requests",
     "constraints",
@@ -180,7 +180,7 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
         "searches": [_search(search) for search in digest.searches if search.hits],
     }
     for tag, lines in lists.items():
-        page.add(tag, lines, max(int(rest * _SHARES[tag]), REPOSITORY_TOKENS if tag == "repository" else 0))
+        page.add(tag, lines, max(int(rest * _SHARES[tag]), _LEAST_TOKENS.get(tag, 0)))
     _add_names(digest, page, beside)
     return page.text
 
@@ -216,7 +216,9 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
     others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_made(one, digest))]
     others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_overtaken(one, others[at:]))]
     stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
-    return [*stated, *(run.line(beside) for run in digest.checks)]
+    checks = [run.line(beside) for run in digest.checks]
+    # Beside checks, of other commands only those that failed are worth the room.
+    return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
 
 
 def _is_overtaken(failed: Command, later: Sequence[Command]) -> bool:
