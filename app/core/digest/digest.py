@@ -93,6 +93,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
         commands=newest(_commands(calls), lambda command: bare_command(command.text), COMMANDS_MAX),
         checks=standing(_checks(calls)),
+        edits=sum(_edits(call, result) for call, result in calls),
         made=made_by(_run(calls)),
         errors=newest(_errors(calls), str, ERRORS_MAX),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),

@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from app.core.digest.check_runs import CheckRun, before_edits, runs_in, standing
-from app.core.digest.files import is_temporary
 from app.core.digest.names import Names, decayed, heaviest
 from app.core.digest.outcomes import bare_command
 from app.core.digest.repository import united
@@ -88,7 +87,7 @@ class Digest:
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
     system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
     span's ends cut through. `checks` are the newest runs of the commands that check, which `commands` has too,
-    `made` the commits, pushes and the like, and what was undone.
+    `made` the commits, pushes and the like, and what was undone. `edits` is the number of calls that changed files.
     """
 
     events: int = 0
@@ -108,6 +107,7 @@ class Digest:
     requests: tuple[str, ...] = ()
     checks: tuple[CheckRun, ...] = ()
     made: tuple[str, ...] = ()
+    edits: int = 0
 
 
 _T = TypeVar("_T")
@@ -163,6 +163,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
         searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
         commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
         made=united(chain.from_iterable(d.made for d in digests)),
+        edits=sum(d.edits for d in digests),
         checks=standing(chain.from_iterable(_dated_checks(digests))),
         errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
         hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
@@ -188,10 +189,9 @@ def _bare(command: Command) -> str:
 
 
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
-    """The checks of each digest, those before a digest with modified files as older than these."""
+    """The checks of each digest, those before a digest with edits as older than these."""
     for number, digest in enumerate(digests):
-        is_old = any(not is_temporary(path) for later in digests[number + 1 :] for path in later.files_modified)
-        yield before_edits(digest.checks) if is_old else digest.checks
+        yield before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
 
 
 def _seq(hidden: tuple[int, str]) -> int:
@@ -276,4 +276,5 @@ _MAKERS: Final[Mapping[str, Callable[[Json], Json]]] = {
     "requests": tuple,
     "checks": _entries(CheckRun),
     "made": tuple,
+    "edits": int,
 }

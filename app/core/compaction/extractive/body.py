@@ -69,14 +69,14 @@ CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
     GOAL: 0.1,
-    USERS: 0.42,
+    USERS: 0.48,
     CONSTRAINTS: 0.04,
     BLOCKED: 0.05,
     NOT_STARTED: 0.03,
     RUNNING: 0.03,
     LATEST: 0.2,
     DONE: 0.04,
-    DECISIONS: 0.16,
+    DECISIONS: 0.13,
     NEXT: 0.03,
     CONTEXT: 0.02,
 }
