@@ -40,7 +40,6 @@ def test_a_commit_tells_what_was_done_and_why() -> None:
     log = committed((HEREDOC, "[main 1a2b3c4] fix", False))
     assert commits_of(log.events)[0].body == "The gauge printed feet because its unit was lost.\n\n- Sort the table"
     text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
-    assert "- Committed: fix: print metres" in text
     assert "## Key Decisions\n- The gauge printed feet because its unit was lost." in text
 
 

@@ -240,7 +240,7 @@ class _Messages:
 
     def decisions(self) -> Sequence[SectionLine]:
         """The decisions and findings of the assistant that the user did not refute, and those in its commits."""
-        texts = [*self._standing, *((one.seq, one.body) for one in self._commits)]
+        texts = [*self._standing, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:

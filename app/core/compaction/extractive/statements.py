@@ -245,8 +245,9 @@ def is_diagnosis(text: str) -> bool:
 
 
 def is_narration(sentence: str) -> bool:
-    """Whether a sentence only announces what the agent does next, or says nothing."""
-    return bool(_NARRATION.fullmatch(sentence) or _EMPTY.fullmatch(sentence))
+    """Whether a sentence only announces what the agent does next, without a reason, or says nothing."""
+    announces = _NARRATION.fullmatch(sentence) and not _REASONED.search(sentence)
+    return bool(announces or _EMPTY.fullmatch(sentence))
 
 
 def tells(text: str) -> bool:
