@@ -65,6 +65,44 @@ def test_runs_of_the_same_command_have_the_newest_state() -> None:
     assert unite(runs).sections == "<commands>\ncd a && make test\n</commands>"
 
 
+EDITED = "- Changed gauge.py: added sort_rows."
+
+
+def test_a_failure_leaves_with_a_later_pass_of_more() -> None:
+    other = "- The change of a.go failed when it was last tried."
+    blocked = f"### Blocked\n- `go test ./tide -run…` failed when it was last run.\n{other}\n## Next Steps\n- Sort."
+    failed = f"{blocked}\n<commands>\n[error] go test ./tide -run TestSort # failed: TestSort\n</commands>"
+    passed = "<commands>\n[ok] go test ./...\n</commands>"
+    union = unite([failed, passed])
+    assert union.words[0] == f"### Blocked\n{other}\n## Next Steps\n- Sort."
+    assert union.sections == passed
+    again = unite([passed, failed])
+    assert "go test ./tide" in again.words[1] and "[error] go test ./tide" in again.sections
+
+
+def test_a_heading_over_failures_leaves_with_the_last_of_them() -> None:
+    failed, passed = (
+        "### Blocked\n- `make test` failed when it was last run.",
+        "<commands>\n[ok] make test\n</commands>",
+    )
+    assert unite([failed, passed]).words == ("", "")
+
+
+def test_a_failure_of_something_else_stays() -> None:
+    failed = "### Blocked\n- `go build ./...` failed when it was last run: a.go:3."
+    for later in ("[ok] go test ./...", "[ok] go build ./tide", "go build ./...", "[error] go build ./..."):
+        assert unite([failed, f"<commands>\n{later}\n</commands>"]).words[0] == failed
+
+
+def test_a_check_that_ran_before_later_edits_says_so() -> None:
+    ran = "<commands>\n[ok] make test # 42 passed\n[ok] git push\nmake lint\n</commands>"
+    dated = "<commands>\n[ok] make test # 42 passed; before the last edits\n[ok] git push\nmake lint\n</commands>"
+    assert unite([ran, EDITED]).sections == dated
+    assert unite([ran, EDITED, ""]).sections == dated
+    assert unite([EDITED, ran]).sections == ran
+    assert unite([dated, EDITED]).sections == dated
+
+
 def test_a_heading_that_was_cut_off_from_its_lines_goes() -> None:
     assert unite(["## Goal\n[... 90 characters of this summary left out]", ""]).words == (
         "[... 90 characters of this summary left out]",

@@ -1,11 +1,16 @@
-"""Several summaries as one text: their words side by side, and each of their tagged sections once."""
+"""Several summaries as one text: their words side by side, and each of their tagged sections once.
+
+Failures that a later summary knows to be mended leave, and a check that passed before later edits says so.
+"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from app.core.digest.appendix import TAGS
+from app.core.digest.check_runs import BEFORE_EDITS
+from app.core.digest.checks import Check, checks_of, covers
 from app.core.digest.outcomes import bare_command
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
@@ -14,6 +19,11 @@ _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
 """A name, or one with its number, of a section of names."""
 _STATE: Final = re.compile(r"^\[\w+\] ")
+_PASSED, _FAILED = "[ok] ", "[error] "
+_BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
+_NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
+_EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
+"""Lines of the words of a summary without a model; see `app/core/compaction/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
 """Requests that begin with the same characters are one, shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
@@ -31,17 +41,63 @@ class Union:
 
 def unite(texts: Sequence[str]) -> Union:
     """Unite the sections of summaries, given oldest first; of two lines about one thing the newer one stays."""
-    words = tuple(re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts)
+    words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
     told = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
-    for tag, inner in (match.groups() for text in texts for match in _SECTION.finditer(text)):
-        for key, line in _entries(tag, inner):
-            if not (tag in _QUOTES and line.removeprefix("- ") in told):
-                found[tag].pop(key, None)
-                found[tag][key] = line
+    passed: list[Check] = []
+    for at in reversed(range(len(texts))):
+        words[at] = _without_mended(words[at], passed)
+        passed += _passes(texts[at])
+    for at, text in enumerate(texts):
+        is_old = any(_EDITED.search(later) for later in words[at + 1 :])
+        for tag, inner in (match.groups() for match in _SECTION.finditer(text)):
+            for key, line in _entries(tag, inner):
+                if not (tag in _QUOTES and line.removeprefix("- ") in told):
+                    found[tag].pop(key, None)
+                    found[tag][key] = _dated(line) if is_old and tag == "commands" else line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
-    return Union(words, "\n".join(_written(tag, lines) for tag, lines in found.items() if lines))
+    found["commands"] = _without_overtaken(found["commands"])
+    return Union(tuple(words), "\n".join(_written(tag, lines) for tag, lines in found.items() if lines))
+
+
+def _passes(text: str) -> Iterator[Check]:
+    """The checks that the commands of a summary say to have passed."""
+    for tag, inner in _SECTION.findall(text):
+        for line in inner.splitlines() if tag == "commands" else ():
+            if line.startswith(_PASSED):
+                yield from checks_of(line.removeprefix(_PASSED))
+
+
+def _is_mended(command: str, passed: Iterable[Check]) -> bool:
+    checks = checks_of(command)
+    return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
+
+
+def _without_mended(words: str, passed: Sequence[Check]) -> str:
+    """The words of a summary without the failures that the passes of later ones cover."""
+    kept = _BLOCKED.sub(lambda line: "" if _is_mended(line[1], passed) else line[0], words)
+    return _NOTHING_BLOCKED.sub("", kept).strip()
+
+
+def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
+    """The commands, oldest first, without the failures that later passes cover."""
+    kept: dict[str, str] = {}
+    passed: list[Check] = []
+    for key, line in reversed(list(lines.items())):
+        if not (line.startswith(_FAILED) and _is_mended(line.removeprefix(_FAILED), passed)):
+            kept[key] = line
+        if line.startswith(_PASSED):
+            passed += checks_of(line.removeprefix(_PASSED))
+    return dict(reversed(list(kept.items())))
+
+
+def _dated(line: str) -> str:
+    """The line of a check as it is known once files were changed."""
+    bare = _STATE.sub("", line)
+    if bare == line or BEFORE_EDITS in line or not checks_of(bare):
+        return line
+    return f"{line}{';' if ' # ' in line else ' #'} {BEFORE_EDITS}"
 
 
 def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
