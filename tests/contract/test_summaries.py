@@ -137,7 +137,7 @@ async def test_a_summary_without_a_model_tells_what_was_done_where_nothing_was_s
     for one in made:
         assert "## " in one["text"] and "(none)" not in one["text"] and "### Blocked" not in one["text"]
     text = "\n".join(one["text"] for one in made)
-    assert "Changed tide.py" in text and "Ran `make test`" in text
+    assert "Changed tide.py" in text and "[ok] make test" in text
     names = [name for one in made for name, _ in one["digest"]["identifiers"]]
     assert "PleaseWait_0" in names and not any(name.startswith("nPlease") for name in names)
 
