@@ -1,4 +1,4 @@
-"""What commands made of commits, branches, pushes and pull requests, and what they undid."""
+"""Commits, branches, pushes and pull requests that commands made, and what they undid."""
 
 import pytest
 

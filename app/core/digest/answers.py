@@ -243,7 +243,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _choice(text: str, is_named: bool) -> str:
-    """What the last options of a text are about, behind the options unless the answer names them."""
+    """The subject of the last options of a text, behind the options unless the answer names them."""
     entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * ASKED_WITHIN)))
     first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
     if first is None or len(entries) - first < 2:
@@ -260,7 +260,7 @@ def _is_question(sentence: str) -> bool:
 
 
 def _proposal(text: str) -> str:
-    """What a text proposes: the list under a heading that says so, else its last sentence that does."""
+    """The proposal of a text: the list under a heading that says so, else its last sentence that proposes."""
     words = own_words(text)
     heading = next(reversed(list(_PLANNED.finditer(words))), None)
     items = _ITEM.findall(words, heading.end())[:OPTIONS_MAX] if heading else []

@@ -100,7 +100,7 @@ def _quoted(title: str) -> str:
 
 
 def undone(command: str, state: str) -> Iterator[Undone]:
-    """What a command that did not fail took back of earlier changes and commits."""
+    """Earlier changes and commits that a command took back, if it did not fail."""
     if state == ERROR or not _MAY_MAKE.search(command):
         return
     for step in steps(command):
