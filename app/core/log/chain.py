@@ -1,7 +1,7 @@
-"""The hash chain of a conversation, by which a client's own messages are found again in the log.
+"""The hash chain of a conversation, which finds a client's own messages in the log.
 
-It is over events and not over messages, so it is the same whatever format they came in and however they were grouped.
-An event's hash is that of the whole conversation up to it.
+The chain is over events, not messages, so it does not depend on the messages' format or grouping. An event's hash
+covers the whole conversation up to and including it.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ START: Final = bytes(HASH_BYTES)
 """The hash of an empty conversation."""
 _SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
 _BESIDE: Final = ("audio", "function_call")
-"""Fields of a chat message that an assistant may say something in beside its content."""
+"""Fields of an assistant's chat message that may hold an answer in addition to `content`."""
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """How far a log is chained: up to the event `seq`, of which `number` are of the conversation, the last with this
-    `hash`."""
+    """The end of a log's chain: its last chained event `seq`, the `number` of events in the conversation up to there,
+    and the `hash` of the last of them."""
 
     seq: int = 0
     number: int = 0
@@ -44,14 +44,14 @@ class Tip:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An event of a conversation: its place among the events that were given, and the hash of all up to it."""
+    """An event of a conversation: its index in the given events, and the hash of the conversation up to it."""
 
     place: int
     hash: bytes
 
 
 def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Link]:
-    """The links of events, as they are stored or as they are to be, behind a conversation with the hash `start`."""
+    """The links of events, stored or new, that continue a conversation with the hash `start`."""
     found: list[Link] = []
     for place, body in enumerate(bodies):
         text = canonical(body)
@@ -62,10 +62,10 @@ def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Li
 
 
 def canonical(body: Mapping[str, Json]) -> bytes | None:
-    """What an event says, in a form that two ways to write the same share; None if it is no part of the conversation.
+    """The content of an event in a form that equivalent spellings share; None if it is not part of the conversation.
 
-    Reasoning is left out, since clients may drop it and cannot change it, and an answer that is nothing else. What only
-    SDKs or caches look at is left out, too.
+    Reasoning is left out, since clients may drop it and cannot change it; a message of nothing else is not part of the
+    conversation. Fields that only SDKs or caches read are left out, too.
     """
     said = pieces(body)
     return (
@@ -74,12 +74,13 @@ def canonical(body: Mapping[str, Json]) -> bytes | None:
 
 
 def pieces(body: Mapping[str, Json]) -> list[str] | None:
-    """The same as texts: the type, the call, its tool and arguments, or each part of the content."""
+    """The parts of an event's canonical form: the type, the call id, then tool and arguments, or each part of the
+    content."""
     kind = body["type"]
     if kind not in CHAINED:
         return None
     own = body.get("native") or {}
-    call_id = own.get("call_id") or body.get("call_id") or ""  # the client's, where the log gave the call another
+    call_id = own.get("call_id") or body.get("call_id") or ""  # the client's id, if the log gave the call another one
     if kind == EventType.TOOL_CALL:
         return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
     head = own.get("head") or {}
@@ -96,29 +97,29 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
 
 
 def prompt_said(content: Json) -> bytes:
-    """What a system prompt says, in a form that two ways to write the same share."""
+    """The canonical form of a system prompt, which equivalent spellings share."""
     return _joined(_parts(content))
 
 
 def tools_said(definitions: Iterable[Json]) -> bytes:
-    """The same of tool definitions."""
+    """The canonical form of tool definitions, which equivalent spellings share."""
     return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 
 
 def _joined(texts: Sequence[str]) -> bytes:
-    """Texts as one that tells where each of them ends."""
+    """Join texts, each with its length, so that the result is unambiguous."""
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
 
 
 def _text(value: Json) -> str:
     try:
         return _encode(value)
-    except (ValueError, TypeError):  # keys of several types do not come out of JSON
+    except (ValueError, TypeError):  # JSON has no keys of several types
         return canonical_json(value)
 
 
 def _parts(content: Json) -> list[str]:
-    """The parts of content as texts; what is no text as JSON behind a NUL. Blank text is nothing."""
+    """The parts of content as texts; parts that are not text become JSON after a NUL. Blank text is left out."""
     if isinstance(content, str):
         return [said] if (said := _plain(content)) else []
     return [] if content is None else [said for part in content if (said := _part(part))]
@@ -138,7 +139,7 @@ def _part(part: Json) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text, so that none looks like JSON behind a NUL."""
+    """The text with its leading NUL doubled, so that it cannot be taken for JSON after a NUL; empty if blank."""
     return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 

@@ -27,7 +27,7 @@ from app.core.log.turns import FIRST, TurnState, count_turns
 ERASED: Final = "[This was erased on request.]"
 """The content shown for a redacted event."""
 ERASED_TOKENS: Final = 40
-"""An upper bound on the tokens of a redacted event, by any estimator."""
+"""An upper bound on the tokens of a redacted event, for every estimator."""
 GIST_CHARS_MAX: Final = 120
 TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
 """The fields of an event that a redaction keeps."""
@@ -53,8 +53,8 @@ class Event:
 
     A tool result has the `tool` that it was appended with, else its call's, its call's seq as `call_seq`, and its first
     line as `gist`. `at` is the time of the event in epoch seconds: the one its author gave, else the time it was
-    stored. `chars` is the length of the stored body. Of a redacted event `tokens` is ERASED_TOKENS, or 0 if it
-    is never sent; its row and `cum_tokens` count it as it was logged.
+    stored. `chars` is the length of the stored body. A redacted event's `tokens` are ERASED_TOKENS, or 0 if it is never
+    sent; its row and `cum_tokens` count it as it was logged.
     """
 
     seq: int
@@ -95,7 +95,8 @@ class Event:
 
     @lazy
     def density(self) -> float:
-        """The share of its distinct identifiers in the event's text: near 1 for a listing, near 0 for prose."""
+        """Identifiers' share of the event's text, each identifier counted once: near 1 for a listing, near 0 for
+        prose."""
         text = self.text
         return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
 
@@ -106,15 +107,15 @@ class Event:
 
     @lazy
     def asks(self) -> tuple[str, ...]:
-        """Two keys of a call that names a file, by which calls are found to repeat each other: the exact call, and the
-        tool with the file. Empty for any other call."""
+        """The keys by which calls that repeat each other are found: the exact call, and the tool with its file. Empty
+        for a call that names no file."""
         arguments = self.arguments
         path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
         return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
 
     @lazy
     def asks_for_all(self) -> bool:
-        """Whether a call has a single argument: if that is a path, its result is the whole file."""
+        """Whether the call has a single argument: if that is a path, its result is the whole file."""
         return sum(value is not None for value in self.arguments.values()) == 1
 
     @property
@@ -133,7 +134,7 @@ class Event:
 
     @lazy
     def expires(self) -> bool:
-        """Whether the event's author set when it expires, or which event it supersedes."""
+        """Whether the event's author set an expiry, or an event that it supersedes."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @lazy
@@ -144,7 +145,7 @@ class Event:
 
     @property
     def ends_prompts(self) -> bool:
-        """Whether this is no system prompt, but the mark after which no earlier one is in force."""
+        """Whether the event only marks the end of all earlier system prompts."""
         return self.type is EventType.SYSTEM_PROMPT and (self.body or {}).get("native") == NO_PROMPT.native
 
     @lazy
@@ -163,7 +164,8 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log, where the next batch goes; `open_calls` are all open calls, or those that the batch answers."""
+    """The end of a log, where the next batch is appended; `open_calls` may be limited to those that the batch
+    answers."""
 
     head: int = 0
     turns: int = 0

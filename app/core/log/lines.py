@@ -1,4 +1,4 @@
-"""The names of a session's lines. A session's own name means one of them; `NAME@line.N` always means that one."""
+"""The names of a session's lines. A session's name means its current line; `NAME@line.N` always means that line."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from app.core.log.events import SESSION_ID_PATTERN
 
 _LINE: Final = r"@line\.([1-9][0-9]{0,8})"
 ADDRESS_PATTERN: Final = SESSION_ID_PATTERN.removesuffix("$") + rf"({_LINE.replace('(', '(?:', 1)})?$"
-"""What a path may name: a session, or one of its lines."""
+"""The pattern of an id in a path: a session's name, or the id of one of its lines."""
 _ADDRESS: Final = re.compile(rf"(.+){_LINE}")
 
 
@@ -17,7 +17,7 @@ def line_id(name: str, number: int) -> str:
 
 
 def is_line(address: str) -> bool:
-    """Whether an address is that of one line. No session can be given such a name."""
+    """Whether an address is the id of a line. No session can be given such a name."""
     return "@line." in address and _ADDRESS.fullmatch(address) is not None
 
 
@@ -28,10 +28,10 @@ def session_of(address: str) -> str:
 
 
 def line_of(row_name: str) -> str:
-    """The id of the line whose row has this name: a session's row is that of its first line."""
+    """The id of the line stored in the row of this name: a session's row is that of its first line."""
     return row_name if is_line(row_name) else line_id(row_name, 1)
 
 
 def row_name(address: str) -> str:
-    """The name of the row that an address means, unless it is a session's name that means another line."""
+    """The name of the row that an address means, assuming that a session's name means its first line."""
     return address.removesuffix("@line.1")

@@ -1,9 +1,9 @@
-"""Turns: where they begin and end. A turn is a user event and all events up to the next one.
+"""Turns: their beginnings and ends. A turn is a user event and all events up to the next one.
 
-A `turn.start` always begins a turn. A `user.message` begins one too, unless it is the first of a turn that a
-`turn.start` has just opened, or it has the `turn_id` of the running turn: a user who adds to a running turn, or an
-agent's instructions to a sub-agent within it. A `turn.end` ends the running turn unless it names another one; events
-between it and the next beginning still belong to the turn.
+A `turn.start` always begins a turn. A `user.message` begins one too, except in two cases: it is the first of a turn
+that a `turn.start` opened, or it has the `turn_id` of the running turn (a user who adds to the turn, or an agent that
+instructs a sub-agent within it). A `turn.end` ends the running turn unless it names another one; events between it and
+the next beginning still belong to the turn.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from app.core.log.events import Draft, EventType
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """What the next event's turn depends on: the running turn's id, and whether its user message is yet to come."""
+    """The state that the next event's turn depends on: the running turn's id, and whether its user message is yet to
+    come."""
 
     turn_id: str | None = None
     awaits_user: bool = False
@@ -24,7 +25,7 @@ class TurnState:
 FIRST: Final = TurnState()
 
 TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TURN_END)
-"""The types of events on which the running turn depends."""
+"""The types of events that determine the running turn."""
 
 
 def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
@@ -70,8 +71,10 @@ class Turn:
     ended: bool
 
     def state(self, *, running: bool) -> str:
-        """`running` for the last turn until it ends; else `ended`, or `interrupted` if the turn was explicitly started
-        but never ended. `running`: this is the last turn."""
+        """Return `ended`, `running` or `interrupted`; the flag `running` means that this is the last turn.
+
+        The last turn runs until it ends. An earlier one without an end was interrupted if it was explicitly started.
+        """
         if self.ended:
             return "ended"
         if running:
@@ -80,7 +83,7 @@ class Turn:
 
 
 def turn_of(marks: Sequence[TurnMark]) -> Turn:
-    """The turn with these marks, in order; the first mark began it."""
+    """The turn with these marks, in order; the first mark begins it."""
     first = marks[0]
     state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
     turn_id = first.turn_id

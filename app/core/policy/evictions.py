@@ -1,4 +1,4 @@
-"""The parts of a policy on evictions: what leaves a context, when, and what an agent may hide."""
+"""The parts of a policy on evictions, and on what an agent may hide."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HIDE: Final = ("economic", "tail", "any")
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """When results of one tool may be evicted, in place of the general rules."""
+    """Eviction rules for the results of one tool, in place of the general rules."""
 
     keep_last: int | None = _knob(
         "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
@@ -28,7 +28,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which tool results may be shown as stubs."""
+    """The rules by which tool results are shown as stubs."""
 
     keep_last: int | None = _knob(
         "whole",
@@ -84,7 +84,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class DialogueWindow:
-    """The most of the conversation that is shown, in whole turns, the newest first."""
+    """The maximum of the conversation that is shown, in whole turns, the newest first."""
 
     turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
     tokens: int | None = _knob(
@@ -112,7 +112,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a context is reduced, in addition to when it is above its target."""
+    """Thresholds at which a context is reduced, in addition to its target."""
 
     ratio: float | None = _knob(
         "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
@@ -131,7 +131,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the log is cut if its older part must go; at most one of the four sizes is given."""
+    """The cut point of the log if its older part must be left out; at most one of the four sizes is given."""
 
     keep_tokens: str | int | None = _knob(
         "reserve",
@@ -171,7 +171,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TtlPruning:
-    """What is pruned after the session has been idle for so long that the provider's cache is cold."""
+    """Pruning after the session has been idle until the provider's cache is cold."""
 
     ttl_seconds: int | None = _knob(
         "whole",
@@ -212,7 +212,7 @@ class TtlPruning:
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """When evictions that the budget does not demand are worth their price."""
+    """The conditions under which evictions that the budget does not demand are worth their price."""
 
     factor: float = _knob(
         "number",
@@ -240,7 +240,7 @@ class Economics:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRules:
-    """What an agent may hide of its context without `force`."""
+    """Limits on what an agent may hide of its context without `force`."""
 
     hide: str = _knob(
         "choice",

@@ -44,7 +44,7 @@ MARKERS: Final = ("tail", "rounds", "prefix", "none")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that an operator decides about a view."""
+    """All settings of a view that an operator can make."""
 
     window_tokens: int | None = _knob(
         "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
@@ -163,9 +163,9 @@ class Policy:
         return ViewFilter(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
-        """How many days a call's record is kept, None for ever: the longer of the policy's and the server's time.
+        """The days for which a call's record is kept: the longer of the policy's and the server's. None: without limit.
 
-        `server_days` is the server's, 0 for ever.
+        `server_days` is the server's setting, 0 for no limit.
         """
         return max(server_days, self.retain_calls_days or 0) if server_days else None
 
@@ -181,7 +181,7 @@ def parse_policy(document: Json) -> Policy:
 
 
 def _check_sense(policy: Policy) -> None:
-    """Raise InvalidPolicy for knobs that contradict each other or name what is unknown."""
+    """Raise InvalidPolicy for knobs that contradict each other or hold unknown names."""
     if policy.window_tokens is not None:
         held = (policy.reserve_tokens or 0) + (policy.injection_reserve_tokens or 0) + (policy.outside_tokens or 0)
         if held >= policy.window_tokens:

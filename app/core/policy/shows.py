@@ -12,17 +12,20 @@ KINDS: Final = tuple(kind.value for kind in EventType if kind not in BOOKKEEPING
 
 @dataclass(frozen=True, slots=True)
 class ViewFilter:
-    """The `authors` and `types` of the events that a view shows, None for all; with a `!` before each, all others."""
+    """The `authors` and `types` of the events that a view shows; None for all. Names that begin with `!` are excluded
+    instead."""
 
     authors: frozenset[str] | None = None
     types: frozenset[str] | None = None
 
     def leaves_out(self, kind: EventType, author: str | None) -> bool:
-        """Whether an event is left out. One without an author is everybody's; system prompts and tools never are."""
+        """Whether an event is left out. Events without an author match every author; system prompts and tools are
+        always shown."""
         return (author is not None and _left_out(self.authors, author)) or self.leaves_out_type(kind)
 
     def leaves_out_type(self, kind: EventType) -> bool:
-        """Whether events of a type are left out. Tool calls and results go together, so that pairs stay whole."""
+        """Whether events of a type are left out. Tool calls and results are left out together, so that pairs stay
+        whole."""
         kinds = TOOL_USE if kind in TOOL_USE else () if kind in PREFIX else (kind,)
         return any(_left_out(self.types, name) for name in kinds)
 

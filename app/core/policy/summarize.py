@@ -13,7 +13,7 @@ SCOPES: Final = ("level", "oldest", "middle")
 
 @dataclass(frozen=True, slots=True)
 class Summarize:
-    """How older parts of the log are summarized, between turns and by a worker."""
+    """The way in which older parts of the log are summarized, between turns and by a worker."""
 
     enabled: bool = _knob("flag", True, "Whether summaries are written.")
     summarizer: str | None = _knob(

@@ -1,4 +1,4 @@
-"""One visible event of a context: how it is shown, and what it takes."""
+"""One visible event of a context: its shown form and its tokens."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class Item:
     _found: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def names(self) -> Collection[str]:
-        """The identifiers visible in the item as shown; those of a stub's words are found once, as an event's are."""
+        """The identifiers visible in the item as shown; like an event's, those of a stub's text are extracted once."""
         stub = self.stub
         if stub is None:
             return self.event.names
@@ -46,7 +46,8 @@ class Item:
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
 
     def without_unshown(self) -> "Item":
-        """The item without its event's body where a stub shows nothing of it; the same object if it has none."""
+        """The item without its event's body if a stub shows nothing of it; the same object if there is nothing to
+        remove."""
         if self.stub is None or self.stub.chars or self.event.body is None:
             return self
         return replace(self, event=replace(self.event, body=None, chars=0))

@@ -1,4 +1,4 @@
-"""Remove the hint how to recall left out events, for an agent that cannot recall.
+"""Removal of recall hints, for an agent that cannot recall.
 
 Reducers write and count every text with its hint, so that a plan still fits without them. Only texts that are new in a
 plan are written again without hints; those of earlier plans stay as they are (I5).
@@ -21,7 +21,8 @@ from app.core.tokens.counter import Counter
 
 
 def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
+    """Remove recall hints from the texts of the plan `after` that differ from `before`, the frontier the plan began
+    with."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
         text = wording.note(state.left_out, recall=False)

@@ -1,4 +1,4 @@
-"""The log under a frontier, as a context."""
+"""The projection of a log under a frontier to a context."""
 
 from collections.abc import Iterable, Sequence
 

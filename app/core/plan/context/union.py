@@ -1,6 +1,6 @@
-"""Several summaries as one text: their words side by side, and each of their tagged sections once.
+"""Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
-Failures that a later summary knows to be mended leave, and a check that passed before later edits says so.
+Failures that a later summary reports as fixed are removed, and a check that passed before later edits is marked.
 """
 
 import re
@@ -15,20 +15,20 @@ from app.core.digest.outcomes import bare_command
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
-"""A heading with nothing under it but that something is left out."""
+"""A heading with nothing under it but a line about omitted content."""
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
-"""A name, or one with its number, of a section of names."""
+"""An entry of a section of names: a name, or a name with its number."""
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
 _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
-"""Lines of the words of a summary without a model; see `app/core/compaction/extractive/work.py`."""
+"""Lines in the words of a summary without a model; see `app/core/compaction/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
-"""Requests that begin with the same characters are one, shortened to different lengths."""
+"""The prefix by which requests count as one, since they are shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
 _QUOTES: Final = frozenset({"requests", "constraints"})
-"""Sections of lines that a summary's own words may hold too."""
+"""Sections whose lines a summary's own words may hold too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def unite(texts: Sequence[str]) -> Union:
 
 
 def _passes(text: str) -> Iterator[Check]:
-    """The checks that the commands of a summary say to have passed."""
+    """Yield the checks that a summary's commands report as passed."""
     for tag, inner in _SECTION.findall(text):
         for line in inner.splitlines() if tag == "commands" else ():
             if line.startswith(_PASSED):
@@ -75,7 +75,7 @@ def _is_mended(command: str, passed: Iterable[Check]) -> bool:
 
 
 def _without_mended(words: str, passed: Sequence[Check]) -> str:
-    """The words of a summary without the failures that the passes of later ones cover."""
+    """The words of a summary without the failures that later summaries' passes cover."""
     kept = _BLOCKED.sub(lambda line: "" if _is_mended(line[1], passed) else line[0], words)
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
@@ -93,7 +93,7 @@ def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dated(line: str) -> str:
-    """The line of a check as it is known once files were changed."""
+    """The line of a check, marked as run before later edits."""
     bare = _STATE.sub("", line)
     if bare == line or BEFORE_EDITS in line or not checks_of(bare):
         return line
@@ -101,7 +101,7 @@ def _dated(line: str) -> str:
 
 
 def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
-    """The lines of a section, or its names, each with what it is about."""
+    """The lines of a section, or its names, each with the key by which repetitions are found."""
     if tag == "identifiers":
         return ((name, name) for name in _NAME.findall(inner))
     lines = [line for line in inner.splitlines() if line]

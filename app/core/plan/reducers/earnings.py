@@ -1,8 +1,8 @@
-"""What evictions have earned so far against sending everything, and what the next one must rewrite in the cache.
+"""The past earnings of evictions against sending everything, and the cost of the next cache rewrite.
 
 Both are in input tokens at full price, and pessimistic. Earnings are rather too low: each call is assumed to have saved
-the read price of what was evicted, although a cold cache would have written it. Rewriting is rather too high: a cache
-entry that is not known to exist is assumed to be gone.
+the read price of the evicted tokens, although a cold cache would have written them. Rewriting is rather too high: a
+cache entry that is not known to exist is assumed to be gone.
 """
 
 from bisect import bisect_right
@@ -18,20 +18,20 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 
 def sent_to(context: Context) -> int:
-    """The first seq of the model's last unit, 0 without one; all events in front of it were sent."""
+    """The first seq of the model's last unit, 0 without one; all events before it were sent."""
     return context.rounds.last
 
 
 def rewriting(
     context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
 ) -> Callable[[Item], int]:
-    """The tokens that the cache must rewrite if an item changes, for items of units that were written to it.
+    """Return a function from an item to the tokens that the cache must rewrite if the item changes.
 
-    These are the items before `end`; None: all that were sent.
+    It applies to items before `end`, which were written to the cache; None: to all that were sent.
 
-    Automatic caches still hold everything in front of the item. Caches with markers hold an entry at the end of each
-    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. Of a
-    prefix outside of the context not even that is known: the client may not have marked it.
+    Automatic caches still hold everything before the item. Caches with markers hold an entry at the end of each
+    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. For a
+    prefix outside the context not even that is known: the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
     end = sent_to(context) if end is None else end
@@ -59,13 +59,13 @@ def rewriting(
 
 
 def _sent_in_front(context: Context, end: int) -> Sequence[int]:
-    """The tokens in front of each unit, without the results that came at `end` or later."""
+    """The tokens before each unit, without the results that arrived at `end` or later."""
     sent = (sum(item.tokens for item in unit.all_items if item.event.seq < end) for unit in context.units)
     return list(accumulate(sent, initial=0))
 
 
 def _within_reach(unit: Unit, lookback: int) -> bool:
-    """Whether a marker anywhere in a round is within the cache's lookback of the marker in front of the round."""
+    """Whether a marker anywhere in a round is within the cache's lookback of the marker before the round."""
     items = unit.all_items
     return len(items) < lookback - 1 or sum(not _is_call(item) for item in items) < lookback - 1
 
@@ -87,7 +87,7 @@ def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> in
 
 
 def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
-    """What the state's evictions have earned in all calls so far, in input tokens."""
+    """The earnings of the state's evictions in all calls so far, in input tokens."""
     seqs = context.rounds.seqs
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
     if not state.saved:
@@ -97,7 +97,7 @@ def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
 
 
 def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
-    """The least that sending everything would have cost so far: all of it written once and read at each call since."""
+    """The minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
     fixed = outside + context.tokens - rounds.shown
     read = rounds.read + fixed * len(rounds.seqs)

@@ -1,4 +1,4 @@
-"""Expiry of single events, when their author's limit is reached or a newer event supersedes them.
+"""Expiry of single events, at their author's limit or when a newer event supersedes them.
 
 Unlike an eviction it need not pay: an expired event is never shown again.
 """
@@ -32,7 +32,7 @@ class ExpiryReducer:
         """Show the `replacement` of each expired event. Without one, stub a tool result and drop anything else.
 
         Protected events (I9) do not expire, and a call stays as long as its result is shown, whole or as a stub. The
-        assistant's words before a call may go without it, except in a round that shows a model's reasoning.
+        assistant's words before a call may be removed alone, except in a round that shows a model's reasoning.
         """
         due = dict(self._due(context))
         if not due:
@@ -45,7 +45,7 @@ class ExpiryReducer:
         return done
 
     def _due(self, context: Context) -> Iterator[tuple[int, str]]:
-        """The seqs that have expired since the last plan, each with its reason."""
+        """Yield the seqs that have expired since the last plan, each with its reason."""
         newest = _newest(context.perishable)
         for item in context.items if newest else context.perishable:
             if item.stub is not None and item.stub.reducer == REDUCER:
@@ -71,7 +71,8 @@ def without_expiring(context: Context) -> Context:
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
-    """The stubs of the `due` events (seq to reason) that are not in `stays`, and the units of which nothing is left."""
+    """The stubs of the `due` events (seq to reason) that are not in `stays`, and the units that are removed
+    entirely."""
     stubs: list[Stub] = []
     gone: list[Unit] = []
     for unit in context.units:
@@ -108,7 +109,7 @@ def _superseded(event: Event, newest: dict[str, int]) -> str | None:
 
 
 def _replacement(event: Event) -> str | None:
-    """The author's text to show instead of an event; None without one, and for a tool call, which has no text."""
+    """The author's text to show instead of an event; None if there is none, and for a tool call, which has no text."""
     if event.type is EventType.TOOL_CALL:
         return None
     given = (event.body or {}).get("replacement")
@@ -116,7 +117,7 @@ def _replacement(event: Event) -> str | None:
 
 
 def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
-    """The stub of an expired event, None if it stays; if `silent`, an assistant message may be shown as nothing."""
+    """The stub of an expired event, None if it stays; if `silent`, an assistant message may be hidden completely."""
     event = item.event
     text = _replacement(event)
     if text is None:

@@ -7,8 +7,8 @@ It runs only above the target and makes room down to `budget.low`, no more than 
 3. Older results become stubs.
 4. The oldest units of the running turn are dropped.
 
-The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target. All of
-this spares the newest content of files first, and takes it only if the context still does not fit.
+The newest part that the policy keeps (`Cut`), and the remains of results, are reduced only down to the target. Each
+step spares the newest content of files first, and takes it only if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +30,7 @@ from app.core.tokens.budget import SLACK, Budget, beyond
 
 REDUCER = "last_resort"
 BY_BUDGET: Final = (REDUCER, economics.REDUCER)
-"""Reducers whose stubs are made for lack of room, not because a rule of the policy wants them."""
+"""Reducers whose stubs are made for lack of room, not because a rule of the policy demands them."""
 NOTE_TOKENS_SPARE: Final = 120
 """Tokens kept free for the note, whose length is known only after the drops."""
 SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
@@ -87,7 +87,8 @@ class LastResortReducer:
 
 
 def shorten_all(done: Reduced) -> Reduced:
-    """Shorten all results as far as possible and drop nothing: where little may be dropped, the note takes more."""
+    """Shorten all results as far as possible and drop nothing, for contexts where the note takes more than drops
+    save."""
     done = _stub_older(done, 0)
     return _shorten(done, 0, LEAST_CHARS, "shortened_further")
 
@@ -96,8 +97,8 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
     """Drop units that begin at `first_seqs`, the oldest first and system messages last, until `goal` is reached.
 
     If the last unit is larger than the excess, its results are shortened instead, by no more than the excess. If they
-    cannot be, it stays if dropping it would leave much room (SLACK). If it is dropped and leaves much room, units
-    dropped before it that fit come back.
+    cannot be shortened, the unit stays if dropping it would leave much room (SLACK). If it is dropped and leaves much
+    room, units dropped before it that fit come back.
     """
     context = done.context
     units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)
@@ -177,8 +178,8 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str, stays: Collectio
 def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: Sequence[int] | None = None) -> Reduced:
     """Show results and arguments again that were stubbed since `before` for lack of room: in `order`, or newest first.
 
-    The room is what is left below `goal`, for results also below their cap. Of a result that does not fit whole, as
-    much comes back as does. Stubs that a rule of the policy demands, and of what later results repeat, stay.
+    They must fit below `goal`, and results below their cap as well. A result that does not fit whole comes back in
+    part. Stubs that a rule of the policy demands, and those of repeated results, stay.
     """
     context, old = done.context, {stub.seq for stub in before.stubs}
     new = (stub for stub in done.state.stubs if stub.reducer in BY_BUDGET and stub.seq not in old)
@@ -216,7 +217,7 @@ def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: S
 
 
 def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduced:
-    """Stub results whatever retention says, oldest first, except those of the newest round and those in `stays`."""
+    """Stub results regardless of retention, oldest first, except those of the newest round and those in `stays`."""
     context = done.context
     over = context.tokens - goal
     newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()

@@ -1,8 +1,8 @@
-"""Large results that one call shows: behind its last cache marker, and as stubs from the next call on.
+"""Large results that one call shows: after its last cache marker, and as stubs from the next call on.
 
-They are never written to the cache, so that leaving them out costs nothing. That needs a cache that is written at
-markers only, and in front of the results enough to be cached. Files that the agent has modified, recalled events and
-what it reads a second time are cached as ever.
+They are never written to the cache, so leaving them out costs nothing. That needs a cache that is written at markers
+only, and enough tokens before the results to be cached. Files that the agent has modified, recalled events and content
+that it reads again are cached as usual.
 """
 
 from bisect import bisect_left, bisect_right
@@ -34,7 +34,7 @@ REASON: Final = "seen_once"
 class OnceReducer:
     """Stubs the results of at least `tokens` tokens that the last call showed first; None: no result.
 
-    `outside` tokens are sent in front of the context.
+    `outside` tokens are sent before the context.
     """
 
     retention: Retention
@@ -43,18 +43,18 @@ class OnceReducer:
     outside: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub them, whatever that saves; they have earned nothing before this call."""
+        """Stub these results, whatever that saves; stubs earn nothing before this call."""
         going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._whole(context)]
         done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
         early = ceil(earned(context, done.state, self.cache) - earned(context, state, self.cache))
         return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether there are none."""
+        """Whether there is nothing to stub."""
         return not self._whole(context)
 
     def shown_from(self, context: Context) -> int:
-        """The first seq that this call shows behind its last marker; 0 without one."""
+        """The first seq that this call shows after its last marker; 0 if there is none."""
         return min((item.event.seq for item in self._results(context, 1)), default=0)
 
     def written_to(self, context: Context) -> int:
@@ -65,10 +65,10 @@ class OnceReducer:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
     def _results(self, context: Context, answer: int) -> list[Item]:
-        """Such results of the model's last answer (1) or of the one before it (2), the newest first.
+        """The results to show once of the model's last answer (1) or of the one before it (2), the newest first.
 
-        Whatever stands behind the first of them is not cached either, and is written by the next call. What is saved
-        by not writing the results must make up for that.
+        Events after the first of them are not cached either, and are written by the next call. Not writing the results
+        must save more than that costs.
         """
         rounds, cache = context.rounds, self.cache
         if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < answer:
@@ -105,13 +105,13 @@ class OnceReducer:
 
 
 def once(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
-    """The reducer of a policy; it stubs nothing that the agent could not recall."""
+    """The reducer of a policy; it stubs nothing that the agent cannot recall."""
     tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
     return OnceReducer(policy.retention, tokens, cache, outside)
 
 
 def _is_worked_on(context: Context, result: Event) -> bool:
-    """Whether a result shows a file that was modified before: the next edit of it may quote what it shows."""
+    """Whether a result shows a file that was modified before: the next edit of it may quote the result."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
@@ -120,8 +120,7 @@ def _is_worked_on(context: Context, result: Event) -> bool:
 
 
 def _is_repeated(context: Context, result: Event) -> bool:
-    """Whether an earlier result showed the same; an agent that reads again what it saw once is not to need it a third
-    time."""
+    """Whether an earlier result showed the same; content that the agent reads a second time is kept for a third."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False

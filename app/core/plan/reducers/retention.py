@@ -1,4 +1,5 @@
-"""Tool-result retention without economics: what the rules allow is evicted when the budget demands it, oldest first."""
+"""Tool-result retention without economics: results that the rules allow are evicted if the budget demands it, oldest
+first."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The texts that replace pruned events: their beginning, their shape, and where to read the rest."""
+"""The texts that replace pruned events: their beginning, their shape, and the seq to read the rest by."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,9 +9,9 @@ from app.core.plan.context.limits import Limits, limited
 from app.core.policy.evictions import TtlPruning
 
 LOOK_UP: Final = ("search", "fetch", "memsearch")
-"""Tools with one of these words in their name have results that are cheaper to look up again than to carry."""
+"""Words in the names of tools whose results are cheaper to look up again than to carry."""
 FOUND: Final = ("sid", "url", "title", "path", "mime", "text")
-"""The fields that are kept of each thing found."""
+"""The fields that are kept of each search hit."""
 
 
 def limits_of(rules: TtlPruning, chars: int) -> Limits:
@@ -25,7 +25,7 @@ def looks_up(tool: str | None) -> bool:
 
 
 def of_result(event: Event, rules: TtlPruning) -> str:
-    """A tool result's replacement: what it found, or its beginning, as JSON that says it is cut."""
+    """A tool result's replacement: its search hits, or its beginning, as JSON that is marked as cut."""
     text = content_text((event.body or {}).get("content"))
     parsed = _parsed(text)
     if looks_up(event.tool) and (found := _found(parsed)) is not None:
@@ -58,7 +58,7 @@ def without_media(content: str | Sequence[Part] | None) -> str:
 
 
 def media_chars(content: Any) -> int:
-    """How many characters of base64 an event's content holds."""
+    """The number of base64 characters in an event's content."""
     if not isinstance(content, (list, tuple)):
         return 0
     return sum(len(data) for part in content if isinstance(data := _data(part), str))

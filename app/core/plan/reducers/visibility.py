@@ -23,8 +23,8 @@ HIDDEN: Final = "[Hidden. Recall it with seq {seq}.]"
 class NewestDecision:
     """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
 
-    `replacement` is shown in place of a hidden event; without one nothing is, where that is legal. `path` is the file
-    path by which it was hidden, None if it was hidden by its seq.
+    `replacement` is shown in place of a hidden event; without one the event is left out, where that is legal. `path` is
+    the file path by which it was hidden, None if it was hidden by its seq.
     """
 
     seq: int
@@ -75,8 +75,8 @@ class PinnedReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Bring pinned events back, the newest first; one that is too large does not stop older, smaller ones.
 
-        The share ROOM_SHARE of the threshold stays free for the calls to come: without it a reduction would not be
-        worth making.
+        The share ROOM_SHARE of the threshold stays free for later calls: without it a reduction would not be worth
+        making.
         """
         room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
@@ -89,7 +89,7 @@ class PinnedReducer:
 
 
 def is_pinned_stub(item: Item) -> bool:
-    """Whether a pinned event is shown as a stub although nobody hid it."""
+    """Whether a pinned event is shown as a stub although no decision hid it."""
     return item.event.pinned and item.stub is not None and not _is_hidden(item)
 
 

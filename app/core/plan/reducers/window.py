@@ -15,7 +15,7 @@ REDUCER = "dialogue_window"
 class WindowReducer:
     """Drops whole turns outside the window; events before the first turn and protected events (I9) stay.
 
-    After its first move the window moves in steps, down to `low_water` of its size, and then rests for some turns.
+    After its first move the window moves in steps, down to `low_water` of its size, and then stays for some turns.
     """
 
     window: DialogueWindow
