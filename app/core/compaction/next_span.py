@@ -19,32 +19,33 @@ from app.core.policy.threshold import auto_reserve, summary_tokens
 from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget
 
 CHUNK_SHARE: Final = 0.25
-"""The share of the target that one summary covers at most, so that small windows are summarized in steps too."""
+"""The maximum share of the target that one summary covers, so that small windows are summarized in steps too."""
 SUMMARY_SHARE: Final = 0.05
-"""The share of the target that one of many summaries takes at most."""
+"""The maximum share of the target that one of many summaries takes."""
 MERGED_SHARE: Final = 0.7
 """The share of its sources' tokens that a merged summary may take. By `make bench-quality`, half of it or a tenth more
 shows fewer of the values that are needed later."""
 MERGED_MOST_SHARE: Final = 0.2
-"""The share of the target that a merged summary takes at most."""
+"""The maximum share of the target that a merged summary takes."""
 LATEST_SHARE: Final = 0.25
-"""The share of the target that a single cumulative summary (view `latest`) takes at most."""
+"""The maximum share of the target that a single cumulative summary (view `latest`) takes."""
 LATEST_TARGETS: Final = 8
-"""How many targets' worth of events a single cumulative summary takes in at a time."""
+"""The events that a single cumulative summary takes in at a time, in multiples of the target."""
 ROUND_SHARE: Final = 0.04
-"""The share of the trigger that one call and the words around a summary add, roughly."""
+"""The approximate share of the trigger that one call and the words around a summary add."""
 KEPT_LEAST_SHARE: Final = 0.2
-"""The share of what a policy keeps verbatim that is kept even if no room for a summary is left."""
+"""The share of a policy's verbatim part that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
-"""A shorter span cannot be summarized in fewer tokens."""
+"""The size below which a span cannot be summarized in fewer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The sizes of a compaction, in tokens.
 
-    `least` and `chunk`: what one summary covers, at least and about. `summary`: the most that the summary itself takes.
+    `least` and `chunk` are the minimum and the approximate size of the span that one summary covers, `summary` the
+    maximum size of the summary.
     """
 
     least: int
@@ -56,8 +57,8 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
     """The sizes of compaction under a policy, for a budget.
 
     If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
-    may take that much even beyond its share, as long as the verbatim part still fits beside it. `replaced` are the
-    tokens of the summaries that the next one replaces, `prefix` those of the prefix.
+    may take that much even beyond its share, as long as the verbatim part still fits as well. `replaced` are the tokens
+    of the summaries that the next one replaces, `prefix` those of the prefix.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
@@ -81,12 +82,12 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
 
 
 def _least_covered(budget: Budget, growth: int) -> int:
-    """The least that a summary must cover if it takes `growth` tokens more than the summaries that it replaces."""
+    """The minimum that a summary must cover if it takes `growth` tokens more than the summaries that it replaces."""
     return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:
-    """The tokens left beside `fixed` one call before the trigger is passed."""
+    """The tokens that remain, after `fixed`, one call before the trigger is passed."""
     return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
@@ -105,7 +106,7 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """An approximation of `sizes` for any target: the part that stays verbatim, and the least that a summary covers.
+    """An approximation of `sizes` for any target: the part that stays verbatim, and the minimum that a summary covers.
 
     Each is a share of the target, up to a number of tokens.
     """
@@ -139,10 +140,10 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     """The boundary of the newest part, which is never summarized; None if the context holds no more than that part.
 
     With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
-    below the trigger for the least that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. In a tightened budget, it must leave room for the summaries. Where
-    the part that the policy keeps does not fit at all, as a long turn that it never splits, less is kept: what the last
-    resort would drop is better summarized.
+    below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
+    trigger would be passed before a summary is due. In a tightened budget, it must leave room for the summaries. If the
+    part that the policy keeps does not fit at all, such as a long turn that it never splits, less is kept: events that
+    the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
     keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None
@@ -163,8 +164,8 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `split_turn` is the turn that the span's end cuts through. `late` are its events from its user's message on, if that
-    turn is summarized by itself; all others are in `events`.
+    `split_turn` is the turn that the span's end cuts through. `late` are its events from the user's message on, if that
+    turn is summarized separately; all others are in `events`.
     """
 
     from_seq: int
@@ -230,16 +231,18 @@ def next_span(
 
 
 def _find_turn_start(context: Context, turn: int) -> int | None:
-    """The seq of the user's message that begins a turn; None if the context does not begin so early, or none does."""
+    """The seq of the user's message that begins a turn; None if the context does not reach back to it, or there is
+    none."""
     events = [context.items[index].event for index in turn_starts(context)]
     said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
     return max(said, default=None)
 
 
 def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, policy: Policy) -> str | None:
-    """Why a compaction that is asked for would find nothing to summarize in a context; None if it would find something.
+    """The reason why a requested compaction would find nothing to summarize in a context; None if it would find
+    something.
 
-    `context` is as it is shown under `state`; what that folds is summarized already.
+    `context` is as it is shown under `state`; folded events are summarized already.
     """
     if not policy.summarize.enabled:
         return "the policy writes no summaries (`summarize.enabled` is false)"
@@ -256,7 +259,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
 
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
-    """The number of units that lie wholly before `stop_seq`."""
+    """The number of units that end before `stop_seq`."""
     for index, unit in enumerate(units):
         if max(item.event.seq for item in unit.all_items) >= stop_seq:
             return index

@@ -10,19 +10,19 @@ from app.core.compaction.prompt import Prompt
 from app.core.compaction.transcript import Paragraph, cut
 
 ROOM_TOKENS_MIN: Final = 600
-"""The least that a request must leave beside its instructions; in a smaller window nothing is asked."""
+"""The minimum room of a request after its instructions; in a smaller window no request is made."""
 PREVIOUS_SHARE: Final = 0.5
 CONSTRAINTS_SHARE: Final = 0.125
 REQUESTS_SHARE: Final = 0.125
-"""The most of what the instructions leave that goes to the previous summary, to constraints, and to the messages with
-which the user began the turn. The conversation has the rest, at least a quarter."""
+"""The maximum shares, after the instructions, of the previous summary, of constraints, and of the messages with which
+the user began the turn. The conversation has the rest, at least a quarter."""
 CHARS_PER_TOKEN: Final = 3.0
-"""Text is taken to have at least a token for so many characters, whatever the estimator of the view says."""
+"""The characters per token of any text, at most, whatever the estimator of the view counts."""
 HALF_SHARE: Final = 0.55
 """A little more than half, so that a refused piece is divided in two and not in three."""
 NEWEST_REQUESTS: Final = 2
 GAP: Final = "[The messages in between are left out here.]"
-"""The line behind repeated messages of the user, in front of what a piece is about."""
+"""The line after repeated messages of the user, before the paragraphs of a piece."""
 
 Measure = Callable[[str], int]
 
@@ -52,15 +52,15 @@ class Remainder:
         return self.measure(ask.system) + self.measure(ask.prompt)
 
     def halved_limit(self, ask: Prompt) -> int:
-        """The limit to divide by after a model refused `ask`: half of what it held beside its instructions."""
+        """The limit to divide by after a model refused `ask`: its instructions and half of its other content."""
         bare = self.size(self.form(Portion()))
         return bare + int((self.size(ask) - bare) * HALF_SHARE)
 
     def take(self, previous: str, limit: int, *, is_continuation: bool) -> "tuple[Prompt, Remainder] | None":
-        """Write a request of at most `limit` tokens about the first paragraphs; return it and what remains.
+        """Write a request of at most `limit` tokens about the first paragraphs; return it and the remainder.
 
-        A paragraph that is too long by itself is continued in the next piece. A piece that begins within a turn repeats
-        the user's messages that began it. None if the limit leaves less than ROOM_TOKENS_MIN.
+        A paragraph longer than a piece is continued in the next piece. A piece that begins within a turn repeats the
+        user's messages that began it. None if the limit leaves less than ROOM_TOKENS_MIN.
         """
         spare = limit - self.size(self.form(Portion()))
         if spare < ROOM_TOKENS_MIN:

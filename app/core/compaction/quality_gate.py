@@ -1,6 +1,6 @@
 """The quality gate: the checks that a model's summary must pass before an agent sees it.
 
-Every complaint is a sentence that tells the model what to mend, since it gets one more try.
+Every complaint is a sentence that tells the model what to correct, since it gets one more try.
 """
 
 import json
@@ -13,13 +13,13 @@ from app.core.compaction.prompt import Completion
 from app.core.log.events import check_values
 
 TOLERANCE: Final = 1.15
-"""How many times the requested length a summary may have; models count neither words nor tokens well."""
+"""The multiple of the requested length that a summary may have; models count neither words nor tokens well."""
 NOTICE_CHARS_MAX: Final = 600
-"""A longer answer is not taken for a refusal or an error message."""
+"""The length above which an answer is not taken for a refusal or an error message."""
 ALONE_CHARS_MAX: Final = 200
-"""A longer answer that mentions an overload is not taken for an error message."""
+"""The length above which an answer that mentions an overload is not taken for an error message."""
 NAMED_MAX: Final = 20
-"""How many missing items one complaint names."""
+"""The number of missing items that one complaint names."""
 
 _REFUSAL: Final = re.compile(
     r"(?:i['’]m|i am)\s(?:very\s|so\s|really\s)?sorry\b|sorry,|my apologies|i apologi[sz]e"
@@ -89,7 +89,7 @@ def headings(text: str) -> frozenset[str]:
 
 
 def _unusable(answer: Completion, sections: Sequence[str]) -> str | None:
-    """The complaint about an answer that is no summary at all, None for any other."""
+    """The complaint about an answer that is not a summary at all, None for any other."""
     text = answer.text.strip()
     if answer.refused:
         return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
@@ -165,7 +165,7 @@ def _normalized(text: str) -> str:
 
 
 def _occurs(name: str, text: str) -> bool:
-    """Whether a name occurs in the text by itself, not only as a part of a longer word."""
+    """Whether a name occurs in the text alone, not only as a part of a longer word."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)

@@ -75,7 +75,7 @@ _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
     """The digest of a span. `hidden` maps the seqs of hidden events to their replacement texts; other seqs are ignored.
 
-    A call's result is looked for within the span only. Takes time linear in the events' text.
+    A call's result must be within the span. Takes time linear in the events' text.
     """
     replacements = hidden or {}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
@@ -106,7 +106,7 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:
-    """The system messages among the events, each on one line."""
+    """Yield the system messages among the events, each on one line."""
     for event in events:
         if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
             yield shortened(text, DIRECTIVE_CHARS_MAX)
@@ -121,9 +121,9 @@ def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
-    """The paths of modified files as the events name them, the newest first, each with the seq of its event.
+    """Yield the paths of modified files as the events name them, the newest first, each with the seq of its event.
 
-    Events are in order, and looked at only as far as the iterator is read.
+    `events` are in order, and read only as far as the iterator is.
     """
     calls = {event.seq: event for event in events if event.type is EventType.TOOL_CALL}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
@@ -145,13 +145,13 @@ def _file_use(call: Event, result: Event | None) -> FileUse:
 
 
 def _failed(call: Event, result: Event | None) -> bool:
-    """Whether a call failed without effect: a shell command may have written files before it did."""
+    """Whether a call failed without effect: a shell command may have written files before it failed."""
     failed = result is not None and (result.is_error or is_refused(result))
     return failed and command_of(call.tool or "", call.arguments) is None
 
 
 def _shown(call: Event, result: Event | None) -> Sequence[str]:
-    """The files that a call's result shows to be modified."""
+    """The files that a call's result shows as modified."""
     if result is None or result.body is None or _failed(call, result):
         return ()
     diffs = tuple(diffed(result.text))
@@ -176,7 +176,7 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
 
 
 def _endings(path: str) -> Iterable[str]:
-    """The path itself, and the path without its first folder, its first two folders, and so on."""
+    """Yield the path, the path without its first folder, without its first two folders, and so on."""
     parts = path.split("/")
     return ("/".join(parts[at:]) for at in range(len(parts)))
 
@@ -192,7 +192,7 @@ def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
 
 
 def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | int, ...]]:
-    """The `visibility` and the `sources_used` in an event's metadata, as far as they are of that kind."""
+    """The valid parts of `visibility` and `sources_used` in an event's metadata."""
     visibility, used = metadata.get("visibility"), metadata.get("sources_used")
     names = used if isinstance(used, list) else ()
     found = (shortened(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
@@ -231,7 +231,7 @@ def _query(arguments: Mapping[str, Json]) -> str | None:
 
 
 def _hits(text: str) -> int:
-    """The number of lines that are not blank; 0 for a tool's only line saying that it found nothing."""
+    """The number of lines that are not blank; 0 for a tool's only line if it reports no hits."""
     lines = [line for line in text.splitlines() if line.strip()]
     return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
 
@@ -255,7 +255,7 @@ def _checks(calls: Sequence[tuple[Event, Event | None]]) -> Iterable[CheckRun]:
 
 
 def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str, str]]:
-    """The commands that ran, with their states and outputs."""
+    """Yield the commands that ran, with their states and outputs."""
     for call, result in calls:
         text = command_of(call.tool or "", call.arguments)
         if text and result is not None and not (is_rejected(result) or is_refused(result)):
@@ -268,7 +268,7 @@ def _edits(call: Event, result: Event | None) -> bool:
 
 
 def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
-    """The first lines of errors after which no call of the same kind did better."""
+    """Yield the first lines of errors after which no call of the same kind succeeded."""
     found: dict[str, str] = {}
     for call, result in calls:
         if result is None or is_rejected(result) or is_refused(result):

@@ -21,15 +21,15 @@ ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)
 REQUESTS_MAX: Final = 8
 CONSTRAINTS: Final = (50, 150)
-"""How many of the first and of the last are kept. Constraints may exceed the room of a summary: their cap is only there
-for a runaway log."""
+"""The numbers of first and last constraints that are kept. Constraints may exceed the room of a summary: their cap only
+guards against a runaway log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A logged event that has a path and is not a tool call.
 
-    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` are what the event's metadata says.
+    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` come from the event's metadata.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The number of one tool's results, and how many of them were errors."""
+    """The number of one tool's results, and the number of errors among them."""
 
     tool: str
     results: int
@@ -86,8 +86,8 @@ class Digest:
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
     system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
-    span's ends cut through. `checks` are the newest runs of the commands that check, which `commands` has too,
-    `made` the commits, pushes and the like, and what was undone. `edits` is the number of calls that changed files.
+    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are commits,
+    pushes and the like, and reversals. `edits` is the number of calls that changed files.
     """
 
     events: int = 0
@@ -132,7 +132,7 @@ def rules(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
-    """The first and the last items, as many of each as `first_last` says."""
+    """The first and the last items; `first_last` holds the number of each."""
     first, last = first_last
     return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
 
@@ -189,7 +189,7 @@ def _bare(command: Command) -> str:
 
 
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
-    """The checks of each digest, those before a digest with edits as older than these."""
+    """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
         yield before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
 
@@ -203,7 +203,7 @@ _DETAILS: Final = {
     "searches": ("call_id", "seq", "result_seq"),
     "commands": ("call_id", "seq", "result_seq"),
 }
-"""Fields of entries that are stored beside them, because version 0.3 refuses an entry with a field it does not know."""
+"""Fields stored apart from their entries, because version 0.3 refuses an entry with an unknown field."""
 
 
 def to_json(digest: Digest) -> dict[str, Json]:

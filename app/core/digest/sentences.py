@@ -1,4 +1,4 @@
-"""A user's messages in sentences: which of them state a rule, and what the user asked for."""
+"""A user's messages in sentences: the rules that they state, and the user's requests."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Final
 
 SENTENCE_CHARS_MAX: Final = 300
 CONSTRAINTS_EACH_MAX: Final = 12
-"""Rules taken from one message."""
+"""The maximum number of rules taken from one message."""
 ASK_CHARS_MAX: Final = 400
 REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
@@ -15,10 +15,10 @@ BLOCKS_MAX: Final = 50
 _TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
 _OPENING: Final = re.compile(f"^{_TAG}", re.M)
 _FOLLOWING: Final = re.compile(_TAG)
-"""A tag right behind a block."""
+"""A tag directly after a block."""
 _LOADED: Final = re.compile(r"\s{0,8}(?:Base directory for this skill: |Operation stopped by hook: )")
 _PROMPT: Final = re.compile(r"\s{0,8}<command-message>")
-"""How Claude Code's record of a command that loads a prompt begins; the next message is that prompt."""
+"""The beginning of Claude Code's record of a command that loads a prompt; the next message is that prompt."""
 _PROMPT_NAME: Final = re.compile(
     r"<command-name>([^<]{1,100})</command-name>(?:\s*<command-args>([^<]{0,2000})</command-args>)?"
 )
@@ -55,7 +55,7 @@ _QUESTION: Final = re.compile(
 _FINDING: Final = re.compile(
     r"\W{0,4}(?:root cause|cause|problem|bug|issue|reason|why|context|background)\W{0,4}: ?", re.I
 )
-"""How a sentence begins that tells what is wrong, in a plan or a report that the user pasted."""
+"""The beginning of a sentence that describes a problem, in a plan or a report that the user pasted."""
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
 _LOG_LINE: Final = re.compile(
@@ -64,7 +64,7 @@ _LOG_LINE: Final = re.compile(
 
 
 def own_words(text: str) -> str:
-    """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
+    """A message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
 
     Only the first TEXT_CHARS_MAX characters are read.
     """
@@ -114,7 +114,7 @@ def _without_fences(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences and list items of a text in order, each run of white space as one space."""
+    """Yield the sentences and list items of a text in order, each run of white space as one space."""
     for line in text.split("\n"):
         for piece in _BREAK.split(_BULLET.sub("", line, count=1)):
             sentence = " ".join(piece.split())
@@ -125,7 +125,7 @@ def sentences(text: str) -> Iterator[str]:
 def shortened(text: str, chars: int) -> str:
     """The text, or its first words and an ellipsis in at most `chars` characters.
 
-    No word is cut, but one that is longer than that by itself.
+    A word is cut only if it is longer than that alone.
     """
     if len(text) <= chars:
         return text
@@ -149,7 +149,7 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
 
 def _states_rule(sentence: str) -> bool:
-    """Whether a sentence tells the agent what to do or not to do, rather than state or ask something."""
+    """Whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):
         return False
     if sentence.endswith("?") or _QUESTION.match(sentence):

@@ -58,13 +58,13 @@ from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
 NEWEST_TEXTS: Final = 3
-"""Number of the newest assistant texts that are quoted, and of open calls that are named."""
+"""The number of newest assistant texts that are quoted, and of open calls that are named."""
 LONG_SHARE: Final = 0.6
-"""The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
+"""The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
 LONG_CHARS: Final = 240
-"""Length to which a user's message is shortened."""
+"""The length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
@@ -81,7 +81,7 @@ _WORK: Final = {
     CONTEXT: 0.02,
 }
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
-"""The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
+"""The initial share of the room for each section: in a span with tool calls, and in talk without any."""
 
 _TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
 _GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
@@ -95,9 +95,9 @@ def extract(
 ) -> str:
     """Write the body of a span's summary: those of HEADINGS that have content, in at most `max_tokens` tokens of prose.
 
-    `previous_text` holds the earlier summaries that this one replaces too; its lines are carried over. It must be empty
-    if the earlier summary stays visible. `focus` names what matters most. If not even the headings fit, the text is cut
-    off at its end.
+    `previous_text` holds the earlier summaries that this one also replaces; its lines are carried over. It must be
+    empty if the earlier summary stays visible. `focus` names the most important subjects. If not even the headings fit,
+    the text is cut off at its end.
     """
     previous = parse_sections(previous_text)
     messages = _Messages(events, focus, previous)
@@ -107,7 +107,7 @@ def extract(
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events, previous_text)
-    # What an earlier summary says of the state of things held before this span.
+    # An earlier summary's sections on current state describe the time before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
     earlier[DONE], before[BLOCKED] = lasting(earlier[DONE]), lasting(before[BLOCKED])
     # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
@@ -175,7 +175,7 @@ class _Messages:
 
     def __init__(self, events: Sequence[Event], focus: str, previous: Mapping[str, Sequence[SectionLine]]) -> None:
         self._events = events
-        # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
+        # Without tool calls (or in a summary of mostly quotes), the words are the only content.
         quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
         self.users = list(own_messages(events))
@@ -206,7 +206,7 @@ class _Messages:
     def latest(self, tokens: int) -> Sequence[SectionLine]:
         """The newest assistant texts with content, the newest first; long ones by their first and last sentences.
 
-        Without events they are those of the earlier summaries.
+        Without events, the texts of the earlier summaries are used.
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
@@ -226,7 +226,7 @@ class _Messages:
         return [SectionLine(s.text, s.seq) for s in newest]
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The candidates for critical context: of talk the most telling messages, else what was carried over."""
+        """The candidates for critical context: in talk the most telling messages, else the lines carried over."""
         if not self.is_talk:
             return earlier
         found = quotes(self._events, [line.text for line in earlier])
@@ -281,18 +281,18 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """The lines, the newest first, long ones shortened; then all that do not fit whole, shortened."""
+    """The lines, the newest first, without overlong ones; then all lines, long ones shortened."""
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
     return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
 def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
-    """The text on one line if it takes at most `chars` characters, else those of its sentences that do.
+    """The text on one line if it takes at most `chars` characters, else a selection of its sentences.
 
-    Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
-    next. A sentence that ends with a colon goes with the next one; those that only announce are left out, but the last.
-    If few fit, it is the first words, or nothing unless `is_first`.
+    Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
+    the next steps. A sentence that ends with a colon is joined to the next one. Sentences that only announce are left
+    out, except the last. If few sentences fit, it is the first words if `is_first`, else empty.
     """
     line = plain(text)
     if len(line) <= chars:
@@ -315,7 +315,7 @@ def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
 
 
 def _units(text: str) -> Sequence[str]:
-    """The sentences with content, each behind the colon or heading that leads to it."""
+    """The sentences with content, each preceded by the colon or heading that leads to it."""
     found: list[str] = []
     lead = ""
     text = _TABLE_HEAD.sub("", text)

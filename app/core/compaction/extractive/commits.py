@@ -1,4 +1,4 @@
-"""The commits that an agent made: their messages are its own words on what it did, and why."""
+"""The agent's commits: their messages are its own words on its work and reasons."""
 
 import re
 from collections.abc import Sequence

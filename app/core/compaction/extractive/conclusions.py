@@ -9,16 +9,16 @@ from app.core.compaction.extractive.statements import findings, finished, newest
 from app.core.lexicon.words import content_words
 
 TELLING_WORDS: Final = 4
-"""A sentence with fewer words that carry meaning tells nothing by itself."""
+"""The number of content words below which a sentence says nothing alone."""
 
 
 def decisions(
     texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
 ) -> Sequence[SectionLine]:
-    """Decisions and findings with their reasons in texts with their seqs, the best first; of equals the newest first.
+    """Decisions and findings with their reasons, the best first; of equals the newest first.
 
-    A diagnosis that a later one of its turn replaced is left out. `turns` are the seqs of the users' messages,
-    `reports` those of the texts that end a turn.
+    `texts` are texts with their seqs, `turns` the seqs of the users' messages, `reports` those of the texts that end a
+    turn. A diagnosis that a later one of its turn replaced is left out.
     """
     found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
     kept = newest_diagnoses(found, turns)
@@ -28,7 +28,7 @@ def decisions(
 
 
 def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
-    """Sentences on finished work alone in texts with their seqs: those of reports first, then the newest."""
+    """Sentences that report finished work only, from texts with their seqs: those of reports first, then the newest."""
     order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
     return _told([(seq, one) for seq, text in order for one in finished(text)])
 
@@ -39,6 +39,6 @@ def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
 
 
 def _told(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
-    """The sentences that tell something; of those alike the first."""
+    """The sentences with enough content words; only the first of similar ones."""
     candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
     return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]

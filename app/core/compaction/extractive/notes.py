@@ -17,7 +17,7 @@ _TAG: Final = re.compile(r"^[ \t]{0,8}\[([PDS])\][ \t]{0,8}", re.M)
 
 @dataclass(slots=True)
 class Notes:
-    """Notes, the newest first: preferences ([P]), decisions ([D]), how things are built ([S]), and others."""
+    """Notes, the newest first: preferences ([P]), decisions ([D]), structure of the work ([S]), and others."""
 
     preferences: list[SectionLine] = field(default_factory=list)
     decisions: list[SectionLine] = field(default_factory=list)

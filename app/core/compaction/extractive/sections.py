@@ -1,4 +1,4 @@
-"""The sections of a summary's body: their headings, how to read an earlier summary's and how to fill new ones."""
+"""The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not St
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 USERS, LATEST = "## User Messages", "## Latest Agent Messages"
 PAST: Final = "## Past Agent Messages"
-"""The latest messages in all summaries but the last, under which `parse_sections` gives them."""
+"""The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (
     *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
@@ -24,7 +24,7 @@ HEADINGS: Final = (
 PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
-"""Headings of what holds at a summary's end only."""
+"""Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was said or changed."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
@@ -32,7 +32,7 @@ COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed 
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12
-"""The most of the room that the first line of a goal may take, and that its second may."""
+"""The maximum shares of the room for the first line of a goal and for its second."""
 SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out."""
 GOALS: Final = 2
@@ -67,8 +67,8 @@ class Section:
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
     """The lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    Of several summaries the last one alone says what holds at the end: headings in STATES. The latest messages of the
-    others stand under PAST.
+    Of several summaries only the last one fills the headings in STATES. The latest messages of the others are under
+    PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
@@ -93,7 +93,7 @@ def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequen
 
 
 def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
-    """The lines without those on runs and changes, which a later summary has its own of."""
+    """The lines without those on runs and changes, which a later summary counts again."""
     return [line for line in lines if not COUNTED.match(line.text)]
 
 
@@ -136,7 +136,7 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
     """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened.
 
-    A line whose words stand in a chosen line is left out; chosen lines whose words it holds leave.
+    A line whose words are in a chosen line is left out; chosen lines whose words it contains are removed.
     """
     taken = 0
     for line in section.candidates:
@@ -168,7 +168,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
 
 
 def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
-    """The place of the goal that is the same text, shortened more."""
+    """The index of the goal that is the same text, shortened more."""
     goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
     return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
@@ -178,14 +178,15 @@ def _is_told(text: str, sections: Sequence[Section]) -> bool:
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether a line says what another says; a few words may stand within others by chance, unless as an answer."""
+    """Whether a line contains another's words; a few words may match by chance and count only as a whole line or
+    answer."""
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
 
 
 def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
-    """Remove the chosen lines whose words the text holds, but the goal, and return them."""
+    """Remove the chosen lines whose words the text contains, except the goal, and return them."""
     gone: list[str] = []
     for section in sections:
         if section.heading == GOAL:

@@ -1,6 +1,6 @@
-"""The work of a span in plain sentences: files changed, commits made, checks and how they ended, tools called.
+"""The work of a span in plain sentences: files changed, commits made, checks and their outcomes, tools called.
 
-The sentences are built from the agent's own calls and how each ended. Of tool output only counts, hashes, the names of
+The sentences are built from the agent's own calls and their outcomes. Of tool output only counts, hashes, the names of
 tests and first error lines are repeated.
 """
 
@@ -21,7 +21,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
 CALLS_MAX: Final = 3
-"""How many calls, of tools for neither files nor a shell, are listed with their arguments."""
+"""The number of calls listed with their arguments, of tools for neither files nor a shell."""
 TOOLS_MAX: Final = 12
 ARGUMENTS_CHARS_MAX: Final = 120
 COMMAND_CHARS_MAX: Final = 100
@@ -32,12 +32,12 @@ _LOOKING: Final = re.compile(
     re.I,
 )
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
-"""Words by which a harness asks for a file to be read before it is edited, which is then done."""
+"""A harness's words for an edit that it refused because the file must be read first."""
 
 
 @dataclass(slots=True)
 class _Tried:
-    """The tries of one thing: how each ended, and the seq of the newest."""
+    """The attempts at one thing: the outcome of each, and the seq of the newest."""
 
     states: list[str] = field(default_factory=list)
     seq: int = 0
@@ -51,7 +51,7 @@ class SpanWork:
     """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
 
     def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
-        """Count the calls of the events, together with what earlier summaries tell of changes."""
+        """Count the calls of the events, together with the changes in earlier summaries."""
         answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
         self._changes: dict[str, FileChange] = {}
         self._edits: dict[str, _Tried] = {}
@@ -71,7 +71,7 @@ class SpanWork:
         command = command_of(tool, call.arguments)
         state = state_of(result, command)
         if state == REJECTED:
-            return  # it did nothing, and is told with the user's words
+            return  # it had no effect, and is quoted with the user's words
         if command is not None:
             if not is_refused(result):
                 self._ran(command, state, call, "" if result is None else result.text)
@@ -125,9 +125,9 @@ class SpanWork:
         return [*sorted(changed, key=lambda line: -line.seq), *self._calls()]
 
     def failing(self) -> Sequence[SectionLine]:
-        """Lines on what failed when it was last tried, but checks, the newest first.
+        """Lines on commands, edits and tools that failed when last tried, without checks, the newest first.
 
-        A command counts only if no later run of one of its programs did better, and if it did not ask for its status.
+        A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
             SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", tried.seq)
@@ -172,7 +172,7 @@ def _failed(run: CheckRun) -> str:
 
 
 def _names(path: str, named: str) -> bool:
-    """Whether a path that a command names is a file's, or one of a folder around it."""
+    """Whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
 
