@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 SEGMENT_CHARS_MAX: Final = 80
-"""The characters after the matched words within which an instruction is compared, at most to the end of its
-sentence."""
+"""The characters after the matched words that are compared, at most to the end of the sentence."""
 
 FOUND_MAX: Final = 100
 """The number of found instructions that are searched for the next one, which is then not reported again."""
@@ -53,7 +52,7 @@ _MARKS: Final = str.maketrans({"*": None, "`": None, "’": "'", "“": '"', "�
 
 
 def repeated_instructions(text: str, untrusted: Sequence[str]) -> tuple[str, ...]:
-    """The instructions in the `untrusted` texts that `text` repeats outside quotation marks, in order.
+    """Return the instructions in the `untrusted` texts that `text` repeats outside quotation marks, in order.
 
     The comparison ignores case, emphasis and kinds of white space. Takes time linear in the texts, times the number of
     distinct instructions.
@@ -81,7 +80,7 @@ def _instructions(source: str) -> Iterator[str]:
 
 
 def _complete(part: str) -> bool:
-    """Whether a part is long enough for an instruction, and does not end in the colon before it."""
+    """Return whether a part is long enough for an instruction, and does not end in the colon before it."""
     return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
 
 

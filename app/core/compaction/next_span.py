@@ -44,8 +44,7 @@ SPAN_TOKENS_MIN: Final = 60
 class Sizes:
     """The sizes of a compaction, in tokens.
 
-    `least` and `chunk` are the minimum and the approximate size of the span that one summary covers, `summary` the
-    maximum size of the summary.
+    `least` and `chunk` are the minimum and the usual size of a span, `summary` the maximum size of its summary.
     """
 
     least: int
@@ -54,7 +53,7 @@ class Sizes:
 
 
 def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) -> Sizes:
-    """The sizes of compaction under a policy, for a budget.
+    """Return the sizes of compaction under a policy, for a budget.
 
     If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
     may take that much even beyond its share, as long as the verbatim part still fits as well. `replaced` are the tokens
@@ -82,17 +81,17 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
 
 
 def _least_covered(budget: Budget, growth: int) -> int:
-    """The minimum that a summary must cover if it takes `growth` tokens more than the summaries that it replaces."""
+    """Return the minimum that a summary must cover if it takes `growth` tokens more than the ones that it replaces."""
     return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:
-    """The tokens that remain, after `fixed`, one call before the trigger is passed."""
+    """Return the tokens that remain, after `fixed`, one call before the trigger is passed."""
     return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
-    """The sizes for a merged summary; `sources` are the tokens of the summaries that it replaces.
+    """Return the sizes for a merged summary; `sources` are the tokens of the summaries that it replaces.
 
     It gets a share of its sources' tokens so that old content does not fade: if it were no larger than each of them,
     the text about an event would be halved at every depth.
@@ -118,7 +117,7 @@ class Readiness:
 
 
 def readiness(policy: Policy) -> Readiness:
-    """The approximate sizes of compaction under a policy, for any target."""
+    """Return the approximate sizes of compaction under a policy, for any target."""
     rules = policy.summarize
     keep = 0.0 if policy.cut.has_size else rules.keep_ratio
     if rules.view == "latest":
@@ -137,13 +136,13 @@ class Boundary:
 
 
 def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> Boundary | None:
-    """The boundary of the newest part, which is never summarized; None if the context holds no more than that part.
+    """Return the boundary of the newest part, which is never summarized; None if the context holds only that part.
 
-    With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
+    A single cumulative summary (view `latest`), which takes `replaced` tokens so far, needs a part that leaves room
     below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. In a tightened budget, it must leave room for the summaries. If the
-    part that the policy keeps does not fit at all, such as a long turn that it never splits, less is kept: events that
-    the last resort would drop are better summarized.
+    trigger would be passed before a summary is due. A tightened budget must leave room for the summaries. If the part
+    that the policy keeps does not fit at all, such as a long turn that it never splits, less is kept: events that the
+    last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
     keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None
@@ -195,7 +194,7 @@ def next_span(
     asked: bool,
     covered_turn: int | None = None,
 ) -> Span | None:
-    """The oldest span after `covered_to` that is ready to be summarized; None while it is too small.
+    """Return the oldest span after `covered_to` that is ready to be summarized; None while it is too small.
 
     `context` holds the log from there on, and the span ends before `stop`. If the context ends earlier, its last unit
     may be incomplete and is left for later. `asked`: a compaction was requested, so a smaller span will do.
@@ -231,16 +230,14 @@ def next_span(
 
 
 def _find_turn_start(context: Context, turn: int) -> int | None:
-    """The seq of the user's message that begins a turn; None if the context does not reach back to it, or there is
-    none."""
+    """Return the seq of the user's message that begins a turn; None if the context does not hold one."""
     events = [context.items[index].event for index in turn_starts(context)]
     said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
     return max(said, default=None)
 
 
 def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, policy: Policy) -> str | None:
-    """The reason why a requested compaction would find nothing to summarize in a context; None if it would find
-    something.
+    """Return the reason why a requested compaction would find nothing to summarize; None if it would find something.
 
     `context` is as it is shown under `state`; folded events are summarized already.
     """
@@ -259,7 +256,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
 
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
-    """The number of units that end before `stop_seq`."""
+    """Return the number of units that end before `stop_seq`."""
     for index, unit in enumerate(units):
         if max(item.event.seq for item in unit.all_items) >= stop_seq:
             return index
@@ -267,7 +264,7 @@ def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
 
 
 def _ends_before_next(units: Sequence[Unit], count: int) -> bool:
-    """Whether the last of the first `count` units ends before the next unit begins."""
+    """Return whether the last of the first `count` units ends before the next unit begins."""
     if count >= len(units):
         return True
     return max(item.event.seq for item in units[count - 1].all_items) < units[count].items[0].event.seq

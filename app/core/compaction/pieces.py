@@ -48,11 +48,11 @@ class Remainder:
     user_paragraphs: tuple[Paragraph, ...] = field(default=())
 
     def size(self, ask: Prompt) -> int:
-        """The tokens of a request, without its answer."""
+        """Return the tokens of a request, without its answer."""
         return self.measure(ask.system) + self.measure(ask.prompt)
 
     def halved_limit(self, ask: Prompt) -> int:
-        """The limit to divide by after a model refused `ask`: its instructions and half of its other content."""
+        """Return the limit to divide by after a model refused `ask`: its instructions and half of its other content."""
         bare = self.size(self.form(Portion()))
         return bare + int((self.size(ask) - bare) * HALF_SHARE)
 
@@ -83,7 +83,7 @@ class Remainder:
         return None
 
     def _requests(self, tokens: int) -> tuple[str, ...]:
-        """The user's messages in the turn in which the paragraphs begin, the first and the newest, and a mark."""
+        """Return the first and the newest user messages of the turn in which the paragraphs begin, and a mark."""
         turn = self.paragraphs[0].turn if self.paragraphs else 0
         said = [paragraph for paragraph in self.user_paragraphs if paragraph.turn == turn]
         said = [*said[:1], *said[1:][-NEWEST_REQUESTS:]]
@@ -106,7 +106,7 @@ class Remainder:
         return tuple(reversed(chosen))
 
     def _divide(self, room: int) -> tuple[Sequence[Paragraph], Sequence[Paragraph]]:
-        """The first of as few pieces as fit, all of about the same size, and the rest."""
+        """Return the first of as few pieces as fit, all of about the same size, and the rest."""
         sizes = [self.measure(paragraph.text) + 1 for paragraph in self.paragraphs]
         fair = math.ceil(sum(sizes) / math.ceil(sum(sizes) / room)) if sizes else 0
         tokens = 0
@@ -121,7 +121,7 @@ class Remainder:
         return self.paragraphs, ()
 
     def _chars_within(self, paragraph: Paragraph, room: int) -> int:
-        """The length of a paragraph's body that fits, in characters, at least one."""
+        """Return the length of a paragraph's body that fits, in characters, at least one."""
         chars = len(paragraph.body)
         while chars > 1 and self.measure(replace(paragraph, body=paragraph.body[:chars]).text) >= room:
             chars = chars * 9 // 10
@@ -129,5 +129,5 @@ class Remainder:
 
 
 def make_measure(count: Measure) -> Measure:
-    """The tokens of a text by an estimator's `count`, or by its characters if that is more."""
+    """Return the tokens of a text by an estimator's `count`, or by its characters if that is more."""
     return cache(lambda text: max(math.ceil(len(text) / CHARS_PER_TOKEN), count(text)))  # pieces are measured again

@@ -188,7 +188,7 @@ def again(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int
 
 
 def plain(text: str) -> str:
-    """An answer without the wrapping that models add: leading reasoning, a code fence or a `<summary>` tag."""
+    """Return an answer without the wrapping that models add: leading reasoning, a code fence or a `<summary>` tag."""
     text = _REASONED.sub("", text.strip(), count=1).strip()
     for wrapping in (_WRAPPED, _TAGGED):
         if found := wrapping.match(text):
@@ -206,7 +206,7 @@ def _fenced(tag: str, text: str) -> str:
 
 
 def _demands(focus: str, constraints: Sequence[str], identifiers: Sequence[str]) -> list[str]:
-    """The parts of the message that state the required content of the answer."""
+    """Return the parts of the message that state the required content of the answer."""
     parts = []
     if constraints:
         parts.append(_fenced("constraints", _listed(constraints)))

@@ -65,7 +65,7 @@ def complaints(
     identifiers: Sequence[str],
     untrusted: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The complaints about a summary; empty if it may be shown.
+    """Return the complaints about a summary; empty if it may be shown.
 
     The summary takes `tokens` of about `max_tokens` and covers `source_tokens`. `sections` are the headings that it
     must have; `constraints` and `identifiers` must occur in it word for word. `untrusted` are texts of tool results,
@@ -84,12 +84,12 @@ def complaints(
 
 
 def headings(text: str) -> frozenset[str]:
-    """The headings of a Markdown text in lower case: lines that begin with `#` or are set in bold."""
+    """Return the headings of a Markdown text in lower case: lines that begin with `#` or are set in bold."""
     return frozenset(_heading(line) for line in _HEADING.findall(text))
 
 
 def _unusable(answer: Completion, sections: Sequence[str]) -> str | None:
-    """The complaint about an answer that is not a summary at all, None for any other."""
+    """Return the complaint about an answer that is not a summary at all, None for any other."""
     text = answer.text.strip()
     if answer.refused:
         return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
@@ -160,12 +160,12 @@ def _has_any(text: str, sections: Sequence[str]) -> bool:
 
 
 def _normalized(text: str) -> str:
-    """Text normalized for comparison: without case, emphasis, kinds of quotation marks and dashes, and end marks."""
+    """Return text for comparison: without case, emphasis, variants of quotation marks and dashes, or end marks."""
     return " ".join(text.translate(_DECORATION).casefold().split()).rstrip(".!; ")
 
 
 def _occurs(name: str, text: str) -> bool:
-    """Whether a name occurs in the text alone, not only as a part of a longer word."""
+    """Return whether a name occurs in the text alone, not only as a part of a longer word."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -182,7 +182,7 @@ def _continues(character: str) -> bool:
 
 
 def _error_object(text: str) -> bool:
-    """Whether the text is a JSON object that reports an error."""
+    """Return whether the text is a JSON object that reports an error."""
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:

@@ -1,7 +1,6 @@
 """Events as a transcript for a summarizing model.
 
-Tool output is data: each result is put in a fence that is marked untrusted, and no event's text can close or open a
-fence.
+Tool output is data: each result is put in a fence marked untrusted, and no event's text can close or open a fence.
 """
 
 import re
@@ -95,12 +94,12 @@ def paragraphs(
 
 
 def inert(text: str) -> str:
-    """The text with `&lt;` in place of the `<` of every tag that the prompts use as a fence."""
+    """Return the text with `&lt;` in place of the `<` of every tag that the prompts use as a fence."""
     return _FENCES.sub("&lt;", text)
 
 
 def cut(text: str, chars: int) -> str:
-    """The first `chars` characters, with a mark if the text is longer."""
+    """Return the first `chars` characters, with a mark if the text is longer."""
     return text if len(text) <= chars else text[:chars] + TRUNCATED
 
 

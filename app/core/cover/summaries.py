@@ -75,7 +75,7 @@ _Spanning = TypeVar("_Spanning", bound=Spanning)
 
 
 def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
-    """The run of summaries from seq 1 up to the first hole."""
+    """Return the run of summaries from seq 1 up to the first hole."""
     run: list[_Spanning] = []
     for summary in sorted(summaries, key=lambda s: s.from_seq):
         if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
@@ -85,7 +85,7 @@ def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
 
 
 def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
-    """The seqs at which a tiling from seq 1 can end, in order."""
+    """Return the seqs at which a tiling from seq 1 can end, in order."""
     reached = {0}
     for summary in sorted(tree, key=lambda s: s.from_seq):
         if summary.from_seq - 1 in reached:
@@ -94,9 +94,9 @@ def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
 
 
 def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary, ...]:
-    """The fewest adjacent summaries that cover from_seq..to_seq; empty if no combination does.
+    """Return the fewest adjacent summaries that cover from_seq..to_seq; empty if no combination does.
 
-    Of two summaries of one span, the live one is preferred, else the newer one (`tree` is ordered by creation).
+    If two summaries have one span, the live one is preferred, else the newer one (`tree` is ordered by creation).
     """
     by_span: dict[tuple[int, int], Summary] = {}
     for summary in sorted(tree, key=lambda s: s.live):
@@ -113,7 +113,7 @@ def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary
 def refined(
     tree: Sequence[Summary], shown: Sequence[Summary], room: int, cost: Callable[[Summary], int]
 ) -> tuple[Summary, ...]:
-    """The tiling `shown` with merged summaries replaced by finer ones, the newest first, within `room` more tokens.
+    """Return the tiling `shown` with merged summaries replaced by finer ones, newest first, within `room` more tokens.
 
     A summary is replaced only by summaries that cover its whole span; these may be replaced by finer ones in turn.
     """
@@ -137,7 +137,7 @@ def refined(
 
 
 def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
-    """The part of a cover that the policy's view shows; the whole cover counts as folded."""
+    """Return the part of a cover that the policy's view shows; the whole cover counts as folded."""
     if rules.view == "latest" and cover:
         return Clipped((), tuple(cover[:-1]), tuple(cover[-1:]))
     if rules.view == "clip" and len(cover) > rules.clip_first + rules.clip_last:
@@ -147,7 +147,7 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
 
 
 def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
-    """The adjacent summaries to merge next; empty if no merge is due.
+    """Return the adjacent summaries to merge next; empty if no merge is due.
 
     If the shown summaries take more than `tokens_max`, all but the last `clip_last` are merged, regardless of their
     number. Otherwise the policy's scope decides. `level`: merge all but the newest of the lowest depth that has too
@@ -182,7 +182,7 @@ def _due_by_level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, 
 
 
 def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
-    """The id of the cover that views with the filter `shows` share in a session."""
+    """Return the id of the cover that views with the filter `shows` share in a session."""
     if shows == EVERYTHING:
         return session_id
     authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))

@@ -99,11 +99,10 @@ _ITEM: Final = re.compile(r"^\s{0,4}(?:[-*•]|\d{1,2}[.)]|\*\*\d{1,2}[.)])\s{0,
 
 
 def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
-    """Yield each user message with words of its own: its seq, those words on one line, and the question that it
-    answers.
+    """Yield each user message with words of its own: its seq, those words on one line, and the question it answers.
 
-    The question is empty for a message that answers none. A call that the user did not allow counts as a message, made
-    of the user's words about it and the call. `said` is the assistant's text before the events.
+    The question is empty for a message that answers none. A call that the user did not allow counts as a message: the
+    user's words about it, and the call. `said` is the assistant's text before the events.
     """
     calls: dict[int, Event] = {}
     own = {event.seq for event in own_messages(events)}
@@ -123,7 +122,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
 
 
 def _rejected(result: Event, call: Event | None) -> str:
-    """A rejected call, with the user's words about it.
+    """Return a rejected call, with the user's words about it.
 
     Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
     those. Output of a command or a page may merely look like a rejection.
@@ -138,7 +137,7 @@ def _rejected(result: Event, call: Event | None) -> str:
 
 
 def asked(answer: str, text: str) -> str:
-    """The option that an answer names and the question that it answers, in the text before it; empty without any.
+    """Return the option that an answer names and the question that it answers, in the text before it; empty if none.
 
     A message that agrees to a text without a question answers the text's proposal.
     """
@@ -162,13 +161,13 @@ def asked(answer: str, text: str) -> str:
 
 
 def _shares(answer: str, question: str) -> bool:
-    """Whether an answer repeats words of the question."""
+    """Return whether an answer repeats words of the question."""
     given = content_words(answer)
     return bool(given) and len(given & content_words(question)) >= min(SHARED_WORDS, len(given))
 
 
 def answers(words: str, question: str) -> str:
-    """A user's message on one line with the question that it answers, or the proposal that it agrees to."""
+    """Return a user's message on one line with the question that it answers, or the proposal that it agrees to."""
     label = "asked" if "?" in question or _named_first(question) else "about"
     return f'{words} ({label}: "{question}")' if question else words
 
@@ -178,7 +177,7 @@ def _named_first(question: str) -> bool:
 
 
 def _options(answer: str, text: str) -> list[str]:
-    """The options of a text that an answer names, in the text's order."""
+    """Return the options of a text that an answer names, in the text's order."""
     entries = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
     own = {name.upper() for name in _ENUMERATED.findall(answer)}
     asking = {name for name in own if "?" in entries.get(name, "")}
@@ -200,12 +199,12 @@ def _options(answer: str, text: str) -> list[str]:
 
 
 def _named(answer: str) -> Collection[str]:
-    """The numbers and letters of options in an answer, in order."""
+    """Return the numbers and letters of options in an answer, in order."""
     return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
 
 
 def _question(text: str, options: Sequence[str]) -> str:
-    """The last question of a text, with its list if it ends with one.
+    """Return the last question of a text, with its list if it ends with one.
 
     A question that says too little alone is preceded by the options and their subject, or by an earlier question or
     sentence. A question that is one of the named options is not repeated.
@@ -232,7 +231,7 @@ def _question(text: str, options: Sequence[str]) -> str:
 
 
 def _lead(text: str, before: Sequence[str]) -> Sequence[str]:
-    """The sentence before a question, or the text's first sentence if the one before is an item of a list."""
+    """Return the sentence before a question, or the text's first sentence if the one before is an item of a list."""
     items = [" ".join(one.split()) for one in _ITEM.findall(text)]
     if not before or not any(before[0] in item for item in items):
         return before
@@ -244,7 +243,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def _choice(text: str, is_named: bool) -> str:
-    """The subject of the last options of a text, preceded by the options unless the answer names them."""
+    """Return the subject of the last options of a text, preceded by the options unless the answer names them."""
     entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * ASKED_WITHIN)))
     first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
     if first is None or len(entries) - first < 2:
@@ -261,7 +260,7 @@ def _is_question(sentence: str) -> bool:
 
 
 def _proposal(text: str) -> str:
-    """The proposal of a text: the list under a heading for one, else its last sentence that proposes."""
+    """Return the proposal of a text: the list under a heading for one, else its last sentence that proposes."""
     words = own_words(text)
     heading = next(reversed(list(_PLANNED.finditer(words))), None)
     items = _ITEM.findall(words, heading.end())[:OPTIONS_MAX] if heading else []
@@ -276,12 +275,12 @@ def _proposal(text: str) -> str:
 
 
 def _plain(text: str, chars: int) -> str:
-    """The text without Markdown's emphasis and heading marks, shortened."""
+    """Return the text without Markdown's emphasis and heading marks, shortened."""
     return shortened(plain(text), max(chars, CHARS_MIN))
 
 
 def asking_part(answer: str, text: str) -> str:
-    """The lines of a text with the options that an answer names, and its end with the question, verbatim.
+    """Return the lines of a text with the options that an answer names, and its end with the question, verbatim.
 
     Empty if the text asks nothing that the answer answers.
     """

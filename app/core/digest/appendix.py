@@ -91,7 +91,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
 
 
 def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
-    """The size in tokens at which an appendix's share for requests holds those that the text `beside` it lacks."""
+    """Return the size in tokens at which an appendix's share for requests holds those that the text `beside` lacks."""
     missing = _missing_requests(digest, beside)
     section = _section("requests", [f"- {request}" for request in missing])
     return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
@@ -155,7 +155,7 @@ def _section(tag: str, lines: Sequence[str]) -> str:
 
 @lru_cache(maxsize=4_096)
 def _inert(line: str) -> str:
-    """A line made safe for a section; cached, because the same lines are tried in sections of several lengths."""
+    """Return a line made safe for a section; cached, since the same lines are tried in sections of several lengths."""
     # A line of tool output that closed its section would be read as text outside it.
     return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
@@ -198,19 +198,19 @@ def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
 
 
 def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
-    """The files, sorted so that the likeliest to be used again comes last."""
+    """Return the files, sorted so that the likeliest to be used again comes last."""
     weights = dict(digest.identifiers)
     return sorted(files, key=lambda path: weights.get(path, 0.0))
 
 
 def _distinct(files: Sequence[str]) -> Sequence[str]:
-    """The files without those whose path is the end of another's, which contains it verbatim."""
+    """Return the files without those whose path is the end of another's, which contains it verbatim."""
     ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
     return [file for file in files if file not in ends]
 
 
 def _commands(digest: Digest, beside: str) -> Sequence[str]:
-    """The commands that had an effect, then the checks."""
+    """Return the commands that had an effect, then the checks."""
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
     others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_made(one, digest))]
@@ -222,13 +222,13 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
 
 
 def _is_overtaken(failed: Command, later: Sequence[Command]) -> bool:
-    """Whether a later command of the same programs succeeded."""
+    """Return whether a later command of the same programs succeeded."""
     ran = {*programs(failed.text)}
     return any(one.state == OK and ran == {*programs(one.text)} for one in later)
 
 
 def _is_made(command: Command, digest: Digest) -> bool:
-    """Whether the repository section covers a command."""
+    """Return whether the repository section covers a command."""
     return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
 
 

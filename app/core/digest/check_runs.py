@@ -15,9 +15,8 @@ BEFORE_EDITS: Final = "before the last edits"
 class CheckRun:
     """The newest run of a check; `state` is `ok`, `error` or `unknown`.
 
-    `told` is the report of its output: the tests that failed, the first error line, or the counts of passes. `folder`
-    is the folder it ran in if the command names it, `seq` is its call's. `is_before_edits`: files were modified after
-    it.
+    `told` is its report: the failed tests, the first error line, or the counts of passes. `folder` is the folder it ran
+    in if the command names it, `seq` is its call's. `is_before_edits`: files were modified after it.
     """
 
     text: str
@@ -28,7 +27,7 @@ class CheckRun:
     is_before_edits: bool = False
 
     def line(self, beside: str = "") -> str:
-        """The run as a line of a list of commands, with details as a shell comment.
+        """Return the run as a line of a list of commands, with details as a shell comment.
 
         The report is left out if the text `beside` the list contains it.
         """
@@ -42,7 +41,7 @@ class CheckRun:
 
 
 def run_of(outcome: Outcome, seq: int, *, is_before_edits: bool) -> CheckRun:
-    """The run that an outcome describes."""
+    """Return the run that an outcome describes."""
     check, state, told = outcome
     return CheckRun(check.text, state, told, check.folder, seq, is_before_edits)
 
@@ -56,7 +55,7 @@ def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
 
 
 def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
-    """The newest run of each check in order, at most CHECKS_MAX.
+    """Return the newest run of each check in order, at most CHECKS_MAX.
 
     A check also leaves once a later one that covers it has passed.
     """
@@ -73,5 +72,5 @@ def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
 
 
 def before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
-    """The runs, marked as older than the last edits."""
+    """Return the runs, marked as older than the last edits."""
     return (replace(run, is_before_edits=True) for run in runs)

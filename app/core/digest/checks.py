@@ -73,23 +73,23 @@ class Check(NamedTuple):
 
 @lru_cache(maxsize=4_096)
 def checks_of(command: str) -> Sequence[Check]:
-    """The checks that a command runs, in order."""
+    """Return the checks that a command runs, in order."""
     return tuple(_checks(list(steps(command))))
 
 
 def check_of(text: str) -> Check | None:
-    """The check that a text is, in the form of `Check.text`; None if it is not one."""
+    """Return the check that a text is, in the form of `Check.text`; None if it is not one."""
     found = checks_of(text)
     return found[0] if len(found) == 1 and found[0].text == text else None
 
 
 def is_same(one: Check, other: Check) -> bool:
-    """Whether two checks have the same scope; a command that does not name its folder matches any folder."""
+    """Return whether two checks have the same scope; a command that does not name its folder matches any folder."""
     return one[3:6] == other[3:6] and (not one.folder or not other.folder or one.folder == other.folder)
 
 
 def covers(later: Check, earlier: Check) -> bool:
-    """Whether a pass of one check implies that another passes: it is the same, or the same with less left out.
+    """Return whether a pass of one check implies that another passes: it is the same, or the same with less left out.
 
     A run of everything covers a run of named parts, also by another program of its kind.
     """
@@ -118,7 +118,7 @@ def _checks(parts: Sequence[Step]) -> Iterator[Check]:
 
 
 def _bare(words: Sequence[str]) -> list[str]:
-    """The words from the program that does the work, its name without a folder."""
+    """Return the words from the program that does the work, its name without a folder."""
     rest = list(words)
     while rest:
         name = rest[0].rsplit("/", 1)[-1]
@@ -142,7 +142,7 @@ def _kind_of_program(words: Sequence[str]) -> str | None:
 
 
 def _kind(words: Sequence[str]) -> tuple[str, int] | None:
-    """The kind of a check and the number of its words that name it; None if the words are not a check."""
+    """Return the kind of a check and the number of its words that name it; None if the words are not a check."""
     name = words[0]
     named = list(takewhile(lambda word: not word.startswith("-"), words[1:4]))
     if name in _TASKS:

@@ -35,7 +35,7 @@ def diffed(text: str) -> Iterator[str]:
 
 
 def shows_what_it_did(tool: str, arguments: Mapping[str, Json]) -> bool:
-    """Whether a diff in a call's result shows a change that this call or session made.
+    """Return whether a diff in a call's result shows a change that this call or session made.
 
     A call that reads, searches or looks into history shows other changes.
     """

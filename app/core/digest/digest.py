@@ -73,7 +73,7 @@ _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
 
 def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
-    """The digest of a span. `hidden` maps the seqs of hidden events to their replacement texts; other seqs are ignored.
+    """Return the digest of a span. `hidden` maps seqs of hidden events to replacement texts; other seqs are ignored.
 
     A call's result must be within the span. Takes time linear in the events' text.
     """
@@ -113,7 +113,7 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
 
 
 def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
-    """The newest plan whose call did not fail."""
+    """Return the newest plan whose call did not fail."""
     accepted = (
         call for call, result in reversed(calls) if result is None or not (result.is_error or is_rejected(result))
     )
@@ -137,7 +137,6 @@ def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
 
 
 def _file_use(call: Event, result: Event | None) -> FileUse:
-    """The files that a call reads and modifies."""
     use = files_of(call.tool or "", call.arguments)
     if is_rejected(result):
         return FileUse()
@@ -145,13 +144,13 @@ def _file_use(call: Event, result: Event | None) -> FileUse:
 
 
 def _failed(call: Event, result: Event | None) -> bool:
-    """Whether a call failed without effect: a shell command may have written files before it failed."""
+    """Return whether a call failed without effect: a shell command may have written files before it failed."""
     failed = result is not None and (result.is_error or is_refused(result))
     return failed and command_of(call.tool or "", call.arguments) is None
 
 
 def _shown(call: Event, result: Event | None) -> Sequence[str]:
-    """The files that a call's result shows as modified."""
+    """Return the files that a call's result shows as modified."""
     if result is None or result.body is None or _failed(call, result):
         return ()
     diffs = tuple(diffed(result.text))
@@ -192,7 +191,7 @@ def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
 
 
 def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | int, ...]]:
-    """The valid parts of `visibility` and `sources_used` in an event's metadata."""
+    """Return the valid parts of `visibility` and `sources_used` in an event's metadata."""
     visibility, used = metadata.get("visibility"), metadata.get("sources_used")
     names = used if isinstance(used, list) else ()
     found = (shortened(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
@@ -231,7 +230,7 @@ def _query(arguments: Mapping[str, Json]) -> str | None:
 
 
 def _hits(text: str) -> int:
-    """The number of lines that are not blank; 0 for a tool's only line if it reports no hits."""
+    """Return the number of lines that are not blank; 0 for a tool's only line if it reports no hits."""
     lines = [line for line in text.splitlines() if line.strip()]
     return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
 
@@ -263,7 +262,7 @@ def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str
 
 
 def _edits(call: Event, result: Event | None) -> bool:
-    """Whether a call changed files of the work."""
+    """Return whether a call changed files of the work."""
     return any(not is_temporary(path) for path in _file_use(call, result).modified)
 
 

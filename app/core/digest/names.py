@@ -54,7 +54,7 @@ _RARELY_USED: Final = re.compile(
 
 
 def weigh(events: Sequence[Event]) -> Names:
-    """The names in the events with their weights as of the last event. Takes time linear in the events' text."""
+    """Return the names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
     used: set[str] = set()
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
@@ -99,25 +99,24 @@ def _join_ids(names: Names) -> None:
 
 
 def decayed(names: Mapping[str, float], events: int) -> Names:
-    """The weights after `events` more events."""
+    """Return the weights after `events` more events."""
     share: float = 0.5 ** (events / HALF_LIFE)
     return {name: weight * share for name, weight in names.items()}
 
 
 def heaviest(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """The IDENTIFIERS_MAX heaviest names, the heaviest first, with weights rounded to four digits."""
+    """Return the IDENTIFIERS_MAX heaviest names, the heaviest first, with weights rounded to four digits."""
     ranked = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:IDENTIFIERS_MAX]
     return tuple((name, float(f"{weight:.4g}")) for name, weight in ranked)
 
 
 def names_in(text: str) -> dict[str, int]:
-    """The distinct names in a text and the number of times each occurs, in the text's order."""
+    """Return the distinct names in a text and the number of times each occurs, in the text's order."""
     return _counts(unescaped(text[:TEXT_CHARS_MAX]))
 
 
 def _counts(text: str) -> dict[str, int]:
-    """The distinct names in a text without escape sequences and the number of times each occurs, in the text's
-    order."""
+    """Return the distinct names in a text without escape sequences and their counts, in the text's order."""
     counts: dict[str, int] = {}
     for name, count in Counter(NAME_OR_CODE.findall(unnumbered(text))).items():
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
@@ -133,7 +132,7 @@ def _counts(text: str) -> dict[str, int]:
 
 
 def strings(value: Json) -> Iterator[str]:
-    """Yield the strings inside a JSON value in order, without keys; integers of four or more digits count as
+    """Yield the strings inside a JSON value in order, without keys; integers of four digits or more count as
     strings."""
     stack = [value]
     while stack:

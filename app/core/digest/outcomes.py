@@ -109,7 +109,7 @@ class Outcome(NamedTuple):
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
-    """The outcome of a call: `ok`, `error`, `rejected` by the user, or `unknown` if the log does not show it.
+    """Return the outcome of a call: `ok`, `error`, `rejected` by the user, or `unknown` if the log does not show it.
 
     The status of a pipe is its last program's, and `||`, `;` and `&` hide earlier failures: without a sign of failure
     in its output, the outcome of such a command is unknown, unless the end of its output is shown and reports success.
@@ -138,7 +138,7 @@ def state_of(result: Event | None, command: str | None = None) -> str:
 
 
 def is_refused(result: Event | None) -> bool:
-    """Whether a harness reports that it did not do what a call requested."""
+    """Return whether a harness refused a call."""
     if result is None:
         return False
     # Judged by the first line; see `is_rejected`.
@@ -146,15 +146,15 @@ def is_refused(result: Event | None) -> bool:
 
 
 def is_check(command: str) -> bool:
-    """Whether a command tests, builds, lints or checks types."""
+    """Return whether a command tests, builds, lints or checks types."""
     return bool(checks_of(command[:COMMAND_CHARS_MAX]))
 
 
 def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
-    """The outcome of each check of a command.
+    """Return the outcome of each check of a command.
 
-    In a chain that failed, the check whose failure is in the output is the one that failed: those before it passed, and
-    those after it did not run. Without such output all outcomes are unknown. A command that was refused ran no check.
+    If a chain failed, the failed check is the one whose failure is in the output: those before it passed, and those
+    after it did not run. Without such output all outcomes are unknown. A command that was refused ran no check.
     """
     if is_refused(result):
         return ()
@@ -184,7 +184,7 @@ def _works(step: Step) -> bool:
 
 
 def _failure(text: str, kind: str) -> str:
-    """The names of the tests that failed, else the first line with an error; empty without either."""
+    """Return the names of the tests that failed, else the first line with an error; empty without either."""
     names = list(dict.fromkeys(next(filter(None, found)) for found in _FAILING.findall(text)))
     whole = set(names)
     names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
@@ -199,7 +199,6 @@ def _failure(text: str, kind: str) -> str:
 
 
 def _line_at(text: str, found: re.Match[str] | None) -> str:
-    """The line of a match; empty without one."""
     if found is None:
         return ""
     end = text.find("\n", found.end())
@@ -207,13 +206,13 @@ def _line_at(text: str, found: re.Match[str] | None) -> str:
 
 
 def counts_of(text: str) -> str:
-    """The last counts of tests in a program's output, such as `3 failed, 39 passed`."""
+    """Return the last counts of tests in a program's output, such as `3 failed, 39 passed`."""
     found = {word: number for number, word in _COUNT.findall(text[-RESULT_TAIL_CHARS:])}
     return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
 def _is_told_well(command: str, text: str) -> bool:
-    """Whether the end of a check's output is shown and reports success, or empty output does."""
+    """Return whether the end of a check's output is shown and reports success, or empty output does."""
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):
@@ -227,7 +226,7 @@ def _is_told_well(command: str, text: str) -> bool:
 
 
 def _passes_end(step: Step, text: str) -> bool:
-    """Whether a filter's output includes the end of its input, or each line on a failure."""
+    """Return whether a filter's output includes the end of its input, or each line on a failure."""
     if not step.words or step.words[0] in _TAILS:
         return bool(step.words)
     if step.words[0] == "head":
@@ -241,14 +240,14 @@ def _passes_end(step: Step, text: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def reads_only(command: str) -> bool:
-    """Whether all programs of a command only read."""
+    """Return whether all programs of a command only read."""
     ran = list(programs(command[:COMMAND_CHARS_MAX]))
     return bool(ran) and all(_is_reader(name.split(" ")) for name in ran) and not any(written_paths(command))
 
 
 @lru_cache(maxsize=1_024)
 def is_idle(command: str) -> bool:
-    """Whether a command is not worth reporting: it reads, or prepares the work of another."""
+    """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
     ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
     return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran)
 
@@ -259,7 +258,7 @@ def _is_reader(words: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def shows_status(command: str) -> bool:
-    """Whether a command's exit status is not 0 if any part of it fails."""
+    """Return whether a command's exit status is not 0 if any part of it fails."""
     return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
 
 
@@ -273,7 +272,7 @@ def _shows(command: str, parts: Sequence[Step]) -> bool:
 
 @lru_cache(maxsize=4_096)
 def bare_command(command: str) -> str:
-    """A command on one line without parts that do not affect its work or outcome, for finding repeated runs.
+    """Return a command on one line without parts that do not affect its work or outcome, for finding repeated runs.
 
     These are the folder, environment and time limit before it, its redirections, and the filters of its output.
     """

@@ -28,7 +28,7 @@ class Packing:
                 self._wholes.setdefault(part, []).append(name)
 
     def best(self, chars: int) -> Sequence[str]:
-        """The best names in at most `chars` characters with a space between names, the best first."""
+        """Return the best names in at most `chars` characters with a space between names, the best first."""
         covered: set[str] = set()
         chosen: dict[str, None] = {}
         heap = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
@@ -58,7 +58,7 @@ class Packing:
         return list(chosen)
 
     def _cost(self, name: str, chosen: Mapping[str, None]) -> int:
-        """The characters of the name, less those of the chosen parts that it would replace."""
+        """Return the characters of the name, less those of the chosen parts that it would replace."""
         replaced = [len(part) + 1 for part in self._parts[name] if part in chosen] if chosen else ()
         return len(name) + 1 - sum(replaced)
 
@@ -68,7 +68,7 @@ class Packing:
 
 
 def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """The parts of each name: the names that occur in it, including itself."""
+    """Return the parts of each name: the names that occur in it, including itself."""
     parts: Mapping[str, list[str]] = {name: [] for name in names}
     text = "\n".join(names)
     ends = list(accumulate((len(name) + 1 for name in names), initial=0))

@@ -114,7 +114,7 @@ _T = TypeVar("_T")
 
 
 def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None = None) -> tuple[_T, ...]:
-    """The items without repeats by `key`, the last occurrence of each, in order; the newest `most` if that is given."""
+    """Return the items without repeats by `key`, keeping the last occurrence, in order; at most the newest `most`."""
     found: dict[Hashable, _T] = {}
     for item in items:
         found.pop(key(item), None)
@@ -124,7 +124,7 @@ def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None 
 
 
 def rules(sentences: Iterable[str]) -> tuple[str, ...]:
-    """The constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
+    """Return the constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
     found: dict[str, str] = {}
     for sentence in sentences:
         found.setdefault(" ".join(sentence.lower().split()), sentence)
@@ -132,7 +132,7 @@ def rules(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
-    """The first and the last items; `first_last` holds the number of each."""
+    """Return the first and the last items; `first_last` holds the number of each."""
     first, last = first_last
     return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
 
@@ -207,7 +207,7 @@ _DETAILS: Final = {
 
 
 def to_json(digest: Digest) -> dict[str, Json]:
-    """The digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
+    """Return the digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
     document: dict[str, Json] = {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
     details = {
         name: [{known: entry.pop(known) for known in names} for entry in document[name]]
@@ -217,7 +217,7 @@ def to_json(digest: Digest) -> dict[str, Json]:
 
 
 def complete(document: Mapping[str, Json]) -> dict[str, Json]:
-    """A stored digest with all fields of an entry in the entry. Older documents lack some fields."""
+    """Return a stored digest with all fields of an entry in the entry. Older documents lack some fields."""
     whole = {name: value for name, value in document.items() if name != "details"}
     for name, details in document.get("details", {}).items():
         whole[name] = [{**entry, **more} for entry, more in zip(whole[name], details, strict=True)]
@@ -233,7 +233,7 @@ def _as_json(value: Json) -> Json:
 
 
 def from_json(document: Mapping[str, Json]) -> Digest:
-    """The digest that `to_json` wrote. Fields that an older document lacks are empty.
+    """Return the digest that `to_json` wrote. Fields that an older document lacks are empty.
 
     Raises TypeError for a document of another shape.
     """
@@ -251,7 +251,7 @@ def _pairs(values: Json) -> Json:
 
 
 def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
-    """The reader of a list of entries; lists inside them become tuples."""
+    """Return the reader of a list of entries; lists inside them become tuples."""
     return lambda values: tuple(
         shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
         for entry in values

@@ -14,7 +14,7 @@ _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s
 
 
 def is_rejected(result: Event | None) -> bool:
-    """Whether the user did not allow a result's call, which therefore had no effect."""
+    """Return whether the user did not allow a result's call, which therefore had no effect."""
     if result is None:
         return False
     # The first line is known even if the event's body was not read, so that every plan judges alike.
@@ -22,6 +22,6 @@ def is_rejected(result: Event | None) -> bool:
 
 
 def words_of(rejection: str) -> str:
-    """The user's words in the text of a rejection on one line; empty without any."""
+    """Return the user's words in the text of a rejection on one line; empty without any."""
     found = _SAID.search(rejection)
     return " ".join((found[1] or found[2]).split()) if found else ""

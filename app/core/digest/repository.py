@@ -36,12 +36,12 @@ class Undone(NamedTuple):
 
 
 def made_by(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """The lines on work that commands made or undid, each command given by its text, state and output; see `united`."""
+    """Return the lines on work that commands made or undid, given their text, state and output; see `united`."""
     return united(line for command, state, output in calls for line in _lines(command, state, output))
 
 
 def united(lines: Iterable[str]) -> tuple[str, ...]:
-    """The lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
+    """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
 
     Uncommitted changes that were undone before a commit are no longer mentioned.
     """
@@ -91,7 +91,7 @@ def _lines(command: str, state: str, output: str) -> Iterator[str]:
 
 
 def commits_in(command: str, output: str) -> bool:
-    """Whether a command committed."""
+    """Return whether a command committed."""
     return any(line.startswith(COMMITTED) for line in _lines(command, ERROR, output))
 
 
@@ -130,7 +130,7 @@ def _paths(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _git(step: Step) -> tuple[str, str, tuple[str, ...]]:
-    """The program of a step, its subcommand and the words after it."""
+    """Return the program of a step, its subcommand and the words after it."""
     words = step.words
     program = words[0].rsplit("/", 1)[-1] if words else ""
     at = 1

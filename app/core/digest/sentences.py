@@ -64,7 +64,7 @@ _LOG_LINE: Final = re.compile(
 
 
 def own_words(text: str) -> str:
-    """A message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
+    """Return a message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
 
     Only the first TEXT_CHARS_MAX characters are read.
     """
@@ -72,18 +72,18 @@ def own_words(text: str) -> str:
 
 
 def is_loaded(text: str) -> bool:
-    """Whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
+    """Return whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
     return _LOADED.match(text) is not None
 
 
 def prompt_command(text: str) -> str:
-    """The command, with its arguments, in the record of a command that loads a prompt; empty for other messages."""
+    """Return the command, with arguments, in the record of a command that loads a prompt; empty for other messages."""
     found = _PROMPT_NAME.search(text, 0, TEXT_CHARS_MAX) if _PROMPT.match(text) else None
     return " ".join(f"{found[1]} {found[2] or ''}".split()) if found else ""
 
 
 def plain(text: str) -> str:
-    """The text on one line, without Markdown's emphasis and heading marks."""
+    """Return the text on one line, without Markdown's emphasis and heading marks."""
     return " ".join(_MARKUP.sub("", text).split()).strip("*~| ")
 
 
@@ -123,7 +123,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, or its first words and an ellipsis in at most `chars` characters.
+    """Return the text, or its first words and an ellipsis in at most `chars` characters.
 
     A word is cut only if it is longer than that alone.
     """
@@ -135,7 +135,7 @@ def shortened(text: str, chars: int) -> str:
 
 
 def constraints_of(text: str) -> tuple[str, ...]:
-    """The sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
+    """Return the sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
 
     Questions, quoted lines and program output state none.
     """
@@ -149,7 +149,7 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
 
 def _states_rule(sentence: str) -> bool:
-    """Whether a sentence instructs the agent, rather than states or asks something."""
+    """Return whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):
         return False
     if sentence.endswith("?") or _QUESTION.match(sentence):
@@ -158,7 +158,7 @@ def _states_rule(sentence: str) -> bool:
 
 
 def request_of(text: str) -> str:
-    """A user's message on one line, shortened; empty if it has no text."""
+    """Return a user's message on one line, shortened; empty if it has no text."""
     if is_loaded(text):
         return ""
     words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
@@ -166,7 +166,7 @@ def request_of(text: str) -> str:
 
 
 def ask_of(text: str) -> str | None:
-    """A user's message on one line, shortened; None if it holds no words of the user's own."""
+    """Return a user's message on one line, shortened; None if it holds no words of the user's own."""
     line = " ".join(own_words(text).split())
     if is_loaded(text) or _BRACKETED.fullmatch(line):
         return None

@@ -62,7 +62,7 @@ def written_paths(command: str) -> Iterator[str]:
 
 
 def shown_paths(command: str) -> tuple[str, ...]:
-    """The files whose text a command prints, in whole or in part, without repeats, resolved against its `cd`s."""
+    """Return the files of which a command prints some text, without repeats, resolved against its `cd`s."""
     command = command[:COMMAND_CHARS_MAX]
     if not _MAY_SHOW.search(command):
         return ()
@@ -71,8 +71,7 @@ def shown_paths(command: str) -> tuple[str, ...]:
 
 
 def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield the simple commands except `cd`: the folder, the words without redirections, and the targets of
-    redirections."""
+    """Yield the simple commands except `cd`: the folder, the words without redirections, and the files written to."""
     folder = ""
     for _, words in _commands(_without_heredocs(command)):
         plain, targets = _split_redirects(words)
@@ -102,7 +101,7 @@ def steps(command: str) -> Iterator[Step]:
 
 
 def _without_prefixes(words: list[str]) -> list[str]:
-    """The words from the program's name on."""
+    """Return the words from the program's name on."""
     at = 0
     while at < len(words) and (words[at] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", words[at])):
         at += 1
@@ -114,7 +113,6 @@ def _without_prefixes(words: list[str]) -> list[str]:
 
 
 def _without_heredocs(command: str) -> str:
-    """The command without the bodies of its here-documents."""
     kept: list[str] = []
     ends: list[str] = []
     for line in command.split("\n"):
@@ -156,7 +154,7 @@ def _printed(words: Sequence[str]) -> Iterator[str]:
 
 
 def _changed(words: Sequence[str]) -> Sequence[str]:
-    """The files that one simple command changes, given its words without redirections."""
+    """Return the files that one simple command changes, given its words without redirections."""
     if not words:
         return ()
     name, rest = words[0].rsplit("/", 1)[-1], list(words[1:])
@@ -174,7 +172,7 @@ def _changed(words: Sequence[str]) -> Sequence[str]:
 
 
 def _edited_in_place(words: Sequence[str]) -> Sequence[str]:
-    """The files of `sed -i`, whether its script is given with `-e` or as the first operand."""
+    """Return the files of `sed -i`, whether its script is given with `-e` or as the first operand."""
     files = [word for before, word in pairwise(("", *words)) if not word.startswith("-") and before not in ("-e", "-f")]
     files = [word for word in files if word]
     scripted = any(re.fullmatch(r"-[A-Za-z]{0,4}e|-f|--expression", word) for word in words)
@@ -193,7 +191,7 @@ def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
 
 
 def _target(source: str, target: str) -> str:
-    """The path at which a moved or copied file ends up; the target itself if the source is not one literal path."""
+    """Return the new path of a moved or copied file; the target itself unless the source is a literal path."""
     return f"{target}{basename(source)}" if target.endswith("/") and _is_literal_path(source) else target
 
 

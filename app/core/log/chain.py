@@ -51,7 +51,7 @@ class Link:
 
 
 def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Link]:
-    """The links of events, stored or new, that continue a conversation with the hash `start`."""
+    """Return the links of events, stored or new, that continue a conversation with the hash `start`."""
     found: list[Link] = []
     for place, body in enumerate(bodies):
         text = canonical(body)
@@ -62,7 +62,7 @@ def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Li
 
 
 def canonical(body: Mapping[str, Json]) -> bytes | None:
-    """The content of an event in a form that equivalent spellings share; None if it is not part of the conversation.
+    """Return the content of an event in a form that equivalent spellings share; None if it is not in the conversation.
 
     Reasoning is left out, since clients may drop it and cannot change it; a message of nothing else is not part of the
     conversation. Fields that only SDKs or caches read are left out, too.
@@ -74,8 +74,7 @@ def canonical(body: Mapping[str, Json]) -> bytes | None:
 
 
 def pieces(body: Mapping[str, Json]) -> list[str] | None:
-    """The parts of an event's canonical form: the type, the call id, then tool and arguments, or each part of the
-    content."""
+    """Return the parts of an event's canonical form: its type and call id, then tool and arguments or content."""
     kind = body["type"]
     if kind not in CHAINED:
         return None
@@ -97,12 +96,12 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
 
 
 def prompt_said(content: Json) -> bytes:
-    """The canonical form of a system prompt, which equivalent spellings share."""
+    """Return the canonical form of a system prompt, which equivalent spellings share."""
     return _joined(_parts(content))
 
 
 def tools_said(definitions: Iterable[Json]) -> bytes:
-    """The canonical form of tool definitions, which equivalent spellings share."""
+    """Return the canonical form of tool definitions, which equivalent spellings share."""
     return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 
 
@@ -119,7 +118,7 @@ def _text(value: Json) -> str:
 
 
 def _parts(content: Json) -> list[str]:
-    """The parts of content as texts; parts that are not text become JSON after a NUL. Blank text is left out."""
+    """Return the parts of content as texts; parts that are not text become JSON after a NUL. Blank text is left out."""
     if isinstance(content, str):
         return [said] if (said := _plain(content)) else []
     return [] if content is None else [said for part in content if (said := _part(part))]
@@ -139,12 +138,12 @@ def _part(part: Json) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text with its leading NUL doubled, so that it cannot be taken for JSON after a NUL; empty if blank."""
+    """Return the text with its leading NUL doubled, so that it cannot be taken for JSON after a NUL; empty if blank."""
     return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 
 def _cleaned(value: Json) -> Json:
-    """A value without nulls and cache markers."""
+    """Return a value without nulls and cache markers."""
     if isinstance(value, Mapping):
         kept = ((name, child) for name, child in value.items() if child is not None and name != "cache_control")
         return {name: _cleaned(child) for name, child in kept}

@@ -95,8 +95,7 @@ class Event:
 
     @lazy
     def density(self) -> float:
-        """Identifiers' share of the event's text, each identifier counted once: near 1 for a listing, near 0 for
-        prose."""
+        """The identifiers' share of the event's text, repeats not counted: near 1 for a listing, near 0 for prose."""
         text = self.text
         return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
 
@@ -164,8 +163,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log, where the next batch is appended; `open_calls` may be limited to those that the batch
-    answers."""
+    """The end of a log, where the next batch is appended; `open_calls` may hold only those that the batch answers."""
 
     head: int = 0
     turns: int = 0
@@ -270,7 +268,7 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 def as_stored(
     before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
 ) -> tuple[Event, ...]:
-    """The rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
+    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
     events = []
     for placed, body in zip(batch.placed, bodies, strict=True):
         draft = placed.draft
@@ -298,7 +296,7 @@ def as_stored(
 
 
 def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
-    """The time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
+    """Return the time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
     stated = body.get("occurred_at") if body else None
     if not isinstance(stated, str):
         return stored_at
@@ -309,7 +307,7 @@ def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
 
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
-    """The body of a redacted event: the fields in TIES, which connect it to other events."""
+    """Return the body of a redacted event: the fields in TIES, which connect it to other events."""
     kept = {name: body[name] for name in TIES if name in body}
     if body["type"] == EventType.TOOL_CALL:
         return {**kept, "arguments": {}, "redacted": True}
@@ -319,7 +317,7 @@ def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def content_text(content: Json) -> str:
-    """The readable text of an event's content: its text parts joined, other parts named."""
+    """Return the readable text of an event's content: its text parts joined, other parts named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -336,7 +334,7 @@ def _as_text(value: Json) -> str:
 
 
 def first_line(draft: Draft) -> str | None:
-    """The first line of a result's text that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
+    """Return the first line of a result that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
     content = draft.content
     if isinstance(content, str):
         text = content

@@ -96,7 +96,7 @@ class Draft:
     native: Mapping[str, Json] | None = None
 
     def body(self) -> dict[str, Json]:
-        """The event as it is stored: its fields in the order of the class, without unset ones."""
+        """Return the event as it is stored: its fields in the order of the class, without unset ones."""
         fields = {name: getattr(self, name) for name in FIELDS}
         return {"type": self.type.value} | {k: v for k, v in fields.items() if v is not None}
 
@@ -125,7 +125,7 @@ NO_PROMPT: Final = Draft(EventType.SYSTEM_PROMPT, content="", native={"format": 
 
 
 def canonical_json(value: Json) -> str:
-    """The canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII characters unescaped.
+    """Return the canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII unescaped.
 
     Lone surrogates are escaped. Raises ValueError for NaN and infinities.
     """
@@ -142,12 +142,12 @@ _ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")
 
 
 def unreadable(text: str) -> bool:
-    """Whether a canonical JSON text holds NUL or a lone surrogate."""
+    """Return whether a canonical JSON text holds NUL or a lone surrogate."""
     return ("\\u0000" in text or "\\ud" in text) and any(found[1] for found in _ESCAPES.finditer(text))
 
 
 def readable(text: str) -> str:
-    """The text with REPLACEMENT for each NUL and lone surrogate, so that the database and every API accept it."""
+    """Return the text with REPLACEMENT for NULs and lone surrogates, so that the database and every API accept it."""
     if "\x00" not in text:
         if text.isascii():
             return text
@@ -160,7 +160,7 @@ def readable(text: str) -> str:
 
 
 def more_values(text: str, most: int = VALUES_MAX) -> bool:
-    """Whether a JSON text holds more values than `most`, estimated from its brackets and commas outside strings.
+    """Return whether a JSON text holds more values than `most`, estimated from its brackets and commas outside strings.
 
     The text is not parsed: each step is one pass over it, and most texts need only the first.
     """
@@ -205,7 +205,7 @@ INVALID_ARGUMENTS: Final = "invalid_arguments"
 
 
 def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
-    """The object that `arguments_object` makes of a text, and whether the text is strict JSON of that object.
+    """Return the object that `arguments_object` makes of a text, and whether the text is strict JSON of that object.
 
     Every provider can read strict JSON. A text with more than VALUES_MAX values does not count as strict.
     """
@@ -222,7 +222,7 @@ def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
 
 
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again.
+    """Return a call's arguments as an object that can be written as JSON again.
 
     Arguments that are not an object, or texts of more than VALUES_MAX values, are put under INVALID_ARGUMENTS.
     """
@@ -234,7 +234,7 @@ def arguments_object(arguments: Json) -> Mapping[str, Json]:
 
 
 def finite(text: str) -> float | str:
-    """The float that a text holds, or the text itself if the number is too large for a float."""
+    """Return the float that a text holds, or the text itself if the number is too large for a float."""
     value = float(text)
     return value if math.isfinite(value) else text
 
@@ -243,7 +243,7 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def too_deep(value: Json, levels: int = NESTING_MAX) -> bool:
-    """Whether an object or list is nested deeper than `levels`."""
+    """Return whether an object or list is nested deeper than `levels`."""
     nested: list[Json] = [value]
     for _ in range(levels):
         nested = [

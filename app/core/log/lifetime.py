@@ -31,7 +31,7 @@ class Lifetimes:
     delivery_days: int | None = None
 
     def of_records(self) -> Mapping[RecordRule, int]:
-        """The days of the rules about records that are set."""
+        """Return the days of the rules about records that are set."""
         days: dict[RecordRule, int | None] = {
             "calls": self.call_days,
             "compactions": self.compaction_days,
@@ -41,17 +41,17 @@ class Lifetimes:
         return {rule: number for rule, number in days.items() if number is not None}
 
     def of_sessions(self) -> Mapping[SessionRule, int]:
-        """The days of the rules about sessions that are set."""
+        """Return the days of the rules about sessions that are set."""
         days: dict[SessionRule, int | None] = {"age": self.session_days, "idle": self.idle_days}
         return {rule: number for rule, number in days.items() if number is not None}
 
     def created_before(self, now: datetime) -> datetime | None:
-        """The creation time before which sessions may be past their time; None if sessions are kept without limit."""
+        """Return the creation time before which sessions may be past their time; None if sessions have no limit."""
         days = self.of_sessions().values()
         return now - timedelta(days=min(days)) if days else None
 
     def over(self, life: "Life", now: datetime) -> SessionRule | None:
-        """The rule by which a session is past its time; None if it is not."""
+        """Return the rule by which a session is past its time; None if it is not."""
         if self.session_days is not None and life.created_at < now - timedelta(days=self.session_days):
             return "age"
         if self.idle_days is not None and not life.busy and life.used_at < now - timedelta(days=self.idle_days):
@@ -61,8 +61,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The times at which a session, with all of its lines, was created and last used; `busy`: a summary of it is being
-    written."""
+    """The times of a session, with all of its lines; `busy`: a summary of it is being written."""
 
     created_at: datetime
     used_at: datetime

@@ -7,7 +7,7 @@ from app.core.log.events import Json
 
 
 def has_values(metadata: Json, wanted: Json, *, exact: bool) -> bool:
-    """Whether metadata has the wanted value; for an object, all of its named fields.
+    """Return whether metadata has the wanted value; for an object, all of its named fields.
 
     A list must be equal if `exact`; otherwise it must contain all of the wanted items, in any order.
     """
@@ -45,7 +45,7 @@ def _leaves(value: Json) -> Iterator[Json]:
 
 
 def _equal(one: Json, other: Json) -> bool:
-    """Whether two values are the same JSON, with true and 1 distinct."""
+    """Return whether two values are the same JSON, with true and 1 distinct."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -148,7 +148,7 @@ class _Ids:
 
 
 def _came_without_id(event: _Event) -> bool:
-    """Whether the reader of the message made the id, since the message has none."""
+    """Return whether the reader of the message made the id, since the message has none."""
     part = (event.get("native") or {}).get("part") or {}
     return part.get("no_id") is True
 
@@ -164,7 +164,7 @@ def _unknown_call(call_id: str) -> _Event:
 
 
 def _of_any_call(event: _Event) -> _Event:
-    """The result without the native fields that apply only to its provider's own kind of call."""
+    """Return the result without the native fields that apply only to its provider's own kind of call."""
     part = (event.get("native") or {}).get("part") or {}
     if "type" not in (part.get("item") or {}):
         return event

@@ -42,9 +42,8 @@ def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
     """Parse the events of one append, in order.
 
     `native` permits the field `native`, which the readers of provider messages set (`render/formats/rebuild` validates
-    it if a client sends it).
-
-    Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the first invalid event.
+    it if a client sends it). Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the
+    first invalid event.
     """
     if not isinstance(raw, list) or not 1 <= len(raw) <= EVENTS_PER_BATCH_MAX:
         size = len(raw) if isinstance(raw, list) else "no list"
@@ -85,7 +84,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
 
 
 def body_text(draft: Draft, index: int) -> str:
-    """The canonical JSON in which a draft is stored. Raises InvalidEvent for NaN and infinities."""
+    """Return the canonical JSON in which a draft is stored. Raises InvalidEvent for NaN and infinities."""
     try:
         return canonical_json(draft.body())
     except ValueError:
@@ -122,7 +121,7 @@ def _check_together(draft: Draft, index: int) -> None:
 
 
 def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
-    """The tool definitions in the content of a `tools` event: a list, or its JSON text. Raises ValueError for others.
+    """Return the tool definitions of a `tools` event's content: a list, or its JSON text. Raises ValueError for others.
 
     Numbers that JSON lacks become text, so that the definitions can be written as JSON again.
     """
@@ -145,7 +144,7 @@ def _text(chars_max: int) -> FieldRule:
 
 
 def _key(chars_max: int) -> FieldRule:
-    """The rule for a field that is used in look-ups: the database must accept its text."""
+    """Return the rule for a field that is used in look-ups: the database must accept its text."""
     text = _text(chars_max)
 
     def check(value: Json) -> None:

@@ -15,8 +15,8 @@ from app.core.log.events import Draft, EventType
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """The state that the next event's turn depends on: the running turn's id, and whether its user message is yet to
-    come."""
+    """The state that determines the next event's turn: the running turn's id, and whether its user message is
+    pending."""
 
     turn_id: str | None = None
     awaits_user: bool = False
@@ -29,7 +29,7 @@ TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TUR
 
 
 def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
-    """The state after the batch, and for each event the number of turns begun in the batch up to and including it."""
+    """Return the state after the batch, and for each event the number of turns begun in the batch up to and with it."""
     begun = 0
     numbers: list[int] = []
     for draft in drafts:
@@ -40,7 +40,7 @@ def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, t
 
 
 def depends_on_state(drafts: Sequence[Draft]) -> bool:
-    """Whether the batch's turn numbers, or the state after it, depend on the state before it."""
+    """Return whether the batch's turn numbers, or the state after it, depend on the state before it."""
     first = next((d for d in drafts if d.type in TURN_MARKS), None)
     if first is None or first.type is EventType.TURN_START:
         return False
@@ -48,7 +48,7 @@ def depends_on_state(drafts: Sequence[Draft]) -> bool:
 
 
 def moves_state(drafts: Sequence[Draft]) -> bool:
-    """Whether the batch may change the state."""
+    """Return whether the batch may change the state."""
     return any(draft.type in TURN_MARKS for draft in drafts)
 
 
@@ -71,10 +71,8 @@ class Turn:
     ended: bool
 
     def state(self, *, running: bool) -> str:
-        """Return `ended`, `running` or `interrupted`; the flag `running` means that this is the last turn.
-
-        The last turn runs until it ends. An earlier one without an end was interrupted if it was explicitly started.
-        """
+        """Return `running` for the last turn until it ends; else `ended`, or `interrupted` for a turn that was
+        explicitly started but never ended. The flag `running` means that this is the last turn."""
         if self.ended:
             return "ended"
         if running:
@@ -83,7 +81,7 @@ class Turn:
 
 
 def turn_of(marks: Sequence[TurnMark]) -> Turn:
-    """The turn with these marks, in order; the first mark begins it."""
+    """Return the turn with these marks, in order; the first mark begins it."""
     first = marks[0]
     state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
     turn_id = first.turn_id

@@ -1,5 +1,4 @@
-"""The plan of a context: runs the reducers in order, the cheapest first, and reports whether and why the frontier
-changed."""
+"""The plan of a context: reducers run in order, the cheapest first, and their changes to the frontier get a cause."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -64,8 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `AT_ONCE` has
-    run.
+    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `AT_ONCE`.
 
     `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
     """
@@ -106,8 +104,7 @@ class Situation:
 
 
 class Row(NamedTuple):
-    """A reducer, the condition under which it runs (the situation and the result of the earlier rows), and its
-    cause."""
+    """A reducer, its condition (on the situation and the result of the earlier rows), and its cause."""
 
     reducer: Callable[[Situation], Reducer]
     when: Callable[[Situation, Reduced], bool]
@@ -148,7 +145,7 @@ def _fold_requested(at: Situation) -> Reducer:
 
 
 def _folds(at: Situation, done: Reduced) -> bool:
-    """Whether to fold summaries: if the budget demands it, or at a cold cache if it soon will."""
+    """Return whether to fold summaries: if the budget demands it, or at a cold cache if it soon will."""
     if not at.read.tree:
         return False
     tokens = done.context.tokens
@@ -233,9 +230,8 @@ def plan(
 ) -> Plan:
     """Plan the context to send, starting from the frontier `state`.
 
-    Expired events leave immediately. Other events leave if `policy.evict` permits it (when it pays, when the cache is
-    cold, or at every assembly), or if the threshold or the caller (`force`) demands it. Raises CannotFit, with the
-    smallest size that fits.
+    Expired events leave immediately, all others if `policy.evict` permits it (when it pays, when the cache is cold, at
+    every assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size that would fit.
     """
     return finish(begin(read, budget, policy, state, force=force), evictions)
 
@@ -302,12 +298,12 @@ def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None
 
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
-    """Whether the provider reads nothing of this call from its cache, judged before evictions."""
+    """Return whether the provider reads nothing of this call from its cache, judged before evictions."""
     return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
 def _noted(after: Reduced, begun: Begun) -> Frontier:
-    """A changed frontier with the number of decisions that it reflects, and with the earnings of its evictions."""
+    """Return a changed frontier with the number of decisions that it reflects and the earnings of its evictions."""
     read, state = begun.at.read, after.state
     if state.decisions != read.decisions:
         state = replace(state, decisions=read.decisions)
@@ -358,7 +354,7 @@ def _fit_target(
 
 
 def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -> str:
-    """The cause of an epoch that evictions open; `causes` are those of the rows that made them."""
+    """Return the cause of an epoch that evictions open; `causes` are those of the rows that made them."""
     pressed = at.moment == "pressed"
     if not pressed and CAP in causes and {*causes} <= {CAP, HEALING.cause}:
         return CAP
@@ -389,7 +385,7 @@ def _last_resort(
 
 
 def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
-    """The smallest legal context, so that the minimum in an error is one that fits.
+    """Return the smallest legal context, so that the minimum in an error is one that fits.
 
     Reducing step by step, the least valuable first, may end above a target that reducing everything would reach.
     """

@@ -65,14 +65,13 @@ class PlanInputs:
 
     @property
     def is_cold(self) -> bool:
-        """Whether the provider's cache has expired; False without a cache, without an earlier call, or without the
-        time."""
+        """Whether the provider's cache has expired; False without a cache, an earlier call, or the time."""
         if not self.caching or self.now is None or self.used_at is None:
             return False
         return self.now - self.used_at >= self.cache.ttl_seconds
 
     def is_warm(self, context: Context) -> bool:
-        """Whether the provider is expected to hold a prefix of the last request still."""
+        """Return whether the provider is expected to hold a prefix of the last request still."""
         enough = self.outside_tokens + context.tokens >= self.cache.minimum_tokens
         return self.caching and self.used_at is not None and not self.is_cold and enough
 

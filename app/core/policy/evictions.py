@@ -1,4 +1,4 @@
-"""The parts of a policy on evictions, and on what an agent may hide."""
+"""The parts of a policy that govern evictions and hiding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class Retention:
     never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
-        """The rule for a tool; None if its results always stay."""
+        """Return the rule for a tool; None if its results always stay."""
         if tool in self.never_evict:
             return None
         own = self.tools.get(tool or "")
@@ -240,7 +240,7 @@ class Economics:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRules:
-    """Limits on what an agent may hide of its context without `force`."""
+    """Limits on hiding parts of a context without `force`."""
 
     hide: str = _knob(
         "choice",

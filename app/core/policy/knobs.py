@@ -30,7 +30,7 @@ class Knob:
 
 
 def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
-    """A dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
+    """Return a dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
     metadata = {"knob": Knob(kind, sentence, **({"optional": True} if default is None else {}) | more)}
     if isinstance(default, type) or callable(default):
         return field(default_factory=default, metadata=metadata)
@@ -124,7 +124,7 @@ _READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
 
 
 def json_schema(shape: type[Any]) -> dict[str, Json]:
-    """The JSON Schema of a group of knobs, each with its sentence, unit and default."""
+    """Return the JSON Schema of a group of knobs, each with its sentence, unit and default."""
     properties = {f.name: _described(f.metadata["knob"], f) for f in fields(shape)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 

@@ -34,7 +34,7 @@ class Overflow:
         return None if self.window is None else self.window - self.answer
 
     def window_with(self, reserve: int) -> int | None:
-        """The window to plan for with `reserve`, so that an answer of the same length fits too.
+        """Return the window to plan for with `reserve`, so that an answer of the same length fits too.
 
         At least half of the window: contexts do not make room for a longer answer.
         """
@@ -200,7 +200,7 @@ _ANSWER: Final = (
 def classify(
     message: str | None, code: str | None = None, whole_sets: Collection[str] = (), status: int | None = None
 ) -> Overflow | None:
-    """The overflow that an error reports; None for any other error, and for one without a message.
+    """Return the overflow that an error reports; None for any other error, and for one without a message.
 
     `whole_sets` are sets that apply with their loose patterns. Without message and code, `status` is matched as the
     message that clients have for a response without a body. Only loose patterns can match it, since 400, 413 and 429

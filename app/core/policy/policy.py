@@ -163,7 +163,7 @@ class Policy:
         return ViewFilter(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
-        """The days for which a call's record is kept: the longer of the policy's and the server's. None: without limit.
+        """Return the days for which a call's record is kept: the longer of the policy's and server's; None: no limit.
 
         `server_days` is the server's setting, 0 for no limit.
         """
@@ -225,12 +225,12 @@ def _check_shows(policy: Policy) -> None:
 
 
 def json_schema() -> dict[str, Json]:
-    """The JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
+    """Return the JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
     return knobs.json_schema(Policy)
 
 
 def knob_table() -> str:
-    """All knobs as a Markdown table, for docs/policies.md."""
+    """Return all knobs as a Markdown table, for docs/policies.md."""
     lines = ["| knob | default | what |", "|---|---|---|"]
     for where, known, default in knobs.rows(Policy):
         shown = "" if default is None or default == () else f"`{str(default).lower() if default is not None else ''}`"

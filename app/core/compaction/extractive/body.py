@@ -142,7 +142,7 @@ def extract(
 
 
 def _tools(events: Sequence[Event]) -> str:
-    """The tools that were called, each with the number of its calls."""
+    """Return the tools that were called, each with the number of its calls."""
     counts = Counts(event.tool or "a tool" for event in events if event.type is EventType.TOOL_CALL)
     return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
 
@@ -199,14 +199,14 @@ class _Messages:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
 
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The users' messages on one line each with the questions that they answer, oldest first."""
+        """Return the users' messages on one line each with the questions that they answer, oldest first."""
         told = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
         return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in told)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
-        """The newest assistant texts with content, the newest first; long ones by their first and last sentences.
+        """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
 
-        Without events, the texts of the earlier summaries are used.
+        If there are no events, the texts of the earlier summaries are used.
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
@@ -221,12 +221,12 @@ class _Messages:
         return found
 
     def newest(self) -> Sequence[SectionLine]:
-        """The sentences of the newest assistant texts, the newest text first."""
+        """Return the sentences of the newest assistant texts, the newest text first."""
         newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
         return [SectionLine(s.text, s.seq) for s in newest]
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The candidates for critical context: in talk the most telling messages, else the lines carried over."""
+        """Return candidates for critical context: in talk the most telling messages, else the lines carried over."""
         if not self.is_talk:
             return earlier
         found = quotes(self._events, [line.text for line in earlier])
@@ -235,30 +235,30 @@ class _Messages:
         return [SectionLine(quote.text, quote.seq) for quote in found]
 
     def ranked(self) -> Sequence[SectionLine]:
-        """All distinct sentences, the most central first."""
+        """Return all distinct sentences, the most central first."""
         return [SectionLine(s.text, s.seq) for s in self._central]
 
     def decisions(self) -> Sequence[SectionLine]:
-        """The decisions and findings of the assistant that the user did not refute, and those in its commits."""
+        """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
         texts = [*self._standing, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
+        """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
         return done(self._standing, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
-        """The next steps in the newest assistant text, in its order."""
+        """Return the next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
         return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
     def open_calls(self) -> Sequence[SectionLine]:
-        """Lines on the newest calls without a result."""
+        """Return lines on the newest calls without a result."""
         return self._open_calls
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
-    """The seqs of the assistant's texts that end a turn, and of those among them that the next message refutes."""
+    """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
     reports: set[int] = set()
     refuted: set[int] = set()
     last: Event | None = None
@@ -281,14 +281,14 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """The lines, the newest first, without overlong ones; then all lines, long ones shortened."""
+    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
     return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
 def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
-    """The text on one line if it takes at most `chars` characters, else a selection of its sentences.
+    """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
 
     Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
     the next steps. A sentence that ends with a colon is joined to the next one. Sentences that only announce are left
@@ -315,7 +315,7 @@ def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
 
 
 def _units(text: str) -> Sequence[str]:
-    """The sentences with content, each preceded by the colon or heading that leads to it."""
+    """Return the sentences with content, each preceded by the colon or heading that leads to it."""
     found: list[str] = []
     lead = ""
     text = _TABLE_HEAD.sub("", text)
@@ -333,7 +333,7 @@ def _units(text: str) -> Sequence[str]:
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The first request, then the others, the newest first."""
+    """Return the first request, then the others, the newest first."""
     first = [*goal[:1], *(asks[:1] if not goal else ())]
     return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
 

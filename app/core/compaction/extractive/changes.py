@@ -43,8 +43,7 @@ class FileChange:
             self.names[name] = ADDED if before == ADDED and done == EDITED else done
 
     def forget(self, arguments: Mapping[str, Json]) -> None:
-        """Drop the added names that an edit removes outside their definition: they were renamed or partly removed
-        before."""
+        """Drop the added names that an edit removes outside their definition: they were renamed or removed before."""
         for old, new in _edits(arguments):
             for name in [name for name, done in self.names.items() if done == ADDED]:
                 word = re.compile(rf"\b{re.escape(name)}\b")
@@ -80,7 +79,7 @@ def told_changes(text: str) -> Iterator[tuple[str, FileChange]]:
 
 
 def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
-    """The definitions that an edit adds, removes or edits."""
+    """Return the definitions that an edit adds, removes or edits."""
     found: dict[str, str] = {}
     for old, new in _edits(arguments):
         before, after = _defined(old), _defined(new)

@@ -31,7 +31,7 @@ class Commit:
 
 
 def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
-    """The commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
+    """Return the commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
     results = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     found: list[Commit] = []
     for call in events:

@@ -15,7 +15,7 @@ TELLING_WORDS: Final = 4
 def decisions(
     texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
 ) -> Sequence[SectionLine]:
-    """Decisions and findings with their reasons, the best first; of equals the newest first.
+    """Return decisions and findings with their reasons, the best first; of equals the newest first.
 
     `texts` are texts with their seqs, `turns` the seqs of the users' messages, `reports` those of the texts that end a
     turn. A diagnosis that a later one of its turn replaced is left out.
@@ -28,17 +28,17 @@ def decisions(
 
 
 def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
-    """Sentences that report finished work only, from texts with their seqs: those of reports first, then the newest."""
+    """Return the sentences that only report finished work: those of reports first, then the newest."""
     order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
     return _told([(seq, one) for seq, text in order for one in finished(text)])
 
 
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The decisions of earlier summaries, the best first; of equals the newest first."""
+    """Return the decisions of earlier summaries, the best first; of equals the newest first."""
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
 
 
 def _told(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
-    """The sentences with enough content words; only the first of similar ones."""
+    """Return the sentences with enough content words; only the first of similar ones."""
     candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
     return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]

@@ -26,12 +26,12 @@ _WONDERS: Final = re.compile(
 
 
 def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
-    """The lines of an earlier summary's goal without their marks."""
+    """Return the lines of an earlier summary's goal without their marks."""
     return [SectionLine(line.text.removeprefix(LATEST_REQUEST), line.seq) for line in lines]
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The first request and, if it differs, the newest; without a request, the first message.
+    """Return the first request and, if it differs, the newest; without a request, the first message.
 
     `earlier` are the goals of earlier summaries, `said` the users' messages since, with the questions that they answer.
     """

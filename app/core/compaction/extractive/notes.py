@@ -26,7 +26,7 @@ class Notes:
 
 
 def notes_of(events: Iterable[Event]) -> Notes:
-    """The notes among the events. A tag begins a line and holds for the text up to the next tag."""
+    """Return the notes among the events. A tag begins a line and holds for the text up to the next tag."""
     found = Notes()
     tagged = {"P": found.preferences, "D": found.decisions, "S": found.structure}
     for event in events:

@@ -52,7 +52,7 @@ class Quote:
 
 
 def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[Quote]:
-    """The messages of users and assistants, shortened, the most telling for their length first.
+    """Return the messages of users and assistants, shortened, the most telling for their length first.
 
     `earlier` are lines that an earlier summary quoted; they compete with the messages and have seq 0.
     """

@@ -65,10 +65,9 @@ class Section:
 
 
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
-    """The lines under each heading of earlier summaries, oldest first, without the tagged appendix.
+    """Return the lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    Of several summaries only the last one fills the headings in STATES. The latest messages of the others are under
-    PAST.
+    Headings in STATES are filled by the last summary only. The latest messages of the others are under PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
@@ -93,7 +92,7 @@ def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequen
 
 
 def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
-    """The lines without those on runs and changes, which a later summary counts again."""
+    """Return the lines without those on runs and changes, which a later summary counts again."""
     return [line for line in lines if not COUNTED.match(line.text)]
 
 
@@ -124,7 +123,7 @@ def fill_sections(
 
 
 def _share(section: Section, whole: int, measure: Measure) -> int:
-    """The tokens that a section may take at first."""
+    """Return the tokens that a section may take at first."""
     share = int(whole * section.share)
     if section.heading != GOAL or not section.candidates:
         return share
@@ -168,7 +167,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
 
 
 def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
-    """The index of the goal that is the same text, shortened more."""
+    """Return the index of the goal that is the same text, shortened more."""
     goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
     return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
@@ -178,8 +177,7 @@ def _is_told(text: str, sections: Sequence[Section]) -> bool:
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether a line contains another's words; a few words may match by chance and count only as a whole line or
-    answer."""
+    """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
@@ -200,7 +198,7 @@ def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
 
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
-    """The words of a line for comparison, without case, emphasis and an ellipsis."""
+    """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
     words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
     return " ".join(words.lower().rstrip("… .?").split())
 
@@ -211,7 +209,7 @@ def _ordered(section: Section) -> Sequence[str]:
 
 
 def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
-    """The headings in `filled`, and PROGRESS if one of its subheadings is."""
+    """Return the headings in `filled`, and PROGRESS if one of its subheadings is."""
     has_progress = any(heading in filled for heading in PROGRESS_HEADINGS)
     return [heading for heading in headings if heading in filled or (heading == PROGRESS and has_progress)]
 

@@ -159,7 +159,7 @@ class Statement:
 
 
 def statements(text: str) -> Sequence[Statement]:
-    """The sentences of an agent's text in order, without code, quotes and tables; none if it reviews others' work."""
+    """Return the sentences of an agent's text without code, quotes and tables; none if it reviews others' work."""
     words = own_words(text)
     return [] if _REVIEW.search(words) else list(_statements(words))
 
@@ -200,7 +200,7 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
 
 
 def worth_of(text: str) -> float:
-    """The worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
+    """Return the worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
     if _REASONED.search(text) or _FOUND.search(text):
         return 2.0
     return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
@@ -216,17 +216,17 @@ def finished(text: str) -> Iterator[str]:
 
 
 def is_intent(text: str) -> bool:
-    """Whether a sentence states the agent's intent."""
+    """Return whether a sentence states the agent's intent."""
     return INTENT.search(text) is not None
 
 
 def looks_only(text: str) -> bool:
-    """Whether a sentence announces that the agent will look at something next."""
+    """Return whether a sentence announces that the agent will look at something next."""
     return _LOOKS.match(text) is not None
 
 
 def _joined(told: Sequence[Statement], at: int) -> str:
-    """A statement with the one that it needs; empty if they are too long, or the other one is missing."""
+    """Return a statement with the one that it needs; empty if they are too long, or the other one is missing."""
     text = told[at].text
     if text.endswith(":") or _FOUND.search(text):
         if at + 1 == len(told) or is_narration(told[at + 1].text) or _HEDGED.search(told[at + 1].text):
@@ -240,29 +240,29 @@ def _joined(told: Sequence[Statement], at: int) -> str:
 
 
 def is_diagnosis(text: str) -> bool:
-    """Whether a sentence states a cause, as agents do several times before they find the right one."""
+    """Return whether a sentence states a cause, as agents do several times before they find the right one."""
     return _DIAGNOSIS.search(text) is not None
 
 
 def is_narration(sentence: str) -> bool:
-    """Whether a sentence only announces the agent's next action, without a reason, or has no content."""
+    """Return whether a sentence only announces the agent's next action, without a reason, or has no content."""
     announces = _NARRATION.fullmatch(sentence) and not _REASONED.search(sentence)
     return bool(announces or _EMPTY.fullmatch(sentence))
 
 
 def tells(text: str) -> bool:
-    """Whether a text has a sentence with content."""
+    """Return whether a text has a sentence with content."""
     told = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
     return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in told)
 
 
 def refutes(message: str) -> bool:
-    """Whether a user rejects the agent's last report."""
+    """Return whether a user rejects the agent's last report."""
     return _REFUTES.search(message[:_REFUTED_CHARS]) is not None
 
 
 def newest_diagnoses(found: Iterable[tuple[int, float, str]], turns: Sequence[int]) -> Sequence[tuple[int, float, str]]:
-    """The findings, given oldest first with their seqs, without diagnoses that a later one of their turn replaced.
+    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
 
     `turns` are the seqs of the users' messages.
     """

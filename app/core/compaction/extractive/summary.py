@@ -59,7 +59,7 @@ def extractive(
 
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
-    """The body with the digest's appendix, which gets the tokens that the body leaves, at least `at_least`.
+    """Return the body with the digest's appendix, which gets the tokens that the body leaves, at least `at_least`.
 
     It gets more if the user's requests need more, up to their share of the summary.
     """

@@ -1,7 +1,7 @@
 """The work of a span in plain sentences: files changed, commits made, checks and their outcomes, tools called.
 
-The sentences are built from the agent's own calls and their outcomes. Of tool output only counts, hashes, the names of
-tests and first error lines are repeated.
+The sentences are built from the agent's own calls and their outcomes. Tool output contributes only counts, hashes, the
+names of tests and first error lines.
 """
 
 import re
@@ -107,7 +107,6 @@ class SpanWork:
             self._uncommitted.clear()
 
     def _take_back(self, back: Undone) -> None:
-        """Remove the changes that a command undid."""
         gone = [
             (path, change)
             for path, change in self._uncommitted
@@ -120,12 +119,12 @@ class SpanWork:
             known.names = {name: done for name, done in known.names.items() if name not in change.names}
 
     def done(self) -> Sequence[SectionLine]:
-        """Lines on files changed and tools called, in this order."""
+        """Return lines on files changed and tools called, in this order."""
         changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
         return [*sorted(changed, key=lambda line: -line.seq), *self._calls()]
 
     def failing(self) -> Sequence[SectionLine]:
-        """Lines on commands, edits and tools that failed when last tried, without checks, the newest first.
+        """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
 
         A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
@@ -161,7 +160,7 @@ class SpanWork:
 
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
-    """Lines on the checks that failed when they were last run, the newest first."""
+    """Return lines on the checks that failed when they were last run, the newest first."""
     return [SectionLine(_failed(run), run.seq) for run in reversed(runs) if run.state == ERROR]
 
 
@@ -172,17 +171,17 @@ def _failed(run: CheckRun) -> str:
 
 
 def _names(path: str, named: str) -> bool:
-    """Whether a path in a command means a file, or a folder that contains it."""
+    """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
 
 
 def _file_name(path: str) -> str:
-    """A file's own name; the appendix lists its full path."""
+    """Return a file's own name; the appendix lists its full path."""
     return path.rstrip("/").rsplit("/", 1)[-1] or path
 
 
 def with_arguments(arguments: Mapping[str, Json]) -> str:
-    """The plain arguments of a call, as the agent wrote them."""
+    """Return the plain arguments of a call, as the agent wrote them."""
     plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
     return f" with {shortened(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""

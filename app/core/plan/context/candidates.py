@@ -24,8 +24,7 @@ ARGUMENTS_TOKENS_MIN: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item that may be evicted, the reason, the seq from which the reason holds, and the approximate tokens
-    saved."""
+    """An item that may be evicted, the reason, the seq from which it holds, and the approximate tokens saved."""
 
     item: Item
     reason: str
@@ -41,11 +40,11 @@ def candidates(
     before: int | None = None,
     stays: Collection[int] = (),
 ) -> tuple[Candidate, ...]:
-    """All candidates in log order; if `forced`, also small results, listings and events that were decided to be shown
+    """Return all candidates in log order; if `forced`, also small results, listings and events decided to be shown
     again.
 
-    With `before`, only those before that seq; the seqs in `stays` stay whole. Never candidates: pinned events, results
-    of `never_evict` tools, open calls, and events that are stubs already.
+    If `before` is given, only candidates before that seq; the seqs in `stays` stay whole. Never candidates: pinned
+    events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
     newer = context.repeats.newer if retention.superseded else {}
     behind: defaultdict[str, list[int]] = defaultdict(list)
@@ -81,7 +80,7 @@ def candidates(
 def _reason(
     event: Event, rule: ToolRule, seqs: list[int], turn: int, superseded_by: int | None, *, per_tool: bool
 ) -> tuple[str, int] | None:
-    """The reason to evict a result, and the seq from which it holds; None if the result may not be evicted.
+    """Return the reason to evict a result, and the seq from which it holds; None if the result may not be evicted.
 
     `seqs` are the results that `keep_last` counts, newest first, down to this one.
     """

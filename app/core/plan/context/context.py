@@ -25,7 +25,7 @@ class PairedResult:
     call: Item | None
 
     def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
-        """The pair with these items in place of those of the same events; the same object if nothing changes."""
+        """Return the pair with these items in place of those of the same events; the same object if nothing changes."""
         result, call = self.result, self.call
         seq = result.event.call_seq if call is not None else None
         if result.event.seq not in new and seq not in new:
@@ -45,7 +45,7 @@ class Repeats:
     last: Mapping[str, tuple[int, ...]]
 
     def then(self, answers: "Sequence[PairedResult]") -> "Repeats":
-        """The repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
+        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
         newer, last = dict(self.newer), dict(self.last)
         for answer in answers:
             event, call = answer.result.event, answer.call
@@ -96,7 +96,7 @@ class Context:
     asked: frozenset[int] = frozenset()
 
     def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
-        """The context with these stubs, by seq, in place of the items of the same events."""
+        """Return the context with these stubs, by seq, in place of the items of the same events."""
         return self._with(
             {
                 seq: Item(item.event, stub.tokens, stub)
@@ -106,7 +106,7 @@ class Context:
         )
 
     def with_nothing_unread(self) -> "Context":
-        """The context of an epoch that drops the unread part; the same object if all of it was read."""
+        """Return the context of an epoch that drops the unread part; the same object if all of it was read."""
         if self.unread is NOTHING_UNREAD:
             return self
         after = replace(self, unread=NOTHING_UNREAD)
@@ -114,18 +114,18 @@ class Context:
         return after
 
     def item(self, seq: int) -> Item | None:
-        """The item of event `seq`; None if there is none."""
+        """Return the item of event `seq`; None if there is none."""
         at = bisect_left(self.items, seq, key=_seq)
         return self.items[at] if at < len(self.items) and self.items[at].event.seq == seq else None
 
     def without_unshown(self) -> "Context":
-        """The context without the bodies of events whose stubs show nothing of them; the same object if there are
-        none."""
+        """Return the context without the bodies of events that their stubs hide entirely; the same object if
+        unchanged."""
         bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
         return self._with({seq: after for seq, before, after in bare if after is not before})
 
     def _with(self, new: Mapping[int, Item]) -> "Context":
-        """The context with these items in place of its own of the same events; units without any of them are reused."""
+        """Return the context with these items in place of its own; units without any of them are reused."""
         if not new:
             return self
         items = list(self.items)
@@ -280,7 +280,7 @@ class Unit:
         return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0, bool(self.results))
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
-        """The unit with these items in place of those of the same events; the same object if nothing changes."""
+        """Return the unit with these items in place of those of the same events; the same object if nothing changes."""
         if not any(item.event.seq in new for item in self.all_items):
             return self
         items = tuple(new.get(item.event.seq, item) for item in self.items)
@@ -327,7 +327,7 @@ def _first_seq(unit: "Unit") -> int:
 
 
 def _continues_round(last: Item, event: Event) -> bool:
-    """Whether the assistant's `event` belongs to the round of `last`: it is a call, or follows a call or reasoning."""
+    """Return whether the assistant's `event` joins the round of `last`: it is a call, or follows one or reasoning."""
     kind = last.event.type
     if kind not in ASSISTANT_SIDE:
         return False

@@ -17,8 +17,8 @@ UNREAD: Final = "older_than_what_fits"
 def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
     """Make the newest system prompts and tool list effective, and mark the earlier ones as superseded.
 
-    System prompts without conversation events between them take effect together. Of the unread part of the log,
-    `events` may hold only a prompt that takes effect.
+    Prompts that no conversation event separates take effect together. Of the unread part of the log, `events` may hold
+    only a prompt that takes effect.
     """
     spoken = state.floor
     for event in events:
@@ -91,8 +91,8 @@ def adopt_late_results(context: Context, state: Frontier) -> Frontier:
 
 
 def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset[int]:
-    """Seqs that no fold removes: protected events, the rounds of those in `held`, and the running turn's rounds with
-    events that expire by age.
+    """Return seqs that no fold removes: protected events, the rounds of those in `held`, and the running turn's rounds
+    with events that expire by age.
 
     Summaries leave out expiring events, so folding them would lose them before their time.
     """
@@ -115,7 +115,7 @@ def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
 
 
 def _gaps(first: int, last: int, taken: Sequence[int]) -> list[tuple[int, int]]:
-    """The gaps (from, to) between the seqs `taken`, which is sorted, within first..last."""
+    """Return the gaps (from, to) between the seqs `taken`, which is sorted, within first..last."""
     gaps, start = [], first
     for seq in taken:
         if seq >= start:

@@ -67,7 +67,7 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
 
 
 def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    """The newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it.
+    """Return the newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it.
 
     Every run has its newest files first, and is read only as long as its files can be among the newest of all.
     """
@@ -84,8 +84,7 @@ def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]
 
 
 def trim_note(done: Reduced, target: int) -> Reduced:
-    """Shorten the note of a context above the target: halve its files, keeping the newest, and finally omit all
-    names."""
+    """Shorten the note of a context above the target: halve its files, keeping the newest; finally omit all names."""
     while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
         files = left_out.files[(len(left_out.files) + 1) // 2 :]
         left_out = replace(left_out, files=files) if left_out.files else bare
@@ -94,7 +93,7 @@ def trim_note(done: Reduced, target: int) -> Reduced:
 
 
 def without_names(left_out: LeftOut) -> LeftOut:
-    """The counts of events and tokens alone, without turns, tool calls or files."""
+    """Return the counts of events and tokens alone, without turns, tool calls or files."""
     return LeftOut(events=left_out.events, tokens=left_out.tokens)
 
 
@@ -137,8 +136,7 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
 def _join_across_invisible(
     drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
 ) -> tuple[Drop, ...]:
-    """Join neighbouring drops of one reason that have only invisible events between them, so that each decision is one
-    run."""
+    """Join neighbouring drops of one reason with only invisible events between them: one run per decision."""
     last = max(gone)
     fixed = {e.seq for e in context.prefix} | {row.seq for row in state.superseded}
     visible = sorted({i.event.seq for i in context.items}.difference(gone) | fixed)

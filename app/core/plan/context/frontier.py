@@ -107,8 +107,7 @@ class Frontier:
     * `system_seq` is the newest system prompt, `system_before` the prompts that take effect together with it.
     * `folds` are the summaries that replace the log from seq 1, `summary_tokens` their tokens as shown.
     * `adopted` are late results that are shown directly after their calls.
-    * `began` is the head when the view was first read, or last read from scratch: answers up to it were to no call of
-      it.
+    * `began` is the head when the view was last read from scratch: answers up to it were to no call of the view.
     * `decisions` counts the session's visibility decisions that were applied when the state last changed.
     * `earned` is the saving of evictions against sending everything, less their price, in input tokens, up to the call
       at seq `earned_to`, where the state last changed.
@@ -139,7 +138,7 @@ class Frontier:
         return (*self.system_before, self.system_seq) if self.system_seq else ()
 
     def without(self, seqs: Collection[int]) -> "Frontier":
-        """The frontier without stubs and adoptions of these events, which are no longer shown."""
+        """Return the frontier without stubs and adoptions of these events, which are no longer shown."""
         return replace(
             self,
             stubs=tuple(stub for stub in self.stubs if stub.seq not in seqs),
@@ -166,7 +165,7 @@ START = Frontier()
 
 
 def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
-    """Drops in seq order, with adjacent ones of the same reducer and reason merged."""
+    """Return drops in seq order, with adjacent ones of the same reducer and reason merged."""
     merged: list[Drop] = []
     for drop in sorted(drops, key=lambda d: d.from_seq):
         last = merged[-1] if merged else None
@@ -178,7 +177,7 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
 
 
 def first_changed(before: Frontier, after: Frontier) -> int:
-    """The first seq that is shown differently; 0 if all may be, because something before the log changed."""
+    """Return the first seq that is shown differently; 0 if all may be, because something before the log changed."""
     front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
@@ -190,7 +189,7 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
-    """The frontier as it is stored, without fields at their defaults."""
+    """Return the frontier as it is stored, without fields at their defaults."""
     stored = _row(frontier)
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
@@ -201,7 +200,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
 
 
 def _row(value: Drop | Stub | Superseded | LeftOut | Fold | Frontier, **defaults: Json) -> dict[str, Json]:
-    """The fields of a value, without those at these defaults."""
+    """Return the fields of a value, without those at these defaults."""
     found = {name: getattr(value, name) for name in value.__dataclass_fields__}
     return {name: field for name, field in found.items() if name not in defaults or field != defaults[name]}
 

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
 
 
 def limited(value: Json, limits: Limits, name: str = "") -> Json:
-    """The value of field `name`, cut to the limits. A text that begins with `ref:` is kept whole."""
+    """Return the value of field `name`, cut to the limits. A text that begins with `ref:` is kept whole."""
     if isinstance(value, str):
         return _text(value, limits, name)
     if isinstance(value, Mapping):

@@ -21,8 +21,7 @@ from app.core.tokens.counter import Counter
 
 
 def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Remove recall hints from the texts of the plan `after` that differ from `before`, the frontier the plan began
-    with."""
+    """Remove recall hints from the texts that the plan `after` adds to `before`, the frontier that it began with."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
         text = wording.note(state.left_out, recall=False)
@@ -56,7 +55,7 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
 
 
 def _without_hint(stub: Stub, event: Event, counter: Counter) -> Stub:
-    """The stub without its hint, with its tokens counted again."""
+    """Return the stub without its hint, with its tokens counted again."""
     reworded = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
     if stub.text and stub.text == reworded.text:
         return reworded

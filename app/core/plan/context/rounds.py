@@ -39,7 +39,7 @@ class Rounds:
     ends: bool = False
 
     def then(self, units: Iterable[Weighed]) -> "Rounds":
-        """The rounds after appending these units."""
+        """Return the rounds after appending these units."""
         added = list(units)
         in_front: list[int] = []
         answers: list[Event] = []

@@ -75,13 +75,13 @@ def _is_mended(command: str, passed: Iterable[Check]) -> bool:
 
 
 def _without_mended(words: str, passed: Sequence[Check]) -> str:
-    """The words of a summary without the failures that later summaries' passes cover."""
+    """Return the words of a summary without the failures that later summaries' passes cover."""
     kept = _BLOCKED.sub(lambda line: "" if _is_mended(line[1], passed) else line[0], words)
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
 
 def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
-    """The commands, oldest first, without the failures that later passes cover."""
+    """Return the commands, oldest first, without the failures that later passes cover."""
     kept: dict[str, str] = {}
     passed: list[Check] = []
     for key, line in reversed(list(lines.items())):
@@ -93,7 +93,7 @@ def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dated(line: str) -> str:
-    """The line of a check, marked as run before later edits."""
+    """Return the line of a check, marked as run before later edits."""
     bare = _STATE.sub("", line)
     if bare == line or BEFORE_EDITS in line or not checks_of(bare):
         return line
@@ -101,7 +101,7 @@ def _dated(line: str) -> str:
 
 
 def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
-    """The lines of a section, or its names, each with the key by which repetitions are found."""
+    """Return the lines of a section, or its names, each with the key by which repetitions are found."""
     if tag == "identifiers":
         return ((name, name) for name in _NAME.findall(inner))
     lines = [line for line in inner.splitlines() if line]

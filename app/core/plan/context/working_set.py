@@ -38,7 +38,7 @@ class WorkedFiles:
     modified: Mapping[str, int] = field(default_factory=dict)
 
     def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
-        """The files after these calls and their results. Calls that failed or were rejected are ignored."""
+        """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
         shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
@@ -58,7 +58,7 @@ class WorkedFiles:
 
 
 def use_of(call: Event) -> FileUse:
-    """The files of a call; for a shell command, including the files that it prints and those of a patch in it."""
+    """Return the files of a call; for a shell command, including those that it prints and those of a patch in it."""
     arguments = call.arguments
     use = files_of(call.tool or "", arguments)
     command = command_of(call.tool or "", arguments)
@@ -69,11 +69,10 @@ def use_of(call: Event) -> FileUse:
 
 
 def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
-    """The seqs that show the newest content of files, the most valuable first: of the files used last, in the newest
-    turn.
+    """Return the seqs that show the newest content of files, the most valuable first: newest turn, files used last.
 
-    With `calls`, only the working set: content stays in it for `calls` tool calls after the last use of its file, in
-    the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
+    If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
+    file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
     """
     results = [answer.result.event.seq for answer in context.answers]
     ranks: dict[int, int] = {}
@@ -87,7 +86,7 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 
 
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
-    """The seqs of the newest file content that a forced reduction leaves whole, the most valuable first.
+    """Return the seqs of the newest file content that a forced reduction leaves whole, the most valuable first.
 
     This covers all files, worked on or not, as far as it fits into its share of what `goal` leaves after the prefix:
     text that an edit may quote is worth more than anything else that could stay. Empty if the policy keeps no working
@@ -104,7 +103,7 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
 
 
 def _reads_all(call: Event) -> bool:
-    """Whether a call that reads a file names no part of it."""
+    """Return whether a call that reads a file names no part of it."""
     arguments = call.arguments.items()
     return all(value is None or name in FILES or (name, value) == ("command", "view") for name, value in arguments)
 

@@ -33,8 +33,8 @@ class CapsReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Reduce content over its cap, regardless of age or number, except content that may never be evicted.
 
-        The newest result, the running turn and protected events (I9) stay. Without caps nothing changes: the reducers
-        that follow bring the context within its budget.
+        The newest result, the running turn and protected events (I9) stay. If no cap is set nothing changes: the
+        reducers that follow bring the context within its budget.
         """
         done = self._results(context, budget, state)
         return self._dialogue(done.context, budget, done.state)

@@ -18,7 +18,7 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 
 def sent_to(context: Context) -> int:
-    """The first seq of the model's last unit, 0 without one; all events before it were sent."""
+    """Return the first seq of the model's last unit, 0 without one; all events before it were sent."""
     return context.rounds.last
 
 
@@ -30,8 +30,8 @@ def rewriting(
     It applies to items before `end`, which were written to the cache; None: to all that were sent.
 
     Automatic caches still hold everything before the item. Caches with markers hold an entry at the end of each
-    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. For a
-    prefix outside the context not even that is known: the client may not have marked it.
+    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. A
+    prefix outside the context is not even known to exist: the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
     end = sent_to(context) if end is None else end
@@ -59,13 +59,13 @@ def rewriting(
 
 
 def _sent_in_front(context: Context, end: int) -> Sequence[int]:
-    """The tokens before each unit, without the results that arrived at `end` or later."""
+    """Return the tokens before each unit, without the results that arrived at `end` or later."""
     sent = (sum(item.tokens for item in unit.all_items if item.event.seq < end) for unit in context.units)
     return list(accumulate(sent, initial=0))
 
 
 def _within_reach(unit: Unit, lookback: int) -> bool:
-    """Whether a marker anywhere in a round is within the cache's lookback of the marker before the round."""
+    """Return whether a marker anywhere in a round is within the cache's lookback of the marker before the round."""
     items = unit.all_items
     return len(items) < lookback - 1 or sum(not _is_call(item) for item in items) < lookback - 1
 
@@ -75,7 +75,7 @@ def _is_call(item: Item) -> bool:
 
 
 def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> int:
-    """The last seq of the last request that was written as a whole: to a cold cache, or as the first of an epoch."""
+    """Return the last seq of the last request written as a whole: to a cold cache, or as the first of an epoch."""
     known, rounds = max(state.began, state.earned_to, 0), context.rounds
     for index in range(len(rounds.seqs) - 1, 0, -1):
         last = rounds.seqs[index] - 1
@@ -87,7 +87,7 @@ def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> in
 
 
 def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
-    """The earnings of the state's evictions in all calls so far, in input tokens."""
+    """Return the earnings of the state's evictions in all calls so far, in input tokens."""
     seqs = context.rounds.seqs
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
     if not state.saved:
@@ -97,7 +97,7 @@ def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
 
 
 def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
-    """The minimum cost of sending everything so far: all of it written once and read at each later call."""
+    """Return the minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
     fixed = outside + context.tokens - rounds.shown
     read = rounds.read + fixed * len(rounds.seqs)

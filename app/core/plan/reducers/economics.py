@@ -79,11 +79,11 @@ class EconomicReducer:
         return done
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether nothing is due."""
+        """Return whether nothing is due."""
         return not self.queue(context, state)
 
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        """The candidates that are due at a warm or cold cache; none if they save too little."""
+        """Return the candidates that are due at a warm or cold cache; none if they save too little."""
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
@@ -100,7 +100,7 @@ class EconomicReducer:
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
 
     def _calls(self, state: Frontier) -> int | None:
-        """The number of calls for which file content stays; None: no limit.
+        """Return the number of calls for which file content stays; None: no limit.
 
         File content that a forced reduction left stays while the cache is warm: if it went at the next call, one
         reduction would open two epochs. Where cache writes cost more, evictions wait longer anyway, and content stays
@@ -112,7 +112,7 @@ class EconomicReducer:
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
     def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
-        """Whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
+        """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
         head, end = sent_to(context), self._written_to(context)
         paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
         return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
@@ -133,8 +133,7 @@ def due(
     outside: int = 0,
     end: int | None = None,
 ) -> tuple[Candidate, ...]:
-    """The newest part of the queue with the largest excess of carrying cost over rewriting cost; empty if none exceeds
-    it.
+    """Return the newest part of the queue whose carrying cost exceeds its rewriting cost most; empty if there is none.
 
     Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
     saves at this call as much as it costs does not wait. No part is due that could make the view cost more than
@@ -165,7 +164,7 @@ def due(
 
 
 def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
-    """The seq from which leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
+    """Return the seq from which leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
 
     The context's past calls predict the number of later ones: their savings at the read price must cover the rewriting.
     Events after the model's last answer have not been sent, and cost nothing to leave out.

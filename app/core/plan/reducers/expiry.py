@@ -56,7 +56,7 @@ class ExpiryReducer:
 
 
 def without_expiring(context: Context) -> Context:
-    """A context as a summarizer may read it: events that expire by age show only their replacement.
+    """Return a context as a summarizer may read it: events that expire by age show only their replacement.
 
     A summary of the original would keep it for longer than its author wants.
     """
@@ -71,8 +71,7 @@ def without_expiring(context: Context) -> Context:
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
-    """The stubs of the `due` events (seq to reason) that are not in `stays`, and the units that are removed
-    entirely."""
+    """Return the stubs of the `due` events (seq to reason) that are not in `stays`, and the units that leave whole."""
     stubs: list[Stub] = []
     gone: list[Unit] = []
     for unit in context.units:
@@ -98,7 +97,7 @@ def _reason(event: Event, turn: int, now: float | None) -> str | None:
 
 
 def _newest(perishable: Sequence[Item]) -> dict[str, int]:
-    """The last seq that supersedes each key."""
+    """Return the last seq that supersedes each key."""
     return {key: i.event.seq for i in perishable if isinstance(key := (i.event.body or {}).get("supersedes"), str)}
 
 
@@ -109,7 +108,7 @@ def _superseded(event: Event, newest: dict[str, int]) -> str | None:
 
 
 def _replacement(event: Event) -> str | None:
-    """The author's text to show instead of an event; None if there is none, and for a tool call, which has no text."""
+    """Return the author's text to show instead of an event; None without one, and for a tool call."""
     if event.type is EventType.TOOL_CALL:
         return None
     given = (event.body or {}).get("replacement")
@@ -117,7 +116,7 @@ def _replacement(event: Event) -> str | None:
 
 
 def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
-    """The stub of an expired event, None if it stays; if `silent`, an assistant message may be hidden completely."""
+    """Return the stub of an expired event, None if it stays; if `silent`, an assistant message may be hidden."""
     event = item.event
     text = _replacement(event)
     if text is None:

@@ -104,11 +104,11 @@ class FoldReducer:
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
     def reach(self, seq: int) -> int:
-        """The first end of a fold that includes `seq`, or the last end there is; 0 for seq 0."""
+        """Return the first end of a fold that includes `seq`, or the last end there is; 0 for seq 0."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
-        """The last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
+        """Return the last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
@@ -121,7 +121,7 @@ class HealReducer:
     rules: Summarize
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether there is nothing to heal."""
+        """Return whether there is nothing to heal."""
         return not FoldReducer(self.tree, self.rules).healing(state)
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
@@ -147,28 +147,27 @@ class _Weights:
         self._costs: dict[str, int] = {}
 
     def cost(self, summary: Summary) -> int:
-        """The tokens of a summary as shown."""
+        """Return the tokens of a summary as shown."""
         if summary.id not in self._costs:
             self._costs[summary.id] = self._counter.message(wording.joined((summary,)))
         return self._costs[summary.id]
 
     def headers(self, cover: Sequence[Summary]) -> int:
-        """The tokens of the headers of separate summaries that one joined text does not have; the first one's header
-        remains."""
+        """Return the tokens of the headers of separate summaries, except the first one's, which joined text has too."""
         return sum(self.cost(summary) - self._counter.message(summary.text) for summary in cover[1:])
 
     def saved_by_joining(self, cover: Sequence[Summary]) -> int:
-        """The tokens that one joined text saves against separate summaries."""
+        """Return the tokens that one joined text saves against separate summaries."""
         return max(0, sum(map(self.cost, cover)) - self._counter.message(wording.joined(cover)))
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
-        """The tokens of the context with `cover` in place of everything up to to_seq."""
+        """Return the tokens of the context with `cover` in place of everything up to to_seq."""
         behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
         return self._fixed + sum(map(self.cost, cover)) + behind + note
 
     def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
-        """The seq from which the folded events up to to_seq fit verbatim into `room` tokens.
+        """Return the seq from which the folded events up to to_seq fit verbatim into `room` tokens.
 
         If more than `slack` tokens would be left, one more unit is included that exceeds the room by at most `over`.
         """
@@ -317,7 +316,7 @@ def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summar
 
 
 def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
-    """The fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
+    """Return the fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
     chars = fold.chars or len(summary.text)
     while chars > 0:
         taken = counter.message(wording.abridged(summary.text, chars, ordered=True))
@@ -352,7 +351,7 @@ def _is_orphan(item: Item, calls: Collection[int]) -> bool:
 
 
 def _uncovered_part(drop: Drop, to_seq: int) -> Drop | None:
-    """The part of a drop after to_seq, which no summary covers; None if there is none."""
+    """Return the part of a drop after to_seq, which no summary covers; None if there is none."""
     if drop.to_seq <= to_seq:
         return None
     if drop.from_seq > to_seq:

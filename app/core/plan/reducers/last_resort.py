@@ -45,7 +45,7 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
-    `held` are the seqs that go last. With `most`, a context that is no larger than its newest part is only brought down
+    `held` are the seqs that go last. If `most` is given, a context no larger than its newest part is only brought down
     to the target.
     """
 
@@ -87,8 +87,7 @@ class LastResortReducer:
 
 
 def shorten_all(done: Reduced) -> Reduced:
-    """Shorten all results as far as possible and drop nothing, for contexts where the note takes more than drops
-    save."""
+    """Shorten all results as far as possible and drop nothing, since the note may take more tokens than drops save."""
     done = _stub_older(done, 0)
     return _shorten(done, 0, LEAST_CHARS, "shortened_further")
 
@@ -129,7 +128,7 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
 
 
 def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
-    """Stubs that shorten the results of a unit by `over` tokens, the largest first; none if that is impossible."""
+    """Return stubs that shorten the results of a unit by `over` tokens, the largest first; none if impossible."""
     stubs: list[Stub] = []
     for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
         short = _short(item, over, LEAST_CHARS, context, "shortened")
@@ -142,7 +141,7 @@ def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
 
 
 def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
-    """A result shortened by about `over` tokens, but to no less than `least_chars` at each end; None if impossible."""
+    """Return a result shortened by about `over` tokens, with at least `least_chars` at each end; None if impossible."""
     text = content_text((item.event.body or {}).get("content"))
     if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
         return None
@@ -235,6 +234,6 @@ def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduce
 
 
 def _results(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The tool results that may be shortened: neither pinned nor hidden."""
+    """Return the tool results that may be shortened: neither pinned nor hidden."""
     results = (i for i in items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
     return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

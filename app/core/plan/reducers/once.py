@@ -50,22 +50,22 @@ class OnceReducer:
         return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether there is nothing to stub."""
+        """Return whether there is nothing to stub."""
         return not self._whole(context)
 
     def shown_from(self, context: Context) -> int:
-        """The first seq that this call shows after its last marker; 0 if there is none."""
+        """Return the first seq that this call shows after its last marker; 0 if there is none."""
         return min((item.event.seq for item in self._results(context, 1)), default=0)
 
     def written_to(self, context: Context) -> int:
-        """The seq up to which the last call wrote the context to the cache."""
+        """Return the seq up to which the last call wrote the context to the cache."""
         return min((item.event.seq for item in self._results(context, 2)), default=sent_to(context))
 
     def _whole(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
     def _results(self, context: Context, answer: int) -> list[Item]:
-        """The results to show once of the model's last answer (1) or of the one before it (2), the newest first.
+        """Return the results to show once of the model's last answer (1) or of the one before it (2), the newest first.
 
         Events after the first of them are not cached either, and are written by the next call. Not writing the results
         must save more than that costs.
@@ -105,13 +105,13 @@ class OnceReducer:
 
 
 def once(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
-    """The reducer of a policy; it stubs nothing that the agent cannot recall."""
+    """Return the reducer of a policy; it stubs nothing that the agent cannot recall."""
     tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
     return OnceReducer(policy.retention, tokens, cache, outside)
 
 
 def _is_worked_on(context: Context, result: Event) -> bool:
-    """Whether a result shows a file that was modified before: the next edit of it may quote the result."""
+    """Return whether a result shows a file that was modified before: the next edit of it may quote the result."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
@@ -120,7 +120,7 @@ def _is_worked_on(context: Context, result: Event) -> bool:
 
 
 def _is_repeated(context: Context, result: Event) -> bool:
-    """Whether an earlier result showed the same; content that the agent reads a second time is kept for a third."""
+    """Return whether an earlier result showed the same; content that the agent reads twice is kept for a third time."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False

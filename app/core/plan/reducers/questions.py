@@ -1,5 +1,4 @@
-"""Questions shown in addition to a fold: a user's short answer that is still shown means little without its
-question."""
+"""Questions shown in addition to a fold: a user's short answer means little without its question."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +59,7 @@ def _pairs(context: Context) -> Iterator[tuple[Item, Item]]:
 
 
 def _as_shown(question: Item, answer: Item, counter: Counter) -> Item | None:
-    """A question as it is shown next to a fold; None if it asks nothing that the answer answers."""
+    """Return a question as it is shown next to a fold; None if it asks nothing that the answer answers."""
     event, stub = question.event, question.stub
     if stub is not None:
         return question if stub.reducer == REDUCER else None

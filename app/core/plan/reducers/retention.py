@@ -1,5 +1,4 @@
-"""Tool-result retention without economics: results that the rules allow are evicted if the budget demands it, oldest
-first."""
+"""Tool-result retention without economics: results that the rules allow are evicted on demand, oldest first."""
 
 from dataclasses import dataclass
 

@@ -25,7 +25,7 @@ Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "
 def status(
     rules: TtlPruning, now: float | None, used_at: float | None, context: Context, *, changed: bool = False
 ) -> Status:
-    """The state of pruning at a call: whether the time to live has passed, and whether pruning `changed` the context.
+    """Return the state of pruning at a call, from the time to live and from whether pruning `changed` the context.
 
     `armed` means that there was no call before this one, `pruned_light` that all turns are recent ones.
     """
@@ -43,7 +43,7 @@ def status(
 
 
 def notice(rules: TtlPruning, *, recall: bool = True) -> str:
-    """The text that tells the model once that its context was pruned."""
+    """Return the text that tells the model once that its context was pruned."""
     hint = " and names its seq: recall it with that" if recall else ""
     return (
         f"[SYSTEM MESSAGE] Context was pruned because the session TTL ({rules.ttl_seconds}s) was exceeded."
@@ -132,7 +132,7 @@ def _replaced(item: Item, context: Context, text: str, reason: str) -> Stub:
 
 
 def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
-    """The seqs of the newest events with media, as many as the rules allow, and the newest one whatever its size."""
+    """Return the seqs of the newest events with media: as many as the rules allow, and the newest whatever its size."""
     kept: list[int] = []
     room = rules.image_chars
     for item in reversed(context.items):

@@ -89,15 +89,15 @@ class PinnedReducer:
 
 
 def is_pinned_stub(item: Item) -> bool:
-    """Whether a pinned event is shown as a stub although no decision hid it."""
+    """Return whether a pinned event is shown as a stub although no decision hid it."""
     return item.event.pinned and item.stub is not None and not _is_hidden(item)
 
 
 def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping[int, Stub]:
-    """The stubs of hidden events, by seq, without those that may not be hidden.
+    """Return the stubs of hidden events, by seq, without those that may not be hidden.
 
     A hidden result without a replacement is left out together with its call if that is hidden too; else a line is shown
-    for it and the call stays. In a round that shows a model's reasoning nothing is left out: a line is shown instead.
+    for it and the call stays. A round that shows a model's reasoning loses nothing: a line is shown instead.
     """
     hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
@@ -121,13 +121,13 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
 
 
 def protected(event: Event, context: Context) -> bool:
-    """Whether an event may not be hidden (I9): pinned, the running turn's user message, an open call, reasoning."""
+    """Return whether an event may not be hidden (I9): pinned, the running turn's message, an open call, reasoning."""
     users = event.type is EventType.USER_MESSAGE and event.turn == context.turn
     return event.pinned or users or event.reasons or event.seq in context.open_calls
 
 
 def fixed_seqs(context: Context) -> frozenset[int]:
-    """The seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
+    """Return the seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
     rounds = (unit.all_items for unit in context.units if any(item.reasons for item in unit.items))
     return frozenset(item.event.seq for items in rounds for item in items)
 
@@ -142,7 +142,7 @@ def remove_stubs(context: Context, state: Frontier, seqs: Collection[int]) -> Re
 
 
 def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Context:
-    """A context as a summarizer may read it: hidden events show only their replacement."""
+    """Return a context as a summarizer may read it: hidden events show only their replacement."""
     stubs = hidden_stubs(context, decided)
     if not stubs:
         return context
@@ -151,7 +151,7 @@ def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Conte
 
 
 def show_as_stub(item: Item, stub: Stub | None) -> Item | None:
-    """An item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
+    """Return an item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
     if stub is None:
         return item
     if not stub.tokens:
