@@ -80,7 +80,7 @@ def _instructions(source: str) -> Iterator[str]:
 
 
 def _complete(part: str) -> bool:
-    """Return whether a part is long enough for an instruction, and does not end in the colon before it."""
+    """Return whether a part is long enough for an instruction, and not only its introduction, which ends in a colon."""
     return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
 
 

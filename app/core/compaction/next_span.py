@@ -140,9 +140,9 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 
     A single cumulative summary (view `latest`), which takes `replaced` tokens so far, needs a part that leaves room
     below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. A tightened budget must leave room for the summaries. If the part
-    that the policy keeps does not fit at all, such as a long turn that it never splits, less is kept: events that the
-    last resort would drop are better summarized.
+    trigger would be passed before a summary is due. If the budget is tightened, the part must leave room for the
+    summaries. If the part that the policy keeps does not fit at all, such as a long turn that it never splits, less is
+    kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
     keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None

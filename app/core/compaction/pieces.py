@@ -17,7 +17,7 @@ REQUESTS_SHARE: Final = 0.125
 """The maximum shares, after the instructions, of the previous summary, of constraints, and of the messages with which
 the user began the turn. The conversation has the rest, at least a quarter."""
 CHARS_PER_TOKEN: Final = 3.0
-"""The characters per token of any text, at most, whatever the estimator of the view counts."""
+"""The maximum characters per token that are assumed for any text, whatever the view's estimator counts."""
 HALF_SHARE: Final = 0.55
 """A little more than half, so that a refused piece is divided in two and not in three."""
 NEWEST_REQUESTS: Final = 2
@@ -129,5 +129,5 @@ class Remainder:
 
 
 def make_measure(count: Measure) -> Measure:
-    """Return the tokens of a text by an estimator's `count`, or by its characters if that is more."""
+    """Return a function that counts a text's tokens by , or by its characters if that is more."""
     return cache(lambda text: max(math.ceil(len(text) / CHARS_PER_TOKEN), count(text)))  # pieces are measured again

@@ -165,7 +165,7 @@ def _normalized(text: str) -> str:
 
 
 def _occurs(name: str, text: str) -> bool:
-    """Return whether a name occurs in the text alone, not only as a part of a longer word."""
+    """Return whether a name occurs in the text as a word, not only as a part of a longer one."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)

@@ -91,7 +91,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
 
 
 def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
-    """Return the size in tokens at which an appendix's share for requests holds those that the text `beside` lacks."""
+    """Return the size of an appendix, in tokens, whose share for requests holds those that the summary's text lacks."""
     missing = _missing_requests(digest, beside)
     section = _section("requests", [f"- {request}" for request in missing])
     return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
@@ -186,7 +186,7 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
 
 
 def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
-    """Add the requests that the text `beside` the page lacks, the longest shortened until all fit their share."""
+    """Add the requests that the summary lacks, the longest shortened until all fit their share."""
     missing = _missing_requests(digest, beside)
     limit = int(page.room * REQUESTS_SHARE)
     chars = max(map(len, missing), default=0)

@@ -29,7 +29,7 @@ class CheckRun:
     def line(self, beside: str = "") -> str:
         """Return the run as a line of a list of commands, with details as a shell comment.
 
-        The report is left out if the text `beside` the list contains it.
+        The report is left out if the text around the list contains it.
         """
         told = self.told if self.told not in beside else ""
         about = [

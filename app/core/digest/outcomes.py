@@ -212,7 +212,7 @@ def counts_of(text: str) -> str:
 
 
 def _is_told_well(command: str, text: str) -> bool:
-    """Return whether the end of a check's output is shown and reports success, or empty output does."""
+    """Return whether a check's output reports success at its shown end, or is empty where that means success."""
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):

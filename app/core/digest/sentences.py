@@ -125,7 +125,7 @@ def sentences(text: str) -> Iterator[str]:
 def shortened(text: str, chars: int) -> str:
     """Return the text, or its first words and an ellipsis in at most `chars` characters.
 
-    A word is cut only if it is longer than that alone.
+    Only a word that is too long alone is cut.
     """
     if len(text) <= chars:
         return text

@@ -224,7 +224,7 @@ def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
     """Return a call's arguments as an object that can be written as JSON again.
 
-    Arguments that are not an object, or texts of more than VALUES_MAX values, are put under INVALID_ARGUMENTS.
+    Other values, objects nested too deeply, and texts of more than VALUES_MAX values are put under INVALID_ARGUMENTS.
     """
     if isinstance(arguments, str):
         return read_arguments(arguments)[0]

@@ -61,7 +61,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The times of a session, with all of its lines; `busy`: a summary of it is being written."""
+    """The creation and last use of a session, with all of its lines; `busy`: a summary of it is being written."""
 
     created_at: datetime
     used_at: datetime

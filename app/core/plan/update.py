@@ -71,7 +71,7 @@ class PlanInputs:
         return self.now - self.used_at >= self.cache.ttl_seconds
 
     def is_warm(self, context: Context) -> bool:
-        """Return whether the provider is expected to hold a prefix of the last request still."""
+        """Return whether the provider is expected to still hold a prefix of the last request."""
         enough = self.outside_tokens + context.tokens >= self.cache.minimum_tokens
         return self.caching and self.used_at is not None and not self.is_cold and enough
 

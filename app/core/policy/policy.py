@@ -44,7 +44,7 @@ MARKERS: Final = ("tail", "rounds", "prefix", "none")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All settings of a view that an operator can make."""
+    """The settings of a view that an operator makes."""
 
     window_tokens: int | None = _knob(
         "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1

@@ -18,7 +18,7 @@ class ViewFilter:
     types: frozenset[str] | None = None
 
     def leaves_out(self, kind: EventType, author: str | None) -> bool:
-        """Return whether an event is left out, by its author or type; no author excludes an event without one."""
+        """Return whether an event is left out by its author or type; an event without an author passes."""
         return (author is not None and _left_out(self.authors, author)) or self.leaves_out_type(kind)
 
     def leaves_out_type(self, kind: EventType) -> bool:

@@ -46,7 +46,8 @@ def auto_reserve(window: int | None) -> int:
 
 
 def auto_keep(window: int | None) -> int:
-    """Return the tokens kept for `auto`: 35 % of the window, 4,096 to 20,000, at most window less `auto_reserve`."""
+    """Return the tokens kept for `auto`: 35 % of the window, 4,096 to 20,000, and no more than `auto_reserve`
+    leaves."""
     if window is None:
         return KEEP_MOST
     keep = min(KEEP_MOST, max(KEEP_LEAST, int(window * KEEP_SHARE)))

@@ -69,7 +69,8 @@ def use_of(call: Event) -> FileUse:
 
 
 def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
-    """Return the seqs that show the newest content of files, the most valuable first: newest turn, files used last.
+    """Return the seqs that show the newest content of files, the most valuable first: of recently used files, in recent
+    turns.
 
     If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
     file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.

@@ -69,7 +69,7 @@ def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) ->
 
 
 def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
-    """Return the newest tokens that a policy keeps besides `prefix` tokens; None if its rule is not in tokens."""
+    """Return the number of newest tokens that a policy keeps besides `prefix`; None if its rule is not in tokens."""
     if cut.keep_tokens is not None:
         return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
     if cut.keep_ratio is None:
@@ -78,7 +78,7 @@ def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
 
 
 def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
-    """Return the newest tokens that stay, raised to those of `keep_recent_turns` if they fit; None as `keep_tokens`."""
+    """Return `keep_tokens` within `most`, raised to the tokens of `keep_recent_turns` if these fit."""
     prefix = sum(event.tokens for event in context.prefix)
     keep = keep_tokens(budget, cut, prefix)
     if keep is None:

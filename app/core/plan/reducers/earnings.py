@@ -31,7 +31,7 @@ def rewriting(
 
     Automatic caches still hold everything before the item. Caches with markers hold an entry at the end of each
     request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. A
-    prefix outside the context is not even known to exist: the client may not have marked it.
+    prefix outside the context may not have an entry either, since the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
     end = sent_to(context) if end is None else end

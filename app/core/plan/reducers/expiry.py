@@ -71,7 +71,7 @@ def without_expiring(context: Context) -> Context:
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
-    """Return the stubs of the `due` events (seq to reason) that are not in `stays`, and the units that leave whole."""
+    """Return the stubs of the `due` events (seq to reason) that are not in `stays`, and the units to drop entirely."""
     stubs: list[Stub] = []
     gone: list[Unit] = []
     for unit in context.units:

@@ -120,7 +120,7 @@ def _is_worked_on(context: Context, result: Event) -> bool:
 
 
 def _is_repeated(context: Context, result: Event) -> bool:
-    """Return whether an earlier result showed the same; content that the agent reads twice is kept for a third time."""
+    """Return whether an earlier result showed the same; a second one is cached, to avoid a third read."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
