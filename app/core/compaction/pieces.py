@@ -129,5 +129,5 @@ class Remainder:
 
 
 def make_measure(count: Measure) -> Measure:
-    """Return a function that counts a text's tokens by , or by its characters if that is more."""
+    """Return a function that counts a text's tokens by `count`, or by its characters if that is more."""
     return cache(lambda text: max(math.ceil(len(text) / CHARS_PER_TOKEN), count(text)))  # pieces are measured again

@@ -46,9 +46,9 @@ class Retention:
     working_set: int = _knob(
         "whole",
         16,
-        "Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after "
-        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer "
-        "where writing the cache is dearer than for five minutes. 0: not.",
+        "Number of tool calls for which the newest content of a file (reads, writes, later edits) stays whole after "
+        "the file was last used: half as many in the next turn, four times as many for the arguments of calls, fewer "
+        "where cache writes cost more than those of a five-minute cache. 0: no content stays for this reason.",
         most=1000,
     )
     min_tokens: int = _knob(
@@ -157,8 +157,8 @@ class Cut:
         "choice",
         "protect_current",
         "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
-        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`). "
-        "A turn that no context has room for is summarized in part under each of them.",
+        "it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). "
+        "With each of them, a turn too large for any context is summarized in part.",
         choices=SPLIT_TURN,
     )
 
@@ -225,14 +225,14 @@ class Economics:
     at_risk: float = _knob(
         "share",
         0.03,
-        "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
+        "Share of the cost of sending everything by which evictions may raise the cost of a run. 0: by nothing.",
         zero=True,
     )
     once_tokens: int | None = _knob(
         "whole",
         None,
-        "Size from which results are shown once, where they can be recalled: behind the last cache marker, and as "
-        "stubs from the next call on. Null: none are.",
+        "Size from which results are shown once, if they can be recalled: after the last cache breakpoint, and as "
+        "stubs from the next call on. Null: no result is.",
         unit="tokens",
         least=1,
     )
