@@ -73,13 +73,13 @@ def _instructions(source: str) -> Iterator[str]:
     for match in _INSTRUCTION.finditer(source):
         limit = match.end() + SEGMENT_CHARS_MAX
         ends = (end.start() for end in _END.finditer(source, match.end(), limit))
-        whole = next((at for at in ends if _complete(source[match.start() : at])), None)
+        whole = next((at for at in ends if _is_complete(source[match.start() : at])), None)
         if whole is None and limit < len(source):  # cut at a space: a broken word at the end would match nothing
             whole = max(source.rfind(" ", match.end(), limit), match.end())
         yield _normal(source[match.start() : whole])
 
 
-def _complete(part: str) -> bool:
+def _is_complete(part: str) -> bool:
     """Return whether a part is long enough for an instruction, and not only its introduction, which ends in a colon."""
     return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
 

@@ -112,7 +112,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         elif event.type is EventType.TOOL_CALL:
             calls[event.seq] = event
         elif event.type is EventType.TOOL_RESULT and is_rejected(event):
-            yield event.seq, _rejected(event, calls.get(event.call_seq or 0)), ""
+            yield event.seq, _rejection(event, calls.get(event.call_seq or 0)), ""
             said = ""
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
@@ -121,7 +121,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
                 said = ""
 
 
-def _rejected(result: Event, call: Event | None) -> str:
+def _rejection(result: Event, call: Event | None) -> str:
     """Return a rejected call, with the user's words about it.
 
     Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
@@ -152,7 +152,7 @@ def asked(answer: str, text: str) -> str:
         return ""
     question = _question(text, options)
     agrees = bool(_YES_NO.match(answer) or _REPLY.match(answer) or _AFTERTHOUGHT.search(answer))
-    if not (agrees or options or _shares(answer, question)):
+    if not (agrees or options or _shares_words(answer, question)):
         return ""
     if not options and not question:
         return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
@@ -160,7 +160,7 @@ def asked(answer: str, text: str) -> str:
     return shortened(" ".join(filter(None, (told, question))), ASKED_CHARS_MAX)
 
 
-def _shares(answer: str, question: str) -> bool:
+def _shares_words(answer: str, question: str) -> bool:
     """Return whether an answer repeats words of the question."""
     given = content_words(answer)
     return bool(given) and len(given & content_words(question)) >= min(SHARED_WORDS, len(given))
@@ -168,11 +168,11 @@ def _shares(answer: str, question: str) -> bool:
 
 def answers(words: str, question: str) -> str:
     """Return a user's message on one line with the question that it answers, or the proposal that it agrees to."""
-    label = "asked" if "?" in question or _named_first(question) else "about"
+    label = "asked" if "?" in question or _begins_with_option(question) else "about"
     return f'{words} ({label}: "{question}")' if question else words
 
 
-def _named_first(question: str) -> bool:
+def _begins_with_option(question: str) -> bool:
     return re.match(r"#?(?:\d{1,3}|[A-H]): ", question) is not None
 
 
@@ -182,7 +182,7 @@ def _options(answer: str, text: str) -> list[str]:
     own = {name.upper() for name in _ENUMERATED.findall(answer)}
     asking = {name for name in own if "?" in entries.get(name, "")}
     given = content_words(answer)
-    named = _named(answer)
+    named = _option_names(answer)
     if asking:
         # The user's numbers refer to the agent's numbered questions; other numbers mean something else.
         named = asking
@@ -198,7 +198,7 @@ def _options(answer: str, text: str) -> list[str]:
     return chosen[:OPTIONS_MAX]
 
 
-def _named(answer: str) -> Collection[str]:
+def _option_names(answer: str) -> Collection[str]:
     """Return the numbers and letters of options in an answer, in order."""
     return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
 
@@ -220,7 +220,7 @@ def _question(text: str, options: Sequence[str]) -> str:
         return ""
     if question.endswith(":"):
         items = _ITEM.findall(words, words.rfind(told[at][-CHARS_MIN:]))[:OPTIONS_MAX]
-        return f"{question} {_listed(items or told[at + 1 :][:OPTIONS_MAX])}"
+        return f"{question} {_join_items(items or told[at + 1 :][:OPTIONS_MAX])}"
     if len(content_words(question)) >= TELLING_WORDS:
         return question
     before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
@@ -238,7 +238,7 @@ def _lead(text: str, before: Sequence[str]) -> Sequence[str]:
     return [one for one in sentences(own_words(text)) if len(content_words(one)) >= TELLING_WORDS][:1]
 
 
-def _listed(items: Sequence[str]) -> str:
+def _join_items(items: Sequence[str]) -> str:
     return "; ".join(_plain(one, ITEM_CHARS_MAX).rstrip(":") for one in items)
 
 
@@ -265,7 +265,7 @@ def _proposal(text: str) -> str:
     heading = next(reversed(list(_PLANNED.finditer(words))), None)
     items = _ITEM.findall(words, heading.end())[:OPTIONS_MAX] if heading else []
     if heading and items:
-        return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_listed(items)}"
+        return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_join_items(items)}"
     found = [
         one
         for one in sentences(words[-2 * ASKED_WITHIN :])
@@ -288,6 +288,6 @@ def asking_part(answer: str, text: str) -> str:
         return ""
     begin = max(0, len(text.rstrip()) - ASKED_WITHIN)
     begin = text.find("\n", begin) + 1 if begin and "\n" in text[begin:].strip() else begin
-    named = _named(answer)
+    named = _option_names(answer)
     options = [m[0].strip()[:OPTION_CHARS_MAX] for m in _ENTRY.finditer(text, 0, begin) if m[1].upper() in named]
     return "\n".join((*options[-OPTIONS_MAX:], text[begin:].strip()))

@@ -150,11 +150,11 @@ class _Page:
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
-    return "\n".join((f"<{tag}>", *map(_inert, lines), f"</{tag}>", ""))
+    return "\n".join((f"<{tag}>", *map(_escape_tags, lines), f"</{tag}>", ""))
 
 
 @lru_cache(maxsize=4_096)
-def _inert(line: str) -> str:
+def _escape_tags(line: str) -> str:
     """Return a line made safe for a section; cached, since the same lines are tried in sections of several lengths."""
     # A line of tool output that closed its section would be read as text outside it.
     return _TAG.sub("[tag]", " ".join(line.splitlines()))
@@ -213,21 +213,21 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
     """Return the commands that had an effect, then the checks."""
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
-    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_made(one, digest))]
-    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_overtaken(one, others[at:]))]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_in_repository(one, digest))]
+    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at:]))]
     stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
     checks = [run.line(beside) for run in digest.checks]
     # If there are checks, only failed commands are worth the room.
     return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
 
 
-def _is_overtaken(failed: Command, later: Sequence[Command]) -> bool:
+def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
     """Return whether a later command of the same programs succeeded."""
     ran = {*programs(failed.text)}
     return any(one.state == OK and ran == {*programs(one.text)} for one in later)
 
 
-def _is_made(command: Command, digest: Digest) -> bool:
+def _is_in_repository(command: Command, digest: Digest) -> bool:
     """Return whether the repository section covers a command."""
     return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
 

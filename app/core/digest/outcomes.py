@@ -130,7 +130,7 @@ def state_of(result: Event | None, command: str | None = None) -> str:
     if is_check(command):
         if _RED.search(told):
             return ERROR
-        if _is_told_well(command, text):
+        if _reports_success(command, text):
             return OK
     if _BROKEN.search(told):
         return ERROR
@@ -168,7 +168,7 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
     failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
     if failed < 0:
-        alone = len(checks) == 1 and len([step for step in steps(command) if _works(step)]) == 1
+        alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
         kind = checks[0].kind if alone else ""
         return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
@@ -179,7 +179,7 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
 
 
-def _works(step: Step) -> bool:
+def _does_work(step: Step) -> bool:
     return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
 
 
@@ -211,7 +211,7 @@ def counts_of(text: str) -> str:
     return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
-def _is_told_well(command: str, text: str) -> bool:
+def _reports_success(command: str, text: str) -> bool:
     """Return whether a check's output reports success at its shown end, or is empty where that means success."""
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]

@@ -37,14 +37,14 @@ def standing_rules(messages: Sequence[str]) -> Iterator[str]:
     for number, text in enumerate(messages):
         for sentence in sentences(own_words(text)):
             if _BACK.search(sentence) or _OVER.search(sentence):
-                for at in _meant(sentence, number, found):
+                for at in _matching_rules(sentence, number, found):
                     reversals.setdefault(at, shortened(sentence, REVERSAL_CHARS_MAX))
         found += [(number, rule) for rule in constraints_of(text) if not _OVER.search(rule)]
     for at, (_, rule) in enumerate(found):
         yield f'{rule} (taken back later: "{reversals[at]}")' if at in reversals else rule
 
 
-def _meant(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
+def _matching_rules(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
     """Yield the places of the rules that a reversal in message `number` refers to."""
     near = [at for at, (said, _) in enumerate(found) if number - MESSAGES_BACK <= said]
     if len(sentence.split()) < POINTING_WORDS and _POINTS.search(sentence):

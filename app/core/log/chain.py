@@ -27,7 +27,7 @@ HASH_BYTES: Final = 16
 START: Final = bytes(HASH_BYTES)
 """The hash of an empty conversation."""
 _SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
-_BESIDE: Final = ("audio", "function_call")
+_ANSWER_FIELDS: Final = ("audio", "function_call")
 """Fields of an assistant's chat message that may hold an answer in addition to `content`."""
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
@@ -67,9 +67,9 @@ def canonical(body: Mapping[str, Json]) -> bytes | None:
     Reasoning is left out, since clients may drop it and cannot change it; a message of nothing else is not part of the
     conversation. Fields that only SDKs or caches read are left out, too.
     """
-    said = pieces(body)
+    form = pieces(body)
     return (
-        None if said is None else "".join([f"{len(piece)}:{piece}" for piece in said]).encode("utf-8", "surrogatepass")
+        None if form is None else "".join([f"{len(piece)}:{piece}" for piece in form]).encode("utf-8", "surrogatepass")
     )
 
 
@@ -86,26 +86,26 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
     content = body.get("content")
     refusal = head.get("refusal") if content is None else None
     parts = _parts(refusal if isinstance(refusal, str) else content)
-    beside = {name: head[name] for name in _BESIDE if head.get(name)} if head else {}
-    if isinstance(beside.get("audio"), Mapping):
-        beside["audio"] = beside["audio"].get("id")
-    if kind == EventType.ASSISTANT_MESSAGE and not parts and not beside:
+    extra = {name: head[name] for name in _ANSWER_FIELDS if head.get(name)} if head else {}
+    if isinstance(extra.get("audio"), Mapping):
+        extra["audio"] = extra["audio"].get("id")
+    if kind == EventType.ASSISTANT_MESSAGE and not parts and not extra:
         return None
-    flag = "error" if body.get("is_error") else _text(beside) if beside else ""
+    flag = "error" if body.get("is_error") else _text(extra) if extra else ""
     return [str(kind), call_id, flag, *parts]
 
 
 def prompt_said(content: Json) -> bytes:
     """Return the canonical form of a system prompt, which equivalent spellings share."""
-    return _joined(_parts(content))
+    return _join(_parts(content))
 
 
 def tools_said(definitions: Iterable[Json]) -> bytes:
     """Return the canonical form of tool definitions, which equivalent spellings share."""
-    return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
+    return _text([_clean(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 
 
-def _joined(texts: Sequence[str]) -> bytes:
+def _join(texts: Sequence[str]) -> bytes:
     """Join texts, each with its length, so that the result is unambiguous."""
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
 
@@ -120,8 +120,8 @@ def _text(value: Json) -> str:
 def _parts(content: Json) -> list[str]:
     """Return the parts of content as texts; parts that are not text become JSON after a NUL. Blank text is left out."""
     if isinstance(content, str):
-        return [said] if (said := _plain(content)) else []
-    return [] if content is None else [said for part in content if (said := _part(part))]
+        return [form] if (form := _plain(content)) else []
+    return [] if content is None else [form for part in content if (form := _part(part))]
 
 
 def _part(part: Json) -> str:
@@ -133,7 +133,7 @@ def _part(part: Json) -> str:
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
     if isinstance(text, str):
         return _plain(text)
-    kept = {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
+    kept = {name: _clean(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
     return f"\0{_text(kept)}"
 
 
@@ -142,9 +142,9 @@ def _plain(text: str) -> str:
     return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 
-def _cleaned(value: Json) -> Json:
+def _clean(value: Json) -> Json:
     """Return a value without nulls and cache markers."""
     if isinstance(value, Mapping):
         kept = ((name, child) for name, child in value.items() if child is not None and name != "cache_control")
-        return {name: _cleaned(child) for name, child in kept}
-    return [_cleaned(child) for child in value] if isinstance(value, list) else value
+        return {name: _clean(child) for name, child in kept}
+    return [_clean(child) for child in value] if isinstance(value, list) else value

@@ -67,16 +67,16 @@ def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> Pai
     for source, event in enumerate(events):
         given, logged = event.get("call_id"), None
         if event["type"] == EventType.TOOL_CALL and isinstance(given, str):
-            logged = ids.opened(given, unnamed=_came_without_id(event))
+            logged = ids.open_call(given, unnamed=_came_without_id(event))
         elif event["type"] == EventType.TOOL_RESULT and isinstance(given, str):
-            logged = ids.answered(given)
+            logged = ids.answer_call(given)
             if logged is None:
-                logged = ids.unused(given, unnamed=_came_without_id(event))
+                logged = ids.unused_id(given, unnamed=_came_without_id(event))
                 added.add(len(found))
                 found.append(_unknown_call(logged))
                 sources.append(source)
-                event = _of_any_call(event)
-        found.append(event if logged in (None, given) else _renamed(event, str(logged)))
+                event = _without_call_fields(event)
+        found.append(event if logged in (None, given) else _rename(event, str(logged)))
         sources.append(source)
     return PairedEvents(found, sources, frozenset(added), ids.state())
 
@@ -111,14 +111,14 @@ class _Ids:
         self._taken = {logged for ids in self._waiting.values() for logged in ids}
         self._unnamed = dict(begun.unnamed)
 
-    def opened(self, given: str, *, unnamed: bool) -> str:
+    def open_call(self, given: str, *, unnamed: bool) -> str:
         """Return the id to log a call by, and keep it until the call's result."""
-        logged = self.unused(given, unnamed=unnamed)
+        logged = self.unused_id(given, unnamed=unnamed)
         self._taken.add(logged)
         self._waiting.setdefault(given, []).append(logged)
         return logged
 
-    def answered(self, given: str) -> str | None:
+    def answer_call(self, given: str) -> str | None:
         """Return the logged id of the oldest open call with this id, and close the call; None if there is none."""
         ids = self._waiting.get(given)
         if not ids:
@@ -129,7 +129,7 @@ class _Ids:
             del self._waiting[given]
         return logged
 
-    def unused(self, given: str, *, unnamed: bool) -> str:
+    def unused_id(self, given: str, *, unnamed: bool) -> str:
         """Return an id that no open call has: the given one if possible."""
         if unnamed:
             tool = given.rpartition("#")[0]
@@ -163,7 +163,7 @@ def _unknown_call(call_id: str) -> _Event:
     }
 
 
-def _of_any_call(event: _Event) -> _Event:
+def _without_call_fields(event: _Event) -> _Event:
     """Return the result without the native fields that apply only to its provider's own kind of call."""
     part = (event.get("native") or {}).get("part") or {}
     if "type" not in (part.get("item") or {}):
@@ -171,6 +171,6 @@ def _of_any_call(event: _Event) -> _Event:
     return {name: value for name, value in event.items() if name != "native"}
 
 
-def _renamed(event: _Event, call_id: str) -> _Event:
+def _rename(event: _Event, call_id: str) -> _Event:
     native = {**(event.get("native") or {}), "call_id": event["call_id"]}
     return {**event, "call_id": call_id, "native": native}

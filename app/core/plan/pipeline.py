@@ -144,7 +144,7 @@ def _fold_requested(at: Situation) -> Reducer:
     return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, all_there_is=True)
 
 
-def _folds(at: Situation, done: Reduced) -> bool:
+def _should_fold(at: Situation, done: Reduced) -> bool:
     """Return whether to fold summaries: if the budget demands it, or at a cold cache if it soon will."""
     if not at.read.tree:
         return False
@@ -187,7 +187,7 @@ EVICTIONS: Final = (
         lambda at, done: at.at_every_assembly and done.state is not at.before,
     ),
     HEALING,
-    Row(_fold, _folds),
+    Row(_fold, _should_fold),
     Row(
         lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
         lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),
@@ -276,7 +276,7 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     if after.state == state:
         cause = None
     else:
-        after = Reduced(after.context, _noted(after, begun))
+        after = Reduced(after.context, _credit_frontier(after, begun))
     before, end = begun.tokens_before, at.once.shown_from(after.context)
     return Plan(after.context, after.state, cause, before, stalled, begun.notice, begun.pruning, at.moment, end)
 
@@ -302,7 +302,7 @@ def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
     return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
-def _noted(after: Reduced, begun: Begun) -> Frontier:
+def _credit_frontier(after: Reduced, begun: Begun) -> Frontier:
     """Return a changed frontier with the number of decisions that it reflects and the earnings of its evictions."""
     read, state = begun.at.read, after.state
     if state.decisions != read.decisions:

@@ -183,7 +183,7 @@ class _Messages:
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
-        self._standing = [one for one in self._assistant_texts if one[0] not in refuted]
+        self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
@@ -210,7 +210,7 @@ class _Messages:
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        telling = [one for one in self._standing if tells(one[1])]
+        telling = [one for one in self._unrefuted if tells(one[1])]
         texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
@@ -240,12 +240,12 @@ class _Messages:
 
     def decisions(self) -> Sequence[SectionLine]:
         """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
-        texts = [*self._standing, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
+        texts = [*self._unrefuted, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
         """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
-        return done(self._standing, self._reports)
+        return done(self._unrefuted, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
         """Return the next steps in the newest assistant text, in its order."""

@@ -23,14 +23,14 @@ def decisions(
     found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
     kept = newest_diagnoses(found, turns)
     worths = {(seq, text): worth for seq, worth, text in kept}
-    told = _told([(seq, text) for seq, _, text in kept])
-    return sorted(told, key=lambda line: -worths[line.seq, line.text])
+    chosen = _distinct_lines([(seq, text) for seq, _, text in kept])
+    return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
 
 
 def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
     """Return the sentences that only report finished work: those of reports first, then the newest."""
     order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
-    return _told([(seq, one) for seq, text in order for one in finished(text)])
+    return _distinct_lines([(seq, one) for seq, text in order for one in finished(text)])
 
 
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
@@ -38,7 +38,7 @@ def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
 
 
-def _told(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
+def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
     """Return the sentences with enough content words; only the first of similar ones."""
     candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
     return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]

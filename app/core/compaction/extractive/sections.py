@@ -140,7 +140,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
     taken = 0
     for line in section.candidates:
         text = line.text
-        if _is_told(text, sections):
+        if _is_covered(text, sections):
             continue
         cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in SHORTENED
@@ -151,7 +151,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         goal = next((one for one in sections if one.heading == GOAL), None)
-        at = _shortened_at(text, goal.chosen) if goal else None
+        at = _find_shortened_goal(text, goal.chosen) if goal else None
         if goal is not None and at is not None:
             mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
             cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
@@ -159,37 +159,37 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
                 goal.chosen[at] = SectionLine(mark + text, line.seq)
                 taken += cost
         elif cost <= room - taken:
-            taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
+            taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
             section.chosen.append(SectionLine(text, line.seq))
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
 
 
-def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
+def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
     """Return the index of the goal that is the same text, shortened more."""
     goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
     return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
 
-def _is_told(text: str, sections: Sequence[Section]) -> bool:
-    return any(_holds(line.text, text) for section in sections for line in section.chosen)
+def _is_covered(text: str, sections: Sequence[Section]) -> bool:
+    return any(_contains(line.text, text) for section in sections for line in section.chosen)
 
 
-def _holds(text: str, part: str) -> bool:
+def _contains(text: str, part: str) -> bool:
     """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
 
 
-def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
+def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
     """Remove the chosen lines whose words the text contains, except the goal, and return them."""
     gone: list[str] = []
     for section in sections:
         if section.heading == GOAL:
             continue
-        kept = [line for line in section.chosen if not _holds(text, line.text)]
+        kept = [line for line in section.chosen if not _contains(text, line.text)]
         if len(kept) < len(section.chosen):
             gone += [line.text for line in section.chosen if line not in kept]
             section.chosen = kept

@@ -187,14 +187,14 @@ def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str
 
     A statement that depends on its neighbour is joined to it.
     """
-    told = statements(text)
-    for at, one in enumerate(told):
+    items = statements(text)
+    for at, one in enumerate(items):
         worth = worth_of(one.text)
         if not worth or one.is_supposed or is_narration(one.text):
             continue
         if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
             continue
-        whole = _joined(told, at)
+        whole = _join_neighbor(items, at)
         if whole and not is_intent(whole):
             yield worth + is_report - one.is_item * 0.5, whole
 
@@ -225,17 +225,17 @@ def looks_only(text: str) -> bool:
     return _LOOKS.match(text) is not None
 
 
-def _joined(told: Sequence[Statement], at: int) -> str:
+def _join_neighbor(items: Sequence[Statement], at: int) -> str:
     """Return a statement with the one that it needs; empty if they are too long, or the other one is missing."""
-    text = told[at].text
+    text = items[at].text
     if text.endswith(":") or _FOUND.search(text):
-        if at + 1 == len(told) or is_narration(told[at + 1].text) or _HEDGED.search(told[at + 1].text):
+        if at + 1 == len(items) or is_narration(items[at + 1].text) or _HEDGED.search(items[at + 1].text):
             return ""
-        text = f"{text} {told[at + 1].text}"
+        text = f"{text} {items[at + 1].text}"
     elif _POINTS_BACK.match(text):
-        if not at or is_narration(told[at - 1].text) or _HEDGED.search(told[at - 1].text):
+        if not at or is_narration(items[at - 1].text) or _HEDGED.search(items[at - 1].text):
             return ""
-        text = f"{told[at - 1].text} {text}"
+        text = f"{items[at - 1].text} {text}"
     return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
 
 
@@ -252,8 +252,8 @@ def is_narration(sentence: str) -> bool:
 
 def tells(text: str) -> bool:
     """Return whether a text has a sentence with content."""
-    told = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
-    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in told)
+    items = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
+    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in items)
 
 
 def refutes(message: str) -> bool:

@@ -36,7 +36,7 @@ _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
 
 
 @dataclass(slots=True)
-class _Tried:
+class _Attempts:
     """The attempts at one thing: the outcome of each, and the seq of the newest."""
 
     states: list[str] = field(default_factory=list)
@@ -54,11 +54,11 @@ class SpanWork:
         """Count the calls of the events, together with the changes in earlier summaries."""
         answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
         self._changes: dict[str, FileChange] = {}
-        self._edits: dict[str, _Tried] = {}
+        self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
-        self._commands: dict[str, tuple[str, _Tried]] = {}
+        self._commands: dict[str, tuple[str, _Attempts]] = {}
         self._programs: dict[str, str] = {}
-        self._tools: dict[str, _Tried] = {}
+        self._tools: dict[str, _Attempts] = {}
         self._other_calls: list[Event] = []
         for name, change in told_changes(previous_text):
             self._change(name, change)
@@ -74,12 +74,12 @@ class SpanWork:
             return  # it had no effect, and is quoted with the user's words
         if command is not None:
             if not is_refused(result):
-                self._ran(command, state, call, "" if result is None else result.text)
+                self._add_command(command, state, call, "" if result is None else result.text)
             return
         use = files_of(tool, call.arguments)
         for path in use.modified:
             if not (is_refused(result) and _UNREAD.search(result.text if result else "")):
-                self._edits.setdefault(path, _Tried()).add(state, call.seq)
+                self._edits.setdefault(path, _Attempts()).add(state, call.seq)
             if state == OK:
                 change = FileChange(is_new=writes_whole(call.arguments))
                 change.add(1, call.seq, definitions(call.arguments))
@@ -88,7 +88,7 @@ class SpanWork:
                 self._change(_file_name(path), change)
                 self._uncommitted.append((path, change))
         if not (use.modified or use.read or _LOOKING.search(tool)):
-            self._tools.setdefault(tool, _Tried()).add(state, call.seq)
+            self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._other_calls.append(call)
 
@@ -96,17 +96,17 @@ class SpanWork:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         known.add(change.times, change.seq, change.names)
 
-    def _ran(self, command: str, state: str, call: Event, output: str) -> None:
+    def _add_command(self, command: str, state: str, call: Event, output: str) -> None:
         for program in programs(command):
             self._programs[program] = state
         if not is_check(command):
-            self._commands.setdefault(bare_command(command), (command, _Tried()))[1].add(state, call.seq)
+            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, call.seq)
         for back in undone(command, state):
-            self._take_back(back)
+            self._revert(back)
         if commits_in(command, output):
             self._uncommitted.clear()
 
-    def _take_back(self, back: Undone) -> None:
+    def _revert(self, back: Undone) -> None:
         gone = [
             (path, change)
             for path, change in self._uncommitted
@@ -129,19 +129,19 @@ class SpanWork:
         A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
-            SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", tried.seq)
-            for bare, (command, tried) in self._commands.items()
-            if tried.states[-1] == ERROR
+            SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
+            for bare, (command, attempts) in self._commands.items()
+            if attempts.states[-1] == ERROR
             and not is_idle(command)
             and "$?" not in command
             and all(self._programs[program] == ERROR for program in programs(command))
         ]
-        for path, tried in self._edits.items():
-            if tried.states[-1] == ERROR:
-                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", tried.seq))
-        for tool, tried in self._tools.items():
-            if tried.states[-1] == ERROR:
-                lines.append(SectionLine(f"{tool} failed when it was last called.", tried.seq))
+        for path, attempts in self._edits.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", attempts.seq))
+        for tool, attempts in self._tools.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"{tool} failed when it was last called.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
 
     def _calls(self) -> Sequence[SectionLine]:

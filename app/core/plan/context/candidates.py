@@ -47,7 +47,7 @@ def candidates(
     events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
     newer = context.repeats.newer if retention.superseded else {}
-    behind: defaultdict[str, list[int]] = defaultdict(list)
+    later_results: defaultdict[str, list[int]] = defaultdict(list)
     rules: dict[str, ToolRule | None] = {}
     found: list[Candidate] = []
     for answer in reversed(context.answers):
@@ -57,7 +57,7 @@ def candidates(
         if tool not in rules:
             rules[tool] = retention.rule(tool)
         rule = rules[tool]
-        seqs = behind[tool if retention.per_tool else ""]
+        seqs = later_results[tool if retention.per_tool else ""]
         seqs.append(event.seq)
         whole = result.stub is None or result.stub.chars > 0
         long = None if call is None or not _has_long_arguments(call, retention) else call

@@ -29,8 +29,8 @@ def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summ
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:
         return Reduced(context, state)
-    held = {fold.id: fold.recall for fold in before.folds}
-    state = replace(state, folds=tuple(replace(fold, recall=held.get(fold.id, False)) for fold in state.folds))
+    earlier = {fold.id: fold.recall for fold in before.folds}
+    state = replace(state, folds=tuple(replace(fold, recall=earlier.get(fold.id, False)) for fold in state.folds))
     known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
     tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
@@ -42,10 +42,10 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     context, state = after.context, after.state
     if state.stubs == before.stubs:
         return context, state
-    held = {stub.seq: stub for stub in before.stubs}
+    earlier = {stub.seq: stub for stub in before.stubs}
     new: dict[int, Stub] = {}
     for stub in state.stubs:
-        if not stub.recall or not stub.tokens or stub == held.get(stub.seq):
+        if not stub.recall or not stub.tokens or stub == earlier.get(stub.seq):
             continue
         item = context.item(stub.seq)
         if item is not None:

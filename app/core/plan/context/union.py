@@ -42,26 +42,26 @@ class Union:
 def unite(texts: Sequence[str]) -> Union:
     """Unite the sections of summaries, given oldest first; of two lines about one thing the newer one stays."""
     words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
-    told = " ".join(" ".join(words).split())
+    all_words = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
     for at in reversed(range(len(texts))):
-        words[at] = _without_mended(words[at], passed)
-        passed += _passes(texts[at])
+        words[at] = _drop_fixed_failures(words[at], passed)
+        passed += _passed_checks(texts[at])
     for at, text in enumerate(texts):
         is_old = any(_EDITED.search(later) for later in words[at + 1 :])
         for tag, inner in (match.groups() for match in _SECTION.finditer(text)):
             for key, line in _entries(tag, inner):
-                if not (tag in _QUOTES and line.removeprefix("- ") in told):
+                if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
                     found[tag].pop(key, None)
-                    found[tag][key] = _dated(line) if is_old and tag == "commands" else line
+                    found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
-    found["commands"] = _without_overtaken(found["commands"])
-    return Union(tuple(words), "\n".join(_written(tag, lines) for tag, lines in found.items() if lines))
+    found["commands"] = _drop_passed_failures(found["commands"])
+    return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
 
-def _passes(text: str) -> Iterator[Check]:
+def _passed_checks(text: str) -> Iterator[Check]:
     """Yield the checks that a summary's commands report as passed."""
     for tag, inner in _SECTION.findall(text):
         for line in inner.splitlines() if tag == "commands" else ():
@@ -69,30 +69,30 @@ def _passes(text: str) -> Iterator[Check]:
                 yield from checks_of(line.removeprefix(_PASSED))
 
 
-def _is_mended(command: str, passed: Iterable[Check]) -> bool:
+def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     checks = checks_of(command)
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _without_mended(words: str, passed: Sequence[Check]) -> str:
+def _drop_fixed_failures(words: str, passed: Sequence[Check]) -> str:
     """Return the words of a summary without the failures that later summaries' passes cover."""
-    kept = _BLOCKED.sub(lambda line: "" if _is_mended(line[1], passed) else line[0], words)
+    kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], words)
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
 
-def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
+def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
     """Return the commands, oldest first, without the failures that later passes cover."""
     kept: dict[str, str] = {}
     passed: list[Check] = []
     for key, line in reversed(list(lines.items())):
-        if not (line.startswith(_FAILED) and _is_mended(line.removeprefix(_FAILED), passed)):
+        if not (line.startswith(_FAILED) and _is_fixed(line.removeprefix(_FAILED), passed)):
             kept[key] = line
         if line.startswith(_PASSED):
             passed += checks_of(line.removeprefix(_PASSED))
     return dict(reversed(list(kept.items())))
 
 
-def _dated(line: str) -> str:
+def _mark_old(line: str) -> str:
     """Return the line of a check, marked as run before later edits."""
     bare = _STATE.sub("", line)
     if bare == line or BEFORE_EDITS in line or not checks_of(bare):
@@ -110,6 +110,6 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     return ((line[:REQUEST_CHARS] if tag == "requests" else line, line) for line in lines)
 
 
-def _written(tag: str, lines: Mapping[str, str]) -> str:
+def _write_section(tag: str, lines: Mapping[str, str]) -> str:
     entries = sorted(lines.values()) if tag in _SORTED else list(lines.values())
     return f"<{tag}>\n{(' ' if tag == 'identifiers' else chr(10)).join(entries)}\n</{tag}>"

@@ -35,30 +35,30 @@ def rewriting(
     """
     rounds, total = context.rounds, outside + context.tokens
     end = sent_to(context) if end is None else end
-    whole_to = _written_whole(context, state, cache)
+    whole_to = _last_whole_write(context, state, cache)
     last = bisect_right(rounds.firsts, end) - 1
     in_front: Sequence[int] = rounds.in_front
     if rounds.late >= end or end not in rounds.firsts[last : last + 1]:
-        in_front, last = _sent_in_front(context, end), -1
+        in_front, last = _sent_before_units(context, end), -1
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
     everything = total if outside and not context.prefix else sum(context.item_tokens) - unsent
 
     def tokens(item: Item) -> int:
         index = bisect_right(rounds.firsts, item.event.call_seq or item.event.seq) - 1
-        unit, behind = context.units[index], in_front[last] - in_front[index]
+        unit, following = context.units[index], in_front[last] - in_front[index]
         if cache.lookback_blocks is None:
-            behind -= sum(
+            following -= sum(
                 before.tokens for before in takewhile(lambda one: one.event.seq != item.event.seq, unit.all_items)
             )
         elif rounds.firsts[index] <= whole_to or not _within_reach(unit, cache.lookback_blocks):
-            behind = everything
-        behind += cache.step_tokens - 1
-        return behind if total - behind >= cache.minimum_tokens else total
+            following = everything
+        following += cache.step_tokens - 1
+        return following if total - following >= cache.minimum_tokens else total
 
     return tokens
 
 
-def _sent_in_front(context: Context, end: int) -> Sequence[int]:
+def _sent_before_units(context: Context, end: int) -> Sequence[int]:
     """Return the tokens before each unit, without the results that arrived at `end` or later."""
     sent = (sum(item.tokens for item in unit.all_items if item.event.seq < end) for unit in context.units)
     return list(accumulate(sent, initial=0))
@@ -74,7 +74,7 @@ def _is_call(item: Item) -> bool:
     return item.event.call_id is not None and item.event.call_seq is None
 
 
-def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> int:
+def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) -> int:
     """Return the last seq of the last request written as a whole: to a cold cache, or as the first of an epoch."""
     known, rounds = max(state.began, state.earned_to, 0), context.rounds
     for index in range(len(rounds.seqs) - 1, 0, -1):
@@ -117,13 +117,13 @@ def credited(
 ) -> Frontier:
     """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewriting`."""
     if cold:
-        now = cache.write_price * after.saved
+        gain = cache.write_price * after.saved
     else:
         end = sent_to(context) if end is None else end
         changed, costs = first_changed(before, after), rewriting(context, after, cache, outside, end)
         rounds = context.rounds
         first = 0 if rounds.late >= changed else max(0, bisect_right(rounds.firsts, changed) - 1)
         sent = (item for unit in context.units[first:] for item in unit.all_items if changed <= item.event.seq < end)
-        anew = max(map(costs, sent), default=0)
-        now = cache.read_price * after.saved - (cache.write_price - cache.read_price) * anew
-    return replace(after, earned=floor(earned(context, before, cache) + now), earned_to=head)
+        rewritten = max(map(costs, sent), default=0)
+        gain = cache.read_price * after.saved - (cache.write_price - cache.read_price) * rewritten
+    return replace(after, earned=floor(earned(context, before, cache) + gain), earned_to=head)

@@ -67,7 +67,7 @@ class EconomicReducer:
         done = self._apply(context, state, queue)
         if self.outside + done.context.tokens < self.cache.minimum_tokens:
             return Reduced(context, state)  # the provider would cache nothing and bill it all at every call
-        return done if self.moment == "cold" or self._covered(context, state, done) else Reduced(context, state)
+        return done if self.moment == "cold" or self._is_covered(context, state, done) else Reduced(context, state)
 
     def _pressed(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub all candidates but the newest content of files, then, if necessary, small results and listings."""
@@ -87,10 +87,10 @@ class EconomicReducer:
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
-        stays = set(ranked(context, self._calls(state)))
+        stays = set(ranked(context, self._working_set_calls(state)))
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
-        seen = sent_to(context)  # unsent events stay unless the budget demands it
-        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
+        sent_seq = sent_to(context)  # unsent events stay unless the budget demands it
+        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < sent_seq)
         if self.moment == "warm" and not self.called:
             queue = ()
         elif self.moment == "warm":
@@ -99,7 +99,7 @@ class EconomicReducer:
             queue = ()
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
 
-    def _calls(self, state: Frontier) -> int | None:
+    def _working_set_calls(self, state: Frontier) -> int | None:
         """Return the number of calls for which file content stays; None: no limit.
 
         File content that a forced reduction left stays while the cache is warm: if it went at the next call, one
@@ -107,11 +107,11 @@ class EconomicReducer:
         visible for longer after it has left the set, so fewer calls suffice.
         """
         calls = self.retention.working_set
-        dearer = self.cache.write_price - self.cache.read_price
-        calls = ceil(calls * min(1.0, USUAL / dearer)) if dearer > 0 else calls
+        surcharge = self.cache.write_price - self.cache.read_price
+        calls = ceil(calls * min(1.0, USUAL / surcharge)) if surcharge > 0 else calls
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
-    def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
+    def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
         head, end = sent_to(context), self._written_to(context)
         paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
@@ -143,7 +143,7 @@ def due(
         return ()
     answers = context.rounds.seqs
     costs = rewriting(context, state, cache, outside, end)
-    dearer = cache.write_price - cache.read_price
+    surcharge = cache.write_price - cache.read_price
     total = context.tokens + outside
     credit = earned(context, state, cache) + cache.read_price * state.saved
     credit += economics.at_risk * spent(context, state, cache, outside)
@@ -155,9 +155,9 @@ def due(
         calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
         saves += candidate.saves
-        anew = max(0, costs(candidate.item) - saves)
-        now = cache.read_price * saves - dearer * anew
-        gain = max(carried - economics.factor * dearer * anew, now)
+        rewritten = max(0, costs(candidate.item) - saves)
+        now = cache.read_price * saves - surcharge * rewritten
+        gain = max(carried - economics.factor * surcharge * rewritten, now)
         if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
             best, start = gain, seq
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
@@ -170,14 +170,14 @@ def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> in
     Events after the model's last answer have not been sent, and cost nothing to leave out.
     """
     answers, sent = context.rounds.seqs, sent_to(context)
-    best, start, saved, behind = 0.0, None, 0, 0
+    best, start, saved, following = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq
         saved += saves.get(seq, 0)
         if seq < sent:
-            behind += item.tokens - saves.get(seq, 0)
+            following += item.tokens - saves.get(seq, 0)
         if seq in saves:
-            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
+            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * following
             if gain >= best:
                 best, start = gain, seq
     return start

@@ -37,10 +37,10 @@ class ExpiryReducer:
         due = dict(self._due(context))
         if not due:
             return Reduced(context, state)
-        stubs, gone = _without(context, due, context.protected)
+        stubs, dropped = _without(context, due, context.protected)
         done = apply_stubs(context, state, stubs)
-        for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
-            leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
+        for reason in sorted({due[unit.items[0].event.seq] for unit in dropped}):
+            leaving = [unit for unit in dropped if due[unit.items[0].event.seq] == reason]
             done = drop_units(done.context, done.state, leaving, REDUCER, reason, noted=False)
         return done
 
@@ -63,9 +63,9 @@ def without_expiring(context: Context) -> Context:
     expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
     if not expiring:
         return context
-    stubs, gone = _without(context, expiring, frozenset())
+    stubs, dropped = _without(context, expiring, frozenset())
     shorter = {stub.seq: stub for stub in stubs}
-    left = {item.event.seq for unit in gone for item in unit.all_items}
+    left = {item.event.seq for unit in dropped for item in unit.all_items}
     shown = (show_as_stub(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
     return replace(context, items=tuple(item for item in shown if item is not None))
 
@@ -73,17 +73,17 @@ def without_expiring(context: Context) -> Context:
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
     """Return the stubs of the `due` events (seq to reason) that are not in `stays`, and the units to drop entirely."""
     stubs: list[Stub] = []
-    gone: list[Unit] = []
+    dropped: list[Unit] = []
     for unit in context.units:
         expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
         if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
-            gone.append(unit)
+            dropped.append(unit)
         else:
             reasoned = any(item.reasons for item in unit.items)
             for item in expired:
                 stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
                 stubs += [stub] if stub is not None else []
-    return stubs, gone
+    return stubs, dropped
 
 
 def _reason(event: Event, turn: int, now: float | None) -> str | None:

@@ -98,9 +98,9 @@ class FoldReducer:
         if not lost_to:
             return Reduced(context, state)
         cover = tiling(self.tree, 1, max(state.folded_to, self.reach(lost_to)))
-        beside = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
-        if beside.context.tokens <= budget.threshold:
-            return beside
+        verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
+        if verbatim.context.tokens <= budget.threshold:
+            return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
     def reach(self, seq: int) -> int:
@@ -162,9 +162,9 @@ class _Weights:
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
         """Return the tokens of the context with `cover` in place of everything up to to_seq."""
-        behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
+        following = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
-        return self._fixed + sum(map(self.cost, cover)) + behind + note
+        return self._fixed + sum(map(self.cost, cover)) + following + note
 
     def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
         """Return the seq from which the folded events up to to_seq fit verbatim into `room` tokens.

@@ -44,14 +44,14 @@ class OnceReducer:
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Stub these results, whatever that saves; stubs earn nothing before this call."""
-        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._whole(context)]
+        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._unstubbed(context)]
         done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
         early = ceil(earned(context, done.state, self.cache) - earned(context, state, self.cache))
         return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to stub."""
-        return not self._whole(context)
+        return not self._unstubbed(context)
 
     def shown_from(self, context: Context) -> int:
         """Return the first seq that this call shows after its last marker; 0 if there is none."""
@@ -61,7 +61,7 @@ class OnceReducer:
         """Return the seq up to which the last call wrote the context to the cache."""
         return min((item.event.seq for item in self._results(context, 2)), default=sent_to(context))
 
-    def _whole(self, context: Context) -> list[Item]:
+    def _unstubbed(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
     def _results(self, context: Context, answer: int) -> list[Item]:
@@ -78,7 +78,7 @@ class OnceReducer:
         found: list[Item] = []
         count, gain = 0, 0.0
         for item in reversed([item for unit in units for item in unit.all_items if item.event.seq < end]):
-            if not self._goes(context, item):
+            if not self._is_shown_once(context, item):
                 gain -= (1 - cache.read_price) * item.event.tokens
                 continue
             gain += (cache.write_price - 1) * item.event.tokens
@@ -86,7 +86,7 @@ class OnceReducer:
             count = len(found) if gain >= 0 else count
         return found[:count]
 
-    def _goes(self, context: Context, item: Item) -> bool:
+    def _is_shown_once(self, context: Context, item: Item) -> bool:
         event, rounds = item.event, context.rounds
         rule = self.retention.rule(event.tool)
         if event.type is not EventType.TOOL_RESULT or rule is None or event.pinned or event.seq in context.asked:

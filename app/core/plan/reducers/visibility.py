@@ -54,18 +54,18 @@ class VisibilityReducer:
             context = replace(context, asked=asked)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
-        again = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
+        fresh = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
         room = budget.trigger - context.tokens
         for item in reversed(context.items):
-            wanted = item.event.pinned or item.event.seq in again
+            wanted = item.event.pinned or item.event.seq in fresh
             if wanted and item.stub is not None and not _is_hidden(item) and item.event.body is not None:
                 room -= item.event.tokens - item.tokens
                 if room < 0:
                     break
                 back.append(item)
         done = remove_stubs(context, state, {item.event.seq for item in back})
-        standing = {stub.seq: stub for stub in done.state.stubs}
-        return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
+        current = {stub.seq: stub for stub in done.state.stubs}
+        return apply_stubs(done.context, done.state, [s for s in hidden.values() if current.get(s.seq) != s])
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
     hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
-    there = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
+    hideable = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
     fixed = fixed_seqs(context)
-    calls = {i.event.seq: i.event for i in there if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
+    calls = {i.event.seq: i.event for i in hideable if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
     stubs: dict[int, Stub] = {}
-    for item in there:
+    for item in hideable:
         event, words = item.event, hidden[item.event.seq].replacement
         if event.type is EventType.TOOL_CALL:
             continue
