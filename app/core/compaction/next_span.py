@@ -152,9 +152,9 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
     point = find(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
-    behind = sum(item.tokens for item in items[0 if point is None else point.index :])
+    newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
-    if behind > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
+    if newest_tokens > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
         point = find(context, budget, part_by_room(policy, budget), keep_max if budget.most else None) or point
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 

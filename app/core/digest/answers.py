@@ -129,8 +129,8 @@ def _rejection(result: Event, call: Event | None) -> str:
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
-    told = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
-    tried = " ".join(filter(None, (tool, told)))
+    detail = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
+    tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
     return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
@@ -156,8 +156,8 @@ def asked(answer: str, text: str) -> str:
         return ""
     if not options and not question:
         return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
-    told = "; ".join(options) + ("." if options else "")
-    return shortened(" ".join(filter(None, (told, question))), ASKED_CHARS_MAX)
+    chosen = "; ".join(options) + ("." if options else "")
+    return shortened(" ".join(filter(None, (chosen, question))), ASKED_CHARS_MAX)
 
 
 def _shares_words(answer: str, question: str) -> bool:
@@ -210,22 +210,24 @@ def _question(text: str, options: Sequence[str]) -> str:
     sentence. A question that is one of the named options is not repeated.
     """
     words = own_words(text)[-ASKED_WITHIN:]
-    told = [one for one in sentences(words) if any(map(str.isalpha, one))]
-    asking = [n for n, one in enumerate(told) if _is_question(one)]
-    at = next((n for n in reversed(asking) if not _LISTED.match(told[n])), asking[-1] if asking else None)
+    parts = [one for one in sentences(words) if any(map(str.isalpha, one))]
+    asking = [n for n, one in enumerate(parts) if _is_question(one)]
+    at = next((n for n in reversed(asking) if not _LISTED.match(parts[n])), asking[-1] if asking else None)
     if at is None:
         return ""
-    question = _plain(told[at], QUESTION_CHARS_MAX)
+    question = _plain(parts[at], QUESTION_CHARS_MAX)
     if any(question[:CHARS_MIN] in option for option in options):
         return ""
     if question.endswith(":"):
-        items = _ITEM.findall(words, words.rfind(told[at][-CHARS_MIN:]))[:OPTIONS_MAX]
-        return f"{question} {_join_items(items or told[at + 1 :][:OPTIONS_MAX])}"
+        items = _ITEM.findall(words, words.rfind(parts[at][-CHARS_MIN:]))[:OPTIONS_MAX]
+        return f"{question} {_join_items(items or parts[at + 1 :][:OPTIONS_MAX])}"
     if len(content_words(question)) >= TELLING_WORDS:
         return question
     before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
     if not before:
-        found = [told[n] for n in asking if n < at][-1:] or ([] if options else _lead(text, told[max(0, at - 1) : at]))
+        found = [parts[n] for n in asking if n < at][-1:] or (
+            [] if options else _lead(text, parts[max(0, at - 1) : at])
+        )
         before = _plain(found[0], QUESTION_CHARS_MAX - len(question)) if found else ""
     return f"{before} {question}" if before and question not in before else before or question
 

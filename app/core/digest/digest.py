@@ -275,12 +275,12 @@ def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
         command = command_of(call.tool or "", call.arguments)
         if command is not None and reads_only(command):
             continue
-        told = (
+        subject = (
             next(programs(command), "")
             if command is not None
             else " ".join(files_of(call.tool or "", call.arguments).modified)
         )
-        kind = f"{call.tool} {told}"
+        kind = f"{call.tool} {subject}"
         found.pop(kind, None)
         failed = result.is_error or _FAILED.match(result.gist or "")
         text = result.text if failed else ""

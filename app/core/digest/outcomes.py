@@ -126,13 +126,13 @@ def state_of(result: Event | None, command: str | None = None) -> str:
         return OK
     if reads_only(command):
         return ERROR if _REFUSED.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
-    told = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
+    sample = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
     if is_check(command):
-        if _RED.search(told):
+        if _RED.search(sample):
             return ERROR
         if _reports_success(command, text):
             return OK
-    if _BROKEN.search(told):
+    if _BROKEN.search(sample):
         return ERROR
     return OK if shows_status(command) else UNKNOWN
 
@@ -163,8 +163,8 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
         state = UNKNOWN
     if state != ERROR:
-        told = counts_of(text) if state == OK and len(checks) == 1 else ""
-        return [Outcome(check, state, told) for check in checks]
+        counts = counts_of(text) if state == OK and len(checks) == 1 else ""
+        return [Outcome(check, state, counts) for check in checks]
     red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
     failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
     if failed < 0:
@@ -190,12 +190,12 @@ def _failure(text: str, kind: str) -> str:
     names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
     if names:
         shown = ", ".join(shortened(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
-        told = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+        report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
     else:
         found = _ERROR_LINE.search(text)
-        told = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
-        told = shortened(" ".join(told.split()), ERROR_CHARS_MAX)
-    return told
+        report = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
+        report = shortened(" ".join(report.split()), ERROR_CHARS_MAX)
+    return report
 
 
 def _line_at(text: str, found: re.Match[str] | None) -> str:

@@ -187,9 +187,9 @@ class _Messages:
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
-        told = sorted([*users, *self._assistant_texts])
-        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in told}
-        self._central = central(self._sentences_of(told), self._focus)
+        texts = sorted([*users, *self._assistant_texts])
+        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in texts}
+        self._central = central(self._sentences_of(texts), self._focus)
         self._open_calls = _open_calls(events)
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
@@ -200,8 +200,8 @@ class _Messages:
 
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """Return the users' messages on one line each with the questions that they answer, oldest first."""
-        told = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
-        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in told)]
+        lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
+        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in lines)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
         """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
@@ -297,21 +297,21 @@ def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
     line = plain(text)
     if len(line) <= chars:
         return line
-    told = _units(text)
+    units = _units(text)
     kept: set[int] = set()
-    room, at, end = chars, 0, len(told)
+    room, at, end = chars, 0, len(units)
     while at < end:
-        take_last = (end - len(told)) * -2 < at
+        take_last = (end - len(units)) * -2 < at
         end, at = (end - 1, at) if take_last else (end, at + 1)
         number = end if take_last else at - 1
-        if len(told[number]) + GAP_CHARS <= room:
-            room -= len(told[number]) + GAP_CHARS
+        if len(units[number]) + GAP_CHARS <= room:
+            room -= len(units[number]) + GAP_CHARS
             kept.add(number)
-    words = content_words(" ".join(told[number] for number in kept))
+    words = content_words(" ".join(units[number] for number in kept))
     if chars - room < chars // 3 or len(words) < TELLING_WORDS:
         return shortened(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
-    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
-    return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
+    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{units[number]}" for number in sorted(kept))
+    return " ".join(shown) + ("" if len(units) - 1 in kept else " …")
 
 
 def _units(text: str) -> Sequence[str]:
@@ -323,11 +323,11 @@ def _units(text: str) -> Sequence[str]:
     for number, one in enumerate(said, start=1):
         if is_narration(one) and number < len(said):
             continue
-        told = plain(one)
-        if told.endswith(":") or one.startswith("#"):
-            lead = told
+        sentence = plain(one)
+        if sentence.endswith(":") or one.startswith("#"):
+            lead = sentence
         else:
-            found.append(f"{lead} {told}".lstrip())
+            found.append(f"{lead} {sentence}".lstrip())
             lead = ""
     return found
 

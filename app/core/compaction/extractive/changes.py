@@ -55,21 +55,21 @@ class FileChange:
         verb = "Wrote" if self.is_new else "Changed"
         times = f" x{self.times}" if self.times > 1 else ""
         shown = list(self.names.items())[-NAMES_MAX:]
-        told = [
+        parts = [
             f"{done} {', '.join(one for one, what in shown if what == done)}"
             for done in (REMOVED, ADDED, EDITED)
             if any(what == done for _, what in shown)
         ]
-        return SectionLine(f"{verb} {name}{times}{': ' if told else ''}{', '.join(told)}.", self.seq)
+        return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
 
 
 def told_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
-    for number, (verb, name, times, told) in enumerate(_TOLD.findall(text)):
+    for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
         change = FileChange(is_new=verb == "Wrote")
         names: dict[str, str] = {}
         done = EDITED
-        for word in told.replace(",", "").split():
+        for word in listed.replace(",", "").split():
             if word in (ADDED, REMOVED, EDITED):
                 done = word
             else:

@@ -166,8 +166,8 @@ def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
 
 def _failed(run: CheckRun) -> str:
     when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
-    told = f": {run.told.rstrip('.')}" if run.told else ""
-    return f"`{shortened(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{told}."
+    report = f": {run.told.rstrip('.')}" if run.told else ""
+    return f"`{shortened(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
 
 
 def _names(path: str, named: str) -> bool:
