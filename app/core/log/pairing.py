@@ -82,7 +82,7 @@ def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> Pai
 
 
 def name_unnamed(drafts: Sequence[Draft], open_calls: Mapping[str, OpenCall]) -> Sequence[Draft]:
-    """Assign results without an id to the oldest open call of their tool, whose id may come from an earlier list.
+    """Assign results without an id to the oldest open call of their tool, whose id may be made up.
 
     Returns the same drafts if nothing changes.
     """

@@ -18,7 +18,7 @@ class ViewFilter:
     types: frozenset[str] | None = None
 
     def leaves_out(self, kind: EventType, author: str | None) -> bool:
-        """Return whether an event is left out by its author or type; an event without an author passes."""
+        """Return whether an event is left out by its author or type; one without an author, by its type only."""
         return (author is not None and _left_out(self.authors, author)) or self.leaves_out_type(kind)
 
     def leaves_out_type(self, kind: EventType) -> bool:

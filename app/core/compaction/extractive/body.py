@@ -315,7 +315,7 @@ def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
 
 
 def _units(text: str) -> Sequence[str]:
-    """Return the sentences with content, each preceded by the colon or heading that leads to it."""
+    """Return the sentences with content, each preceded by its heading or by a lead-in that ends with a colon."""
     found: list[str] = []
     lead = ""
     text = _TABLE_HEAD.sub("", text)

@@ -177,7 +177,7 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
 
 
 def first_changed(before: Frontier, after: Frontier) -> int:
-    """Return the first seq that is shown differently; 0 if all may be, because something before the log changed."""
+    """Return the first seq that is shown differently; 0 if all may be, because something ahead of the log changed."""
     front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0

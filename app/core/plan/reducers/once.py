@@ -32,7 +32,7 @@ REASON: Final = "seen_once"
 
 @dataclass(frozen=True, slots=True)
 class OnceReducer:
-    """Stubs the results of at least `tokens` tokens that the last call showed first; None: no result.
+    """Stubs the results of at least `tokens` tokens that the last call showed for the first time; None: no result.
 
     `outside` tokens are sent before the context.
     """
