@@ -1,6 +1,6 @@
-"""A database's address in the form that each library wants.
+"""Database URLs in the form that each library expects.
 
-An address is read and written as SQLAlchemy does, and without it: a server would import it for this alone.
+They are read and written as SQLAlchemy does it, but without importing SQLAlchemy for this alone.
 """
 
 import re
@@ -12,22 +12,19 @@ _SCHEME: Final = "postgresql+asyncpg"
 _SCHEMES: Final = frozenset({"postgres", "postgresql", _SCHEME})
 _PARAMETERS: Final = frozenset({"host", "port", "ssl", "target_session_attrs"})
 _TARGETS: Final = frozenset({"any", "primary", "read-write"})
-# A password may hold anything but "@", so that nobody need know which characters a URL wants quoted.
+# A password may contain anything but "@", so that nobody needs to know which characters a URL must quote.
 _URL: Final = re.compile(
     r"(?P<scheme>[\w+]+)://"
     r"(?:(?P<user>[^:/]*)(?::(?P<password>[^@]*))?@)?"
     r"(?P<host>\[[^/?]+\]|[^/:?]+)?(?::(?P<port>[^/?]*))?"
     r"(?:/(?P<database>[^?]*))?(?:\?(?P<query>.*))?"
 )
-# Behind the first host's port, more hosts may stand, as libpq has them.
+# More hosts may follow the first host's port, as in libpq.
 _PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.ASCII)
 
 
 def checked(url: str, password: str | None = None) -> str:
-    """Return a URL in the spelling that settings have, with the password where it has none.
-
-    Raises ValueError for a URL that would not work.
-    """
+    """Return a URL as settings spell it, with the password if it has none. Raises ValueError if it cannot work."""
     found = _read(url)
     if password is not None and found["password"] is None:
         if not found["user"]:
@@ -47,13 +44,13 @@ def checked(url: str, password: str | None = None) -> str:
 
 
 def for_asyncpg(url: str) -> str:
-    """Return the same address for asyncpg itself, which takes libpq's parameters."""
+    """Return the same address for asyncpg, which takes libpq's parameters."""
     found = _read(url)
     return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
 
 
 def hosts(url: str) -> tuple[str, ...]:
-    """Return an address for asyncpg of each host that a URL lists, in its order; of several, one that takes writes."""
+    """Return an asyncpg URL for each host of a URL, in its order; if there are several, each must take writes."""
     found = _read(url)
     listed = f"{found['host'] or ''}:{found['port'] or ''}".removesuffix(":").split(",")
     if len(listed) == 1:
@@ -70,18 +67,18 @@ def _read(url: str) -> dict[str, str | None]:
 
 
 def _query(found: Mapping[str, str | None], names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The parameters, those in `names` by their other name."""
+    """Return the parameters, renamed by `names`."""
     return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
 
 
 def _written(scheme: str, found: Mapping[str, str | None], query: Sequence[tuple[str, str]]) -> str:
-    """The URL in one spelling."""
+    """Return the URL in its normalized spelling."""
     password = "" if found["password"] is None else f":{_quoted(found['password'])}"
     user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
     port = f":{found['port'].lstrip('0') or '0'}" if found["port"] else ""
     database = "" if found["database"] is None else f"/{_quoted(found['database'], '/')}"
-    asked = "&".join(f"{name}={quote_plus(value)}" for name, value in sorted(query, key=lambda pair: pair[0]))
-    return f"{scheme}://{user}{found['host'] or ''}{port}{database}{asked and '?' + asked}"
+    text = "&".join(f"{name}={quote_plus(value)}" for name, value in sorted(query, key=lambda pair: pair[0]))
+    return f"{scheme}://{user}{found['host'] or ''}{port}{database}{text and '?' + text}"
 
 
 def _quoted(part: str, kept: str = "") -> str:

@@ -1,5 +1,8 @@
-"""Conditions on the sessions of a list. No index serves those on model and metadata, so they are applied to at most
-SCAN_MAX sessions a page; a page that ends there before it is full says where to go on."""
+"""Conditions on the sessions of a list.
+
+No index serves the conditions on model and metadata, so they are applied to at most SCAN_MAX sessions per page. A page
+that reaches this limit before it is full returns the position to continue from.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,17 +18,17 @@ SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
 
 Place = tuple[datetime, UUID]
-"""Where a session stands in the list: when it was created, and its key."""
+"""A session's position in the list: its time of creation and its key."""
 
 _FIRST: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Conditions that all must hold; None is no condition. `since` and `until` are on the time of creation.
+    """Conditions that must all hold; None is no condition. `since` and `until` are on the time of creation.
 
-    `metadata` holds fields that a session's metadata has with these values, at any depth; lists in it are equal if
-    `exact`, and else have all of these items.
+    `metadata` are fields and values that a session's metadata must contain, at any depth. Lists in it must be equal if
+    `exact`, otherwise contain all of these items.
     """
 
     parent: str | None = None
@@ -38,18 +41,18 @@ class SessionFilter:
 
     @property
     def scans(self) -> bool:
-        """Whether sessions are passed over that an index cannot tell apart."""
+        """Whether some conditions have no index, so that sessions must be scanned."""
         return self.model is not None or bool(self.metadata)
 
     def holds(self, model: str | None, *metadata: Mapping[str, Json]) -> bool:
-        """Whether the conditions on model and metadata hold, the latter for any of a session's rows."""
+        """Return whether the conditions on model and metadata hold, the latter for any of a session's rows."""
         return (self.model is None or model == self.model) and any(
             has_values(one, self.metadata, exact=self.exact) for one in metadata
         )
 
 
 def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
-    """Return the SQL of the conditions that indexes serve, for sessions behind `after`, and its parameters."""
+    """Return the SQL of the conditions that indexes serve, for sessions after `after`, and its parameters."""
     if asked.until is not None and (after is None or asked.until <= after[0]):
         after = (asked.until, _FIRST)
     created_at, last = after or (None, None)
@@ -71,8 +74,8 @@ def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str
 def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
-    It finds every session for which they hold, and more: `SessionFilter.holds` decides. The row of a session's name
-    tells nothing of one whose current line is another row, which may lie in another shard.
+    It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
+    row, which may be in another shard, the session's own row has neither its model nor its metadata.
     """
     sql, values = "", dict[str, object]()
     if floor is not None:
@@ -90,6 +93,6 @@ def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, o
 def within(names: str, prefix: str) -> str:
     """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
 
-    In byte order every such name lies between the prefix and the prefix with a tilde, which no name holds.
+    In byte order all such names are between the prefix and the prefix with a tilde, which no name contains.
     """
     return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"

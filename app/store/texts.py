@@ -1,8 +1,8 @@
-"""Texts and JSON in a form that Postgres can hold, and that only their tenant's key opens where it has one.
+"""Texts and JSON in a form that Postgres can store, sealed if their tenant has a key.
 
-NUL and lone surrogates, which its text cannot have, are replaced by a noncharacter of Unicode and the digits of the
-escape: a `json` column would keep their escapes, but every operator would fail on the document. The same noncharacter
-begins what is sealed (`sealing`), so that nothing else looks like it.
+NUL and lone surrogates, which Postgres' texts cannot have, are replaced by a noncharacter of Unicode and the digits of
+the escape: a `json` column would keep their escapes, but every operator would fail on the document. Sealed content
+(`sealing`) begins with the same noncharacter, so that nothing else looks like it.
 """
 
 import json
@@ -22,8 +22,10 @@ SEALED_JSON: Final = f'{{"{_SEALED}":"'
 
 
 def stored(text: str, *, clear: Collection[str] = ()) -> str:
-    """Return the stored form of a canonical JSON text. Where it is sealed, `clear` names the members of the object that
-    statements read: they stay legible."""
+    """Return the stored form of a canonical JSON text.
+
+    If it is sealed, the members of the object named in `clear`, which statements read, stay legible.
+    """
     sealer = sealing.current()
     if sealer is None:
         return _escaped(text)
@@ -42,7 +44,7 @@ def opened(text: str) -> str:
 
 
 def restored(text: str) -> str:
-    """Return the JSON text that `stored` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the JSON text of its stored form. Raises StoreUnavailable if it is sealed and its key is missing."""
     text = opened(text)
     if _MARK not in text:
         return text
@@ -55,12 +57,12 @@ def dumps(value: Json, *, clear: Collection[str] = ()) -> str:
 
 
 def loads(text: str) -> Json:
-    """Return the value that `dumps` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the value of a stored JSON text. Raises StoreUnavailable if it is sealed and its key is missing."""
     return json.loads(restored(text))
 
 
 def written(words: str) -> str:
-    """Return the stored form of words in a column of text; where there are none, none."""
+    """Return the stored form of words in a text column; empty words stay empty."""
     sealer = sealing.current()
     if sealer is None:
         return words.removeprefix(_MARK) if words.startswith(_SEALED) else words
@@ -68,7 +70,7 @@ def written(words: str) -> str:
 
 
 def read(words: str) -> str:
-    """Return the words that `written` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the words of their stored form. Raises StoreUnavailable if they are sealed and their key is missing."""
     return sealing.opening().open(words[len(_SEALED) :]) if words.startswith(_SEALED) else words
 
 
