@@ -135,7 +135,7 @@ sessions = Table(
     Column("redactions", Integer, nullable=False, server_default="0"),
     # Grows with every layer that is stored or removed.
     Column("layers_version", Integer, nullable=False, server_default="0"),
-    # Grows with every change other than an append, by a trigger.
+    # Grows with every change, other than an append, that makes held views stale.
     Column("version", BigInteger, nullable=False, server_default="0"),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),

@@ -60,13 +60,13 @@ def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardStat
 
 def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     """Return the state after an answer that cost `tokens`; the circuit is closed."""
-    state = _charged(state, reserved, tokens, now)
+    state = _charge(state, reserved, tokens, now)
     return replace(state, failures=0, open_until=None, probing=False)
 
 
 def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
     """Return the state after a failure. A timed-out request may have been billed: its whole reservation is charged."""
-    state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
+    state = _charge(state, reserved, reserved if error.kind == "timeout" else 0, now)
     if error.kind in REQUEST_FAULTS:
         return replace(state, failures=0, open_until=None, probing=False)
     failures = state.failures + 1
@@ -78,7 +78,7 @@ def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError,
 
 def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:
     """Return the state after a request that its caller gave up, which says nothing about the provider."""
-    return replace(_charged(state, reserved, reserved, now), probing=False)
+    return replace(_charge(state, reserved, reserved, now), probing=False)
 
 
 def forget(state: GuardState, now: float) -> GuardState:
@@ -103,7 +103,7 @@ def _check_spending(state: GuardState, allowed: int, tokens: int, now: float) ->
     raise ProviderError("spent", f"the {allowed} tokens allowed in an hour are spent", retry_after=wait, retryable=True)
 
 
-def _charged(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
+def _charge(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     state = replace(forget(state, now), reserved=max(0, state.reserved - reserved))
     if not tokens:
         return state

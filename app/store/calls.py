@@ -225,7 +225,7 @@ async def record_if_so(
     out of date. Raises AnsweredBefore, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
-    so = {
+    conditions = {
         "held_epoch": held.epoch,
         "version": held.version,
         "learned_version": held.learned_version,
@@ -237,9 +237,9 @@ async def record_if_so(
         "covered_to": covered[1] if covered else None,
     }
     if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard_if_current(tx, values, of_epoch, so, answer))
+        return await database.together(lambda tx: _record_on_shard_if_current(tx, values, of_epoch, conditions, answer))
     sql = _RECORD_CALL_IF_CURRENT if epoch is None else _RECORD_EPOCH_IF_CURRENT
-    row = await _one_statement(database, sql, values | of_epoch | so, answer)
+    row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 
@@ -247,14 +247,14 @@ async def _record_on_shard_if_current(
     tx: Connection,
     values: Mapping[str, Any],
     of_epoch: Mapping[str, object],
-    so: Mapping[str, object],
+    conditions: Mapping[str, object],
     answer: NewAnswer | None,
 ) -> str | None:
     """Record a call if the held view is current, in statements that each go to the session's shard."""
-    row = await tx.fetchrow(_CHECK_CURRENT, **_parameters_of(_CHECK_CURRENT, values, of_epoch, so))
+    row = await tx.fetchrow(_CHECK_CURRENT, **_parameters_of(_CHECK_CURRENT, values, of_epoch, conditions))
     if row is None or not await _record_on_shard(tx, values, of_epoch, answer):
         return None
-    return await compactions.now(tx, values["session_id"], row["compaction"]) if so["compacting"] else "none"
+    return await compactions.now(tx, values["session_id"], row["compaction"]) if conditions["compacting"] else "none"
 
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:

@@ -65,7 +65,7 @@ def statement(
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters, distributed=distributed)
     name = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
-    wanted = _wanted(built, filters)
+    wanted = _where(built, filters)
     # The inner query already has the outer one's order, so the outer one stops as soon as it is full. The limit is a
     # parameter, so that the planner does not expect to read that many rows and sort them.
     sql = (
@@ -105,7 +105,7 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: 
         each = f"{start} AND m.session_id = l.id AND m.call_id {ids} {order} LIMIT {built.arg('most', SCAN_MAX, 'int')}"
         lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
         return f"SELECT m.* FROM unnest({lines}) AS l(id) CROSS JOIN LATERAL ({each}) m {order}", order
-    within = _within(built, filters)
+    within = _time_range(built, filters)
     if filters.overflow:
         return f"{start} AND m.overflow{within} {_ORDER}", _ORDER
     if filters.min_evicted_tokens > 0:
@@ -118,7 +118,7 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: 
     return f"{start}{within} {_ORDER}", _ORDER
 
 
-def _within(built: _Statement, filters: Filters) -> str:
+def _time_range(built: _Statement, filters: Filters) -> str:
     """Return the conditions on time, as the same text for all values, so that few statements are planned.
 
     No COALESCE: under row-level security it would prevent use of the index (docs/decisions/0020). Only one upper bound:
@@ -135,7 +135,7 @@ def _within(built: _Statement, filters: Filters) -> str:
     )
 
 
-def _wanted(built: _Statement, filters: Filters) -> str:
+def _where(built: _Statement, filters: Filters) -> str:
     """Return the WHERE clause of all filters, including the driving one."""
 
     def unless_null(condition: str, name: str, value: object, kind: str) -> str:

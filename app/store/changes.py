@@ -4,7 +4,7 @@ A shard has neither the workers' queue nor listeners. Code that opens an epoch o
 calls a function that touches no shard: it runs on the coordinator, in the same transaction. The change, its stream
 entry and its webhook deliveries are stored in the session's shard and committed together; afterwards the coordinator
 commits the deliveries' jobs and notifies. If a crash prevents the second commit, workers find deliveries without a job
-every minute, and a stream reads what it missed whenever it reconnects.
+every minute, and a stream reads the missed changes whenever it reconnects.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -97,7 +97,7 @@ FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regn
 
 async def distribute(url: str, shards: int = SHARDS) -> None:
     """Distribute the tables that are not distributed yet. Raises CannotDistribute, and then changes nothing."""
-    async with _connected(url) as connection:
+    async with _locked_connection(url) as connection:
         await check_ready(connection)
         async with connection.transaction():
             if not await lay_out(connection, shards):
@@ -110,7 +110,7 @@ async def distribute(url: str, shards: int = SHARDS) -> None:
 
 async def check(url: str) -> list["Routed"]:
     """Return the routing of each hot statement. Raises CannotDistribute if the database is not distributed."""
-    async with _connected(url) as connection:
+    async with _locked_connection(url) as connection:
         if not await is_distributed(connection):
             raise CannotDistribute("this database is not distributed")
         return [await _route(connection, name, sql) for name, sql in HOT.items()]
@@ -118,13 +118,13 @@ async def check(url: str) -> list["Routed"]:
 
 async def planned(url: str, shards: int = SHARDS) -> list[str]:
     """Return the statements that `distribute` would execute. Raises CannotDistribute."""
-    async with _connected(url) as connection:
+    async with _locked_connection(url) as connection:
         await check_ready(connection)
         return await steps(connection, shards)
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+async def _locked_connection(url: str) -> AsyncIterator[asyncpg.Connection]:
     """Connect to the database, one run at a time."""
     connection = await asyncpg.connect(for_asyncpg(url), server_settings={"client_min_messages": "warning"})
     try:
@@ -168,7 +168,7 @@ async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
 
 
 async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[str]:
-    """Return the statements that distribute what is not distributed yet, in their order."""
+    """Return the statements that distribute the tables not distributed yet, in order."""
     where = await tables(connection)
     placed = {row["name"] for row in await connection.fetch(_PLACED)}
     copied, sharded = ([name for name in names if name not in placed] for names in (where.copied, where.sharded))

@@ -25,7 +25,7 @@ _PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.AS
 
 def checked(url: str, password: str | None = None) -> str:
     """Return a URL as settings spell it, with the password if it has none. Raises ValueError if it cannot work."""
-    found = _read(url)
+    found = _parse(url)
     if password is not None and found["password"] is None:
         if not found["user"]:
             raise ValueError("names no user, whose password PALIMPSEST_DATABASE_PASSWORD could be")
@@ -40,26 +40,26 @@ def checked(url: str, password: str | None = None) -> str:
     target = dict(query).get("target_session_attrs", "any")
     if target not in _TARGETS:
         raise ValueError(f"has target_session_attrs={target}: it must be one of {', '.join(sorted(_TARGETS))}")
-    return _written(_SCHEME, found, query)
+    return _format(_SCHEME, found, query)
 
 
 def for_asyncpg(url: str) -> str:
     """Return the same address for asyncpg, which takes libpq's parameters."""
-    found = _read(url)
-    return _written("postgresql", found, _query(found, {"ssl": "sslmode"}))
+    found = _parse(url)
+    return _format("postgresql", found, _query(found, {"ssl": "sslmode"}))
 
 
 def hosts(url: str) -> tuple[str, ...]:
     """Return an asyncpg URL for each host of a URL, in its order; if there are several, each must take writes."""
-    found = _read(url)
+    found = _parse(url)
     listed = f"{found['host'] or ''}:{found['port'] or ''}".removesuffix(":").split(",")
     if len(listed) == 1:
         return (for_asyncpg(url),)
     query = [("target_session_attrs", "read-write"), *_query(found, {"ssl": "sslmode"})]
-    return tuple(_written("postgresql", {**found, "host": one, "port": None}, query) for one in listed)
+    return tuple(_format("postgresql", {**found, "host": one, "port": None}, query) for one in listed)
 
 
-def _read(url: str) -> dict[str, str | None]:
+def _parse(url: str) -> dict[str, str | None]:
     found = _URL.match(url)
     if found is None or not (found["port"] is None or _PORT.fullmatch(found["port"])):
         raise ValueError("is no URL of the form postgresql://user:password@host:port/database")
@@ -71,15 +71,15 @@ def _query(found: Mapping[str, str | None], names: Mapping[str, str]) -> list[tu
     return [(names.get(name, name), value) for name, value in parse_qsl(found["query"] or "")]
 
 
-def _written(scheme: str, found: Mapping[str, str | None], query: Sequence[tuple[str, str]]) -> str:
+def _format(scheme: str, found: Mapping[str, str | None], query: Sequence[tuple[str, str]]) -> str:
     """Return the URL in its normalized spelling."""
-    password = "" if found["password"] is None else f":{_quoted(found['password'])}"
-    user = "" if found["user"] is None else f"{_quoted(found['user'])}{password}@"
+    password = "" if found["password"] is None else f":{_quote(found['password'])}"
+    user = "" if found["user"] is None else f"{_quote(found['user'])}{password}@"
     port = f":{found['port'].lstrip('0') or '0'}" if found["port"] else ""
-    database = "" if found["database"] is None else f"/{_quoted(found['database'], '/')}"
+    database = "" if found["database"] is None else f"/{_quote(found['database'], '/')}"
     text = "&".join(f"{name}={quote_plus(value)}" for name, value in sorted(query, key=lambda pair: pair[0]))
     return f"{scheme}://{user}{found['host'] or ''}{port}{database}{text and '?' + text}"
 
 
-def _quoted(part: str, kept: str = "") -> str:
+def _quote(part: str, kept: str = "") -> str:
     return quote(unquote(part), safe=f" +{kept}")

@@ -58,7 +58,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "log_checkpoints": "off",
 }
 LOG_BYTES_MAX: Final = 10_000_000
-"""Size of a log that is moved aside at the next start, in place of the one moved before it."""
+"""A log larger than this at a start is moved aside, replacing the one moved before it."""
 
 
 class DataDirInUse(Exception):
@@ -150,7 +150,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _initialize(folder: Path, data: Path) -> None:
-    """Create the cluster in a temporary folder and rename that: an interrupted run leaves no half of a cluster."""
+    """Create the cluster in a temporary folder and rename that: an interrupted run leaves no partial one."""
     for leftover in folder.glob(UNFINISHED + "*"):
         shutil.rmtree(leftover, ignore_errors=True)  # a killed initdb may leave a child that still writes
     unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=UNFINISHED))
@@ -186,7 +186,7 @@ def _give_to_postgres(path: Path) -> None:
 
 
 def _socket_path(folder: Path) -> Path:
-    """Return the folder of the socket: the temporary one if the data folder's path were too long for the kernel."""
+    """Return the socket's folder: in the data folder, or in the temporary one if the path is too long for a socket."""
     sockets = folder / "run"
     if len(str(sockets)) > SOCKET_PATH_MAX:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
@@ -222,7 +222,7 @@ class Watch:
         """Start the server if it has ended; return the seconds until the next look. No failure ends the watch."""
         pause, now, reason = WATCH_SECONDS, time.monotonic(), "it ends again"
         try:
-            if _alive(self._folder):
+            if _is_alive(self._folder):
                 self._record_alive(now)
                 return pause
             self._up_since = None
@@ -243,7 +243,7 @@ class Watch:
         if self._down_since is None:
             return
         if self._up_since is None:  # its recovery took longer than RESTART_SECONDS
-            self._up_since = now if _answers(_socket_path(self._folder)) else None
+            self._up_since = now if _accepts_connections(_socket_path(self._folder)) else None
         elif now - self._up_since > STEADY_SECONDS:
             away = round(self._up_since - self._down_since, 1)
             structlog.get_logger().warning("the embedded PostgreSQL is back", after_seconds=away)
@@ -256,11 +256,11 @@ class Watch:
             structlog.get_logger().error(
                 "the embedded PostgreSQL does not stay up; it is started until it does",
                 reason=reason,
-                disk_free_bytes=_free(self._folder),
+                disk_free_bytes=_disk_free(self._folder),
             )
 
 
-def _free(folder: Path) -> int | None:
+def _disk_free(folder: Path) -> int | None:
     with suppress(OSError):  # the folder itself may be gone
         return shutil.disk_usage(folder).free
     return None
@@ -272,7 +272,7 @@ def _start(folder: Path, sockets: Path, options: Mapping[str, str]) -> None:
     while time.monotonic() < deadline:
         if not _launch(folder, sockets, options, START_SECONDS):
             time.sleep(SOON_SECONDS)  # right after a kill -9 the old server's children may hold its memory for a moment
-        elif _answers(sockets):
+        elif _accepts_connections(sockets):
             return
     _stop(folder)
     raise CannotStart(f"PostgreSQL did not start; its log is {folder / 'postgres' / 'log'}")
@@ -295,17 +295,17 @@ def _launch(folder: Path, sockets: Path, options: Mapping[str, str], seconds: in
 def _stop(folder: Path) -> None:
     """Stop the folder's postmaster, whoever started it, and remove the pid file of one that died."""
     for mode in ("fast", "immediate"):  # immediate: without a checkpoint, the next start replays the log
-        if not _alive(folder):
+        if not _is_alive(folder):
             break
         try:
             _run("pg_ctl", "-D", str(folder / "postgres"), "-m", mode, "-w", "-t", str(STOP_SECONDS), "stop")
         except subprocess.CalledProcessError:
             continue
-    if not _alive(folder):
+    if not _is_alive(folder):
         (folder / "postgres" / "postmaster.pid").unlink(missing_ok=True)  # it may name a zombie or a recycled pid
 
 
-def _alive(folder: Path) -> bool:
+def _is_alive(folder: Path) -> bool:
     """Return whether the postmaster named in the data folder runs and is this folder's: no zombie, no recycled pid."""
     data = folder / "postgres"
     try:
@@ -320,7 +320,7 @@ def _alive(folder: Path) -> bool:
         return False
 
 
-def _answers(sockets: Path) -> bool:
+def _accepts_connections(sockets: Path) -> bool:
     try:
         _run("pg_isready", "-h", str(sockets), "-p", "5432", "-q", "-t", "5")
     except subprocess.CalledProcessError:

@@ -52,7 +52,7 @@ SHARD_SETTINGS: Final = {
 }
 
 QUEUE_CONNECTIONS: Final = 2
-"""Connections that each process has in addition to a distributed database, for the queue alone."""
+"""Additional connections of each process to a distributed database, for the queue alone."""
 
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
@@ -180,14 +180,14 @@ class Database:
         pooler_url: str | None = None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._waited = waited
+        self._on_wait = waited
         self._url, self._role, self._pooler_url = url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
         self._distributed: bool | None = None
         self._queue: Database | None = None
         self._full_until = 0.0
-        self._kept: list[PoolConnectionProxy] = []
+        self._idle: list[PoolConnectionProxy] = []
         self._waiting = 0
         self._closing = False
         self._sweep: asyncio.TimerHandle | None = None
@@ -246,7 +246,7 @@ class Database:
     def pool(self) -> PoolState:
         """Return the numbers of this process's connections, and of statements that wait for one."""
         size = self._pool.get_size()
-        free = self._pool.get_idle_size() + len(self._kept)
+        free = self._pool.get_idle_size() + len(self._idle)
         return PoolState(self._pool.get_max_size(), max(0, size - free), min(free, size), self._waiting)
 
     async def ready(self) -> None:
@@ -268,7 +268,7 @@ class Database:
         self._closing = True
         if self._sweep is not None:
             self._sweep.cancel()
-            self._release_kept()
+            self._release_idle()
         await self._pool.close()
         if self._queue is not None:
             await self._queue.close()
@@ -345,8 +345,8 @@ class Database:
         return driver
 
     async def _acquire(self) -> PoolConnectionProxy:
-        while self._kept:
-            driver = self._kept.pop()
+        while self._idle:
+            driver = self._idle.pop()
             if not driver.is_closed():
                 return driver
             await self._pool.release(driver)
@@ -357,19 +357,19 @@ class Database:
             return await self._pool.acquire(timeout=ACQUIRE_SECONDS)
         finally:
             self._waiting -= 1
-            self._waited(time.perf_counter() - began)
+            self._on_wait(time.perf_counter() - began)
 
     async def _release(self, driver: PoolConnectionProxy) -> None:
         if self._waiting or self._closing:
             await self._pool.release(driver)
             return
-        self._kept.append(driver)
+        self._idle.append(driver)
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._release_kept)
+            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._release_idle)
 
-    def _release_kept(self) -> None:
+    def _release_idle(self) -> None:
         self._sweep = None
-        kept, self._kept = self._kept, []
+        kept, self._idle = self._idle, []
         self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)
 
     async def _release_failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:

@@ -47,10 +47,10 @@ def _row(row: asyncpg.Record) -> ErasureRow:
 
 def filter_sha256(text: str) -> bytes:
     """Return the hash of a filter's text, as receipts show it."""
-    return _hashed(text)
+    return _hash(text)
 
 
-def _hashed(text: str) -> bytes:
+def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -75,7 +75,7 @@ async def add(
         tenant_id=tenant_id,
         id=id,
         key_id=key_id,
-        hashed=None if key is None else _hashed(key),
+        hashed=None if key is None else _hash(key),
         filter=text,
         filter_sha256=filter_sha256(text),
         forks=forks,
@@ -93,7 +93,7 @@ async def under_key(reader: Connection | Database, tenant_id: UUID, key: str) ->
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
         tenant_id=tenant_id,
-        hashed=_hashed(key),
+        hashed=_hash(key),
     )
     return None if row is None else _row(row)
 
@@ -171,11 +171,11 @@ _FILTERED: Final = (
 
 
 async def matching(
-    reader: Connection | Database, tenant_id: UUID, names: Collection[str], asked: SessionFilter
+    reader: Connection | Database, tenant_id: UUID, names: Collection[str], filters: SessionFilter
 ) -> set[str]:
     """Return the names of those sessions that match the filter."""
-    sql, values = conditions(asked, None)
-    more, others = scanned(asked, None)
+    sql, values = conditions(filters, None)
+    more, others = scanned(filters, None)
     keys = [session_key(tenant_id, name) for name in names]
     found = await reader.fetch(f"{_FILTERED} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
     lines = [session_key(tenant_id, row["line"]) for row in found if row["line"] is not None]
@@ -184,13 +184,13 @@ async def matching(
 
     def holds(row: asyncpg.Record) -> bool:
         now = row if row["line"] is None else by_key.get(session_key(tenant_id, row["line"]), row)
-        return asked.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
+        return filters.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
 
     return {row["external_id"] for row in found if holds(row)}
 
 
 async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> ErasureRow | None:
-    """Sum up what was erased, delete the filter, and return the receipt; None if the erasure was finished before."""
+    """Sum up the erased rows, delete the filter, and return the receipt; None if it was finished before."""
     sums = await database.fetch(
         "SELECT c.key AS name, sum(c.value::bigint)::bigint AS number FROM erased e, json_each_text(e.counts) c "
         "WHERE e.tenant_id = :tenant_id AND e.erasure_id = :erasure_id GROUP BY c.key ORDER BY c.key",

@@ -101,7 +101,7 @@ async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life])
         keys=list(keys),
         tenant_id=tenant_id,
     )
-    busy = await reader.fetch(
+    compacting = await reader.fetch(
         "SELECT DISTINCT session_id FROM compactions WHERE session_id = ANY(:keys::uuid[]) "
         "AND tenant_id = :tenant_id AND state IN ('scheduled', 'running')",
         keys=list(keys),
@@ -111,7 +111,7 @@ async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life])
     for row in calls:
         name = keys[row["session_id"]]
         found[name] = replace(found[name], used_at=max(found[name].used_at, row["used_at"]))
-    for row in busy:
+    for row in compacting:
         name = keys[row["session_id"]]
         found[name] = replace(found[name], busy=True)
     return found

@@ -277,7 +277,7 @@ async def left_out(
 ) -> list[CutOff]:
     """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls.
 
-    Only the next PARALLEL_MAX events are searched for calls that are parallel to the one at `at`.
+    Further calls are looked for among the next PARALLEL_MAX events.
     """
     found: list[asyncpg.Record] = []
     following = await event_log.read(connection, log, "seq, type, call_id, tool", max(1, at), at + PARALLEL_MAX)

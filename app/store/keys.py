@@ -46,7 +46,7 @@ class Holder:
 
 
 def _decode(kind: type[Value], row: asyncpg.Record) -> Value:
-    """Decode a key. Old rows have infinity for the calendar's end, which the driver returns without a time zone."""
+    """Decode a key. Old rows may expire at infinity, which the driver returns without a time zone."""
     expires_at = row["expires_at"]
     return decode(kind, row, expires_at=None if expires_at is None else in_utc(expires_at))
 

@@ -106,8 +106,8 @@ $tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coalesce(v.target, :fi
                  >= least(:keep_tokens::float8, :keep::float8 * coalesce(v.target, :first_target))
                   + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))"""
 
-# One round trip. Only a session that is being streamed notifies (docs/decisions: every notifying commit waits for the
-# one before it).
+# One round trip. Only a session that is being streamed notifies (docs/decisions/0012: every notifying commit waits for
+# the one before it).
 _KEYLESS: Final = f"""
 WITH old AS ({_MOVE.replace("$from", "")} {_BEFORE}, s.covered_tokens, s.streamed_until
 ), batch AS ({_BATCH}), inserted AS (
@@ -157,7 +157,7 @@ class CompactionTrigger:
     """The condition on which an append wakes a worker for the session.
 
     The log takes at least `ratio` of the view's target (of `target` before its first context), and the part that no
-    summary covers is at least as large as the part to keep and the smallest summary's span together.
+    summary covers is at least as large as the part that stays verbatim and the least that a summary covers together.
     """
 
     ratio: float

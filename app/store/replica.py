@@ -23,7 +23,7 @@ ANSWER_SECONDS: Final = 3.0
 NOTES_MAX: Final = 1_000
 
 ReplicaState: TypeAlias = Literal["ready", "behind", "away", "other"]
-"""State of a replica. `behind`: by more than is allowed. `other`: it answers, but is no standby of this database."""
+"""`behind`: it lags more than is allowed. `away`: it does not answer. `other`: it is no standby of this database."""
 STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 _POSITION: Final = """

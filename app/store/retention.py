@@ -19,7 +19,7 @@ WITH deleted AS (
 )
 SELECT count(*) AS gone FROM deleted
 """
-_GIVEN_UP: Final = """
+_DEAD_JOBS: Final = """
 WITH deleted AS (
     DELETE FROM pgqueuer WHERE id IN (
         SELECT id FROM pgqueuer WHERE status NOT IN ('queued', 'picked') AND updated < now() - interval '30 days'
@@ -31,7 +31,7 @@ SELECT count(*) AS gone FROM deleted
 COUNTED_MAX: Final = 100_000
 """Limit of the rows of one kind that a dry run counts."""
 
-_PARTS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
+_RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
     "calls": ("model_calls", "call_id", "uuid", "created_at", "TRUE"),
     "compactions": ("compactions", "id", "uuid", "finished_at", "state IN ('succeeded', 'skipped', 'failed')"),
     "changes": ("changes", "number", "bigint", "created_at", "TRUE"),
@@ -88,7 +88,7 @@ async def purge_calls(database: Database) -> int:
 
 async def purge_given_up(database: Database) -> int:
     """Delete jobs that the queue gave up a month ago; return the number deleted."""
-    return await _in_batches(database, _GIVEN_UP)
+    return await _in_batches(database, _DEAD_JOBS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Counted:
 
 async def count(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> Counted:
     """Count a tenant's records from before a time."""
-    table, _, _, time, which = _PARTS[rule]
+    table, _, _, time, which = _RECORDS[rule]
     row = await database.fetchrow(
         f"SELECT count(*) AS number, min(at) AS oldest, max(at) AS newest FROM (SELECT {time} AS at FROM {table} "
         f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit) t",
@@ -171,7 +171,7 @@ class Record:
 
 async def purge(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> int:
     """Delete a tenant's records from before a time, oldest first; return the number deleted."""
-    table, key, _, time, which = _PARTS[rule]
+    table, key, _, time, which = _RECORDS[rule]
     used_at = "greatest(created_at, reported_at)" if rule == "calls" else time
     purged = 0
     while True:
@@ -189,7 +189,7 @@ async def purge(database: Database, tenant_id: UUID, rule: RecordRule, before: d
 
 async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records: Sequence[Record]) -> int:
     """Delete records by their keys; return the number deleted. The session keeps the time of its last deleted call."""
-    table, key, kind, _, which = _PARTS[rule]
+    table, key, kind, _, which = _RECORDS[rule]
     if rule == "calls":
         last = dict(sorted((one.session_id, one.used_at) for one in records))
         for session_id, used_at in last.items():

@@ -246,7 +246,7 @@ class CallInputs:
 
 
 async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
-    """Return a call of the session by its id; None means its main view's newest call. Returns None if there is none."""
+    """Return the session's call with this id, or without an id its main view's newest; None if there is none."""
     which = (
         "m.view = 'main' AND :call_id::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
         if call_id is None

@@ -51,27 +51,27 @@ class SessionFilter:
         )
 
 
-def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
+def conditions(filters: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the conditions that indexes serve, for sessions after `after`, and its parameters."""
-    if asked.until is not None and (after is None or asked.until <= after[0]):
-        after = (asked.until, _FIRST)
+    if filters.until is not None and (after is None or filters.until <= after[0]):
+        after = (filters.until, _FIRST)
     created_at, last = after or (None, None)
     sql = "s.root IS NULL AND (:created_at::timestamptz IS NULL "
     sql += "OR (s.created_at, s.session_id) < (:created_at, :last::uuid))"
     values: dict[str, object] = {"created_at": created_at, "last": last}
-    if asked.parent is not None:
-        values["parent"] = row_name(asked.parent)
+    if filters.parent is not None:
+        values["parent"] = row_name(filters.parent)
         sql += " AND s.parent = :parent"
-    if asked.prefix:
-        values["prefix"] = asked.prefix
+    if filters.prefix:
+        values["prefix"] = filters.prefix
         sql += f" AND {within('s.external_id', ':prefix')}"
-    if asked.since is not None:
-        values["since"] = asked.since
+    if filters.since is not None:
+        values["since"] = filters.since
         sql += " AND s.created_at >= :since"
     return sql, values
 
 
-def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
+def scanned(filters: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
     It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
@@ -81,11 +81,11 @@ def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, o
     if floor is not None:
         values |= {"floor_at": floor[0], "floor_id": floor[1]}
         sql += " AND (s.created_at, s.session_id) >= (:floor_at, :floor_id)"
-    if asked.model is not None:
-        values["model"] = asked.model
+    if filters.model is not None:
+        values["model"] = filters.model
         sql += " AND (s.line IS NOT NULL OR s.model = :model)"
-    if asked.metadata:
-        values["metadata"] = canonical_json(asked.metadata)
+    if filters.metadata:
+        values["metadata"] = canonical_json(filters.metadata)
         sql += " AND (s.line IS NOT NULL OR s.metadata::jsonb @> :metadata::jsonb)"
     return sql, values
 

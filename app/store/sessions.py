@@ -103,7 +103,7 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow 
 
 async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id. Raises NotFound."""
-    return _existing(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
 async def shown(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
@@ -115,10 +115,10 @@ async def shown(connection: Connection | Database, tenant_id: UUID, external_id:
 
 async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id, locked as by `lock`. Raises NotFound."""
-    return _existing(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
-def _existing(row: SessionRow | None, external_id: str) -> SessionRow:
+def _require(row: SessionRow | None, external_id: str) -> SessionRow:
     if row is None:
         raise NotFound(f"there is no session {external_id!r}", session=external_id)
     return row
@@ -167,21 +167,21 @@ async def page(
     tenant_id: UUID,
     limit: int,
     after: Place | None,
-    asked: SessionFilter = ALL,
+    filters: SessionFilter = ALL,
 ) -> tuple[list[SessionRow], Place | None]:
     """Return sessions, newest first, and the end of a page that is not full although more may follow.
 
     Each has the values of its current line, but the session's time of creation.
     """
     floor = None
-    if asked.scans:
-        sql, values = scan_end(tenant_id, after, asked)
+    if filters.scans:
+        sql, values = scan_end(tenant_id, after, filters)
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
-    sql, values = listing(tenant_id, limit, after, asked, floor, distributed=await database.distributed())
+    sql, values = listing(tenant_id, limit, after, filters, floor, distributed=await database.distributed())
     own = [_row(row) for row in await database.fetch(sql, **values)]
     pairs = zip(own, await _with_current_lines(database, tenant_id, own), strict=True)
-    rows = [now for named, now in pairs if asked.holds(now.model, now.metadata, named.metadata)]
+    rows = [now for named, now in pairs if filters.holds(now.model, now.metadata, named.metadata)]
     if len(rows) < len(own) == limit:
         return rows, (own[-1].created_at, own[-1].session_id)
     return rows, floor if len(own) < limit else None
@@ -209,22 +209,22 @@ def listing(
     tenant_id: UUID,
     limit: int,
     after: Place | None,
-    asked: SessionFilter = ALL,
+    filters: SessionFilter = ALL,
     floor: Place | None = None,
     *,
     distributed: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
-    sql, values = conditions(asked, after)
-    more, others = scanned(asked, floor)
+    sql, values = conditions(filters, after)
+    more, others = scanned(filters, floor)
     values |= {**others, "tenant_id": tenant_id, "limit": limit}
     tenants = _TENANTS_IN_SHARDS if distributed else _TENANTS
     return f"{_SELECT} WHERE {tenants} AND {sql}{more} {ORDER} LIMIT :limit", values
 
 
-def scan_end(tenant_id: UUID, after: Place | None, asked: SessionFilter) -> tuple[str, dict[str, object]]:
+def scan_end(tenant_id: UUID, after: Place | None, filters: SessionFilter) -> tuple[str, dict[str, object]]:
     """Return the SQL for the last session that a page reads; it gives no row if the page reads all that are left."""
-    sql, values = conditions(asked, after)
+    sql, values = conditions(filters, after)
     values |= {"tenant_id": tenant_id, "most": SCAN_MAX}
     select = "SELECT s.created_at, s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id"
     return f"{select} AND {sql} {ORDER} OFFSET :most - 1 LIMIT 1", values

@@ -113,12 +113,12 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         tools_seq=row["tools_seq"] or 0,
         context_tokens=max(0, row["context_tokens"]),
         log=log_of(row),
-        views=tuple(_viewed(one, row["outside_tokens"]) for one in views),
+        views=tuple(_view(one, row["outside_tokens"]) for one in views),
         demand=demand(row),
     )
 
 
-def _viewed(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
+def _view(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
     return Viewed(
         row["view"],
         settings(row),

@@ -56,7 +56,7 @@ class News:
 
 
 async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
-    """Return a session's time of creation, which tells it from earlier ones of the same name; None if there is none."""
+    """Return the time of a session's creation, by which sessions of one name differ; None if there is none."""
     row = await database.fetchrow(
         "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
         session_id=session_id,

@@ -1,4 +1,4 @@
-"""Stored summaries. Only their status changes, and live summaries of a cover never overlap."""
+"""Stored summaries. Their texts are only ever erased, and live summaries of a cover never overlap."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

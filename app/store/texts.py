@@ -28,10 +28,10 @@ def stored(text: str, *, clear: Collection[str] = ()) -> str:
     """
     sealer = sealing.current()
     if sealer is None:
-        return _escaped(text)
+        return _escape(text)
     value = json.loads(text) if clear else {}
     legible = canonical_json({name: value[name] for name in clear if name in value})
-    rest = "}" if legible == "{}" else "," + _escaped(legible)[1:]
+    rest = "}" if legible == "{}" else "," + _escape(legible)[1:]
     return f'{SEALED_JSON}{sealer.seal(text)}"{rest}'
 
 
@@ -40,7 +40,7 @@ def opened(text: str) -> str:
     if not text.startswith(SEALED_JSON):
         return text
     sealed = text[len(SEALED_JSON) : text.index('"', len(SEALED_JSON))]
-    return _escaped(sealing.opening().open(sealed))
+    return _escape(sealing.opening().open(sealed))
 
 
 def restored(text: str) -> str:
@@ -74,7 +74,7 @@ def read(words: str) -> str:
     return sealing.opening().open(words[len(_SEALED) :]) if words.startswith(_SEALED) else words
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     if _MARK in text:
         text = text.replace(_MARK, f"{_MARK}=")
     if "\\u0000" in text or "\\ud" in text:

@@ -144,7 +144,7 @@ SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = 
 
 _LIVE: Final = "FROM summaries WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq"
 _FOLDED: Final = "FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded) ORDER BY from_seq"
-_KNOWN: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
+_CALIBRATIONS: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
 _NEW: Final = "FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq"
 _TAIL_COLUMNS: Final = """
     t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
@@ -164,7 +164,7 @@ def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
         "$asked_for": compactions.ASKED_FOR,
         "$cover": lists.of(summaries.COLUMNS, _LIVE),
         "$layers": layers.current_of(lists, session),
-        "$calibrations": lists.of(calibrations.COLUMNS, _KNOWN.replace("$model", _model(session))),
+        "$calibrations": lists.of(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
         "$folded": lists.of(summaries.COLUMNS, _FOLDED),
         "$tail": lists.of(_TAIL_COLUMNS.replace("$body", lists.text(_TAIL_BODY)), "FROM tail t ORDER BY t.seq"),
         "$new": lists.of(EVENT_COLUMNS.replace("body", lists.text("body")), _NEW),

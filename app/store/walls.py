@@ -1,4 +1,4 @@
-"""The check that the database isolates tenants, made once before a server or worker starts its work."""
+"""The check that the database isolates tenants, made once before a server or worker starts."""
 
 from typing import Final
 
