@@ -71,7 +71,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
 FOR KEY SHARE OF s
 """
 _COMPACTING: Final = f"CASE WHEN :compacting::boolean THEN ({compactions.NOW}) ELSE 'none' END AS compaction"
-_RECORD_CALL_IF_CURRENT: Final = (
+_RECORD_CALL_IF_SO: Final = (
     f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {_IF_CURRENT} RETURNING {_COMPACTING}"
 )
 
@@ -122,17 +122,17 @@ WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )"""
 _OPEN_IN_SESSION: Final = _OPEN.replace("$there", _IN_SESSION)
-_OPEN_IF_CURRENT: Final = _OPEN.replace("$there", _IF_CURRENT)
+_OPEN_IF_SO: Final = _OPEN.replace("$there", _IF_CURRENT)
 _RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
-_RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {_COMPACTING} FROM moved"
+_RECORD_EPOCH_IF_SO: Final = f"{_OPEN_IF_SO} SELECT {_COMPACTING} FROM moved"
 
 # Variants for a request with an idempotency key: the call and its response are stored together or not at all.
 _ANSWER: Final = f", answered AS ({answers.storing('moved')}) SELECT"
 _KEYED: Final = {
     _RECORD_CALL: f"WITH moved AS ({_RECORD_CALL}){_ANSWER} call_id FROM moved",
-    _RECORD_CALL_IF_CURRENT: f"WITH moved AS ({_RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
+    _RECORD_CALL_IF_SO: f"WITH moved AS ({_RECORD_CALL_IF_SO}){_ANSWER} compaction FROM moved",
     _RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
-    _RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {_COMPACTING} FROM moved",
+    _RECORD_EPOCH_IF_SO: f"{_OPEN_IF_SO}{_ANSWER} {_COMPACTING} FROM moved",
 }
 
 # With sessions in shards, a statement is sent to a single shard only if it writes one table, takes the session id of
@@ -237,13 +237,13 @@ async def record_if_so(
         "covered_to": covered[1] if covered else None,
     }
     if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard_if_current(tx, values, of_epoch, conditions, answer))
-    sql = _RECORD_CALL_IF_CURRENT if epoch is None else _RECORD_EPOCH_IF_CURRENT
+        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, conditions, answer))
+    sql = _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO
     row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 
-async def _record_on_shard_if_current(
+async def _record_on_shard_if_so(
     tx: Connection,
     values: Mapping[str, Any],
     of_epoch: Mapping[str, object],

@@ -268,7 +268,7 @@ class Database:
         self._closing = True
         if self._sweep is not None:
             self._sweep.cancel()
-            self._release_idle()
+            self._give_back_kept()
         await self._pool.close()
         if self._queue is not None:
             await self._queue.close()
@@ -365,9 +365,9 @@ class Database:
             return
         self._idle.append(driver)
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._release_idle)
+            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_back_kept)
 
-    def _release_idle(self) -> None:
+    def _give_back_kept(self) -> None:
         self._sweep = None
         kept, self._idle = self._idle, []
         self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)

@@ -193,7 +193,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
     if rule == "calls":
         last = dict(sorted((one.session_id, one.used_at) for one in records))
         for session_id, used_at in last.items():
-            await _record_use(database, tenant_id, session_id, used_at)
+            await _note_use(database, tenant_id, session_id, used_at)
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL palimpsest.sweeping = 'calls'")
         rows = await tx.fetch(
@@ -207,7 +207,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
     return len(rows)
 
 
-async def _record_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
+async def _note_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
     """Record when a session was used, in a transaction of its own.
 
     A transaction that locked several sessions could deadlock with an erasure that locks them in another order.

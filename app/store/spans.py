@@ -163,7 +163,7 @@ async def requests(
 
 
 # One range of an index from either end, however long the turn is.
-_USER_MESSAGES: Final = " UNION ".join(
+_SAID: Final = " UNION ".join(
     "(SELECT seq FROM events WHERE session_id = :session_id AND type = 'user.message' AND turn = :turn "
     f"AND seq BETWEEN :from_seq AND :to_seq ORDER BY seq {order} LIMIT :limit)"
     for order in ("ASC", "DESC")
@@ -177,7 +177,7 @@ async def _user_message_seqs(
     seqs: list[int] = []
     for part in await event_log.owners(connection, log, to_seq):
         values = {"turn": turn, "from_seq": part.from_seq, "to_seq": part.to_seq, "limit": REQUESTS_MAX}
-        rows = await connection.fetch(_USER_MESSAGES, session_id=part.session_id, **values)
+        rows = await connection.fetch(_SAID, session_id=part.session_id, **values)
         seqs += [row["seq"] for row in rows]
     seqs.sort()
     return seqs if len(seqs) <= 2 * REQUESTS_MAX else [*seqs[:REQUESTS_MAX], *seqs[-REQUESTS_MAX:]]
