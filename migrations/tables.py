@@ -55,11 +55,8 @@ def _created() -> Column[object]:
 
 
 def _tenant(*, checked: bool = False) -> Column[object]:
-    """Return the tenant's column.
-
-    Per-session rows have no foreign key to the tenant: their session's row has it, and checking one for each insert
-    would lock the one tenant row that all writers share.
-    """
+    """Return the tenant's column. Per-session rows have no foreign key to the tenant: their session's row has it, and
+    checking one for each insert would lock the one tenant row that all writers share."""
     return Column("tenant_id", Uuid, *([ForeignKey("tenants.tenant_id")] if checked else []), nullable=False)
 
 

@@ -116,10 +116,8 @@ def _charge(state: GuardState, reserved: int, tokens: int, now: float) -> GuardS
 
 
 class Guarded:
-    """A summarizer behind a circuit breaker and a limit on tokens per hour, both for this process alone.
-
-    `clock` returns seconds and is monotonic.
-    """
+    """A summarizer behind a circuit breaker and an hourly token limit, for this process. `clock` is monotonic
+    seconds."""
 
     def __init__(
         self,

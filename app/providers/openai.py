@@ -17,10 +17,8 @@ _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
 
 class OpenAI:
-    """A summarizer that calls `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own.
-
-    `api_key` must not be empty, even for a server that needs none.
-    """
+    """A summarizer that calls `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own. `api_key`
+    must not be empty, even for a server that needs none."""
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model

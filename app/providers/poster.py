@@ -28,10 +28,8 @@ class WebhookReply:
 
 
 class Poster:
-    """An HTTP client without redirects, proxies from the environment or kept connections.
-
-    Each request goes to an address that was checked, under the name that it was resolved from.
-    """
+    """An HTTP client without redirects, proxies from the environment or kept connections. Each request goes to an
+    address that was checked, under the name that it was resolved from."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds

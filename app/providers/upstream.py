@@ -67,10 +67,7 @@ class Upstream:
     async def asked(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
     ) -> AsyncIterator[UpstreamAnswer]:
-        """Send a request and yield its answer; leaving the block early ends the request.
-
-        `target` is path and query. Raises NoAnswer.
-        """
+        """Send a request to `target`, path and query, and yield its answer until the block ends. Raises NoAnswer."""
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)

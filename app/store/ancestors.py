@@ -63,10 +63,8 @@ async def _pairs(connection: Connection | Database, parts: Segments, seqs: Seque
 
 @dataclass(frozen=True, slots=True)
 class AncestorPart:
-    """The events of a fork's context that are stored under its ancestors.
-
-    `turn` is the turn of the context's last event; `unread` is the last unread seq, its turn, and the tokens up to it.
-    """
+    """The events of a fork's context that are stored under its ancestors. `turn` is the turn of the context's last
+    event; `unread` is the last unread seq, its turn, and the tokens up to it."""
 
     events: tuple[Event, ...]
     turn: int

@@ -52,10 +52,7 @@ async def find(connection: Connection | Database, session_id: UUID, key: str) ->
 
 
 async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Mapping[str, Any] | None:
-    """Return the response to an equal request under the same key; None if there is none.
-
-    Raises IdempotencyConflict if the key was used with another request.
-    """
+    """Return the response to an equal request under the same key. Raises IdempotencyConflict for another request."""
     found = await find(connection, claim.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
         raise IdempotencyConflict("this Idempotency-Key was used with another request", key=claim.key.rstrip("\n"))
@@ -85,10 +82,8 @@ async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, ob
 
 
 def storing(done: str) -> str:
-    """Return the SQL of a CTE that stores a response for each row of the CTE `done`.
-
-    Its parameters are those that `stored` returns, and `tenant_id`.
-    """
+    """Return the SQL of a CTE that stores a response for each row of the CTE `done`. Its parameters are those that
+    `stored` returns, and `tenant_id`."""
     values = ":of_session::uuid, :tenant_id, :key::text, :request_sha256::bytea, :answer::json"
     return f"INSERT INTO appends ({_COLUMNS}) SELECT {values} FROM {done}"
 

@@ -24,10 +24,8 @@ from app.store.rows import decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow(CallRecord):
-    """A recorded call. `outcome` and `reported_at` are None until an outcome is reported.
-
-    `has_count` is False for records of early versions, which have no count; `counted` is then the estimate.
-    """
+    """A recorded call. `outcome` and `reported_at` are None until an outcome is reported. `has_count` is False for
+    records of early versions, which have no count; `counted` is then the estimate."""
 
     created_at: datetime
     expires_at: datetime | None

@@ -58,10 +58,8 @@ class _Statement:
 def statement(
     tenant_id: UUID, filters: Filters, limit: int, *, distributed: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return the SQL of one page and its parameters.
-
-    With sessions in shards, it omits session names, which cannot be looked up per row there.
-    """
+    """Return the SQL of one page and its parameters. With sessions in shards, it omits session names, which cannot be
+    looked up per row there."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters, distributed=distributed)
     name = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
@@ -160,10 +158,8 @@ def _where(built: _Statement, filters: Filters) -> str:
 async def page(
     database: Database, tenant_id: UUID, filters: Filters, limit: int
 ) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
-    """Return up to `limit` calls with their sessions' names (None if erased since), and the position to continue from.
-
-    The position is None if there are no more calls.
-    """
+    """Return up to `limit` calls with their sessions' names (None if erased since), and the position to continue from,
+    None at the end."""
     if filters.epochs is not None:
         newest = await _newest_of(database, filters)
         if newest is None:
@@ -226,9 +222,7 @@ async def showing(
     database: Database, tenant_id: UUID, summary: UUID, session_id: UUID | None
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
     """Return the session of a summary, by default the one it was written for, and its epochs that show the summary.
-
-    Returns (None, []) if no epoch shows it.
-    """
+    Returns (None, []) if no epoch shows it."""
     rows = await database.fetch(SHOWING, summary_id=summary, tenant_id=tenant_id, session_id=session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 

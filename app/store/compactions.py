@@ -63,10 +63,8 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WaitingContext:
-    """A context that waits for a run: its view, window and policy.
-
-    `tightened`: the window is the smaller one with which a refused call is retried.
-    """
+    """A context that waits for a run: its view, window and policy. `tightened`: the window is the smaller one with
+    which a refused call is retried."""
 
     view: str
     window_tokens: int
@@ -84,10 +82,8 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Schedule a run unless it exists, and wake a worker when the transaction ends.
-
-    A requested run also ends a wait for the provider (`jobs.hasten`).
-    """
+    """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run also ends a wait
+    for the provider (`jobs.hasten`)."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
 
@@ -146,11 +142,8 @@ async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The state of a session on which its need for compaction depends.
-
-    The head, the smallest window of its views, their last reported call, and the number of changes to what they have
-    learned from reports.
-    """
+    """The state of a session on which its need for compaction depends. The head, the smallest window of its views,
+    their last reported call, and the changes to what they have learned."""
 
     head: int
     narrowest_tokens: int | None
@@ -178,10 +171,8 @@ async def _lock(tx: Connection, session_id: UUID) -> bool:
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
-    """Release a session for its next job; return False if the current job has more to do.
-
-    Appends and requests during a job queue no other job. They are detected here, under the lock that they also take.
-    """
+    """Release a session for its next job; return False if the current job has more to do. Appends and requests during a
+    job queue no other job. They are detected here, under the lock that they also take."""
     await _lock(tx, session_id)
     row = await tx.fetchrow(
         f"SELECT head, {DEMAND_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
@@ -205,7 +196,7 @@ class WaitingRun:
 
 
 async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
-    """Return the runs of a session that have not ended, oldest first. A running one was left by a worker that died."""
+    """Return a session's runs that have not ended, oldest first. At a job's start a running one is a dead worker's."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
@@ -265,10 +256,8 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
-    """Record the outcome of runs that have not ended yet.
-
-    A requested run changes its views' next contexts, so it raises the session's version: held views are read again.
-    """
+    """Record the outcome of runs that have not ended yet. A requested run changes its views' next contexts, so it
+    raises the session's version: held views are read again."""
 
     async def update(on: Connection | Database) -> str:
         return await on.execute(
@@ -289,10 +278,8 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
 
 
 async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
-    """Return whether a session pauses unrequested runs after failures.
-
-    It does so for `seconds` after the first, doubled with each further consecutive failure up to `seconds_max`.
-    """
+    """Return whether a session pauses unrequested runs after failures: for `seconds` after the first, doubled with each
+    further consecutive failure up to `seconds_max`."""
     row = await database.fetchrow(
         "WITH good AS (SELECT max(finished_at) AS at FROM compactions "
         "WHERE session_id = :session_id AND state = 'succeeded'), "

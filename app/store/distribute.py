@@ -247,10 +247,8 @@ class Routed:
 
 
 async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
-    """Return a statement's routing, from its plan.
-
-    If Citus refuses the statement, the surrounding transaction is lost: Citus does not find its savepoints here.
-    """
+    """Return a statement's routing, from its plan. If Citus refuses the statement, the surrounding transaction is lost:
+    Citus does not find its savepoints here."""
     statement = f"routed_{uuid4().hex}"
     try:
         await connection.execute(f"SET plan_cache_mode = {SHARD_SETTINGS['plan_cache_mode']}")

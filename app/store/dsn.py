@@ -1,7 +1,5 @@
-"""Database URLs in the form that each library expects.
-
-They are read and written as SQLAlchemy does it, but without importing SQLAlchemy for this alone.
-"""
+"""Database URLs in the form that each library expects. They are read and written as SQLAlchemy does it, but without
+importing SQLAlchemy for this alone."""
 
 import re
 from collections.abc import Mapping, Sequence

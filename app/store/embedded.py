@@ -206,10 +206,7 @@ def _socket_folder(folder: Path) -> Path:
 
 
 class Watch:
-    """Restarts a server whenever it has ended, and logs each change.
-
-    Repeated ends soon after a start, as on a full disk, are one outage.
-    """
+    """Restarts a server whenever it ends, and logs each change; repeated ends soon after a start are one outage."""
 
     def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
         self._folder = folder

@@ -61,16 +61,12 @@ FULL_SECONDS: Final = 5.0
 """Time for which the database is not ready after a statement found no room: only another one of that size can tell."""
 
 KEPT_SECONDS: Final = 10.0
-"""Time for which free connections are lent directly, before they all return to the driver's pool.
-
-That pool closes idle connections, but to borrow one from it takes a task, a timer and several locks.
-"""
+"""Time for which free connections are lent directly, before all return to the driver's pool, which closes idle ones. To
+borrow one from that pool takes a task, a timer and several locks."""
 
 TRIES: Final = 3
-"""Attempts at a transaction that loses a deadlock or, on a replica, a conflict with replay.
-
-Statements here lock rows in one order. Those of an earlier version during an upgrade, or of an operator, may not.
-"""
+"""Attempts at a transaction that loses a deadlock or, on a replica, a conflict with replay. Statements here lock rows
+in one order. Those of an earlier version during an upgrade, or of an operator, may not."""
 
 _tenant: Final[ContextVar[UUID | None]] = ContextVar("tenant", default=None)
 

@@ -20,10 +20,8 @@ from app.store.sessions import session_key
 
 @dataclass(frozen=True, slots=True)
 class ErasureRow:
-    """The state of an erasure.
-
-    `filter` is JSON, and None once the erasure is done; `sessions`, `kept` and `counts` (rows by table) are set then.
-    """
+    """The state of an erasure. `filter` is JSON, and None once it is done; `sessions`, `kept` and `counts` (rows by
+    table) are set then."""
 
     tenant_id: UUID
     id: UUID
@@ -64,10 +62,8 @@ async def add(
     text: str,
     forks: bool,
 ) -> tuple[ErasureRow, bool]:
-    """Store an erasure with the `text` of its filter.
-
-    Return it and True, or the one already stored under this idempotency `key` and False.
-    """
+    """Store an erasure with the `text` of its filter; return it and True, or the one already stored under this
+    idempotency `key` and False."""
     row = await tx.fetchrow(
         "INSERT INTO erasures (tenant_id, id, key_id, idempotency_sha256, filter, filter_sha256, forks) "
         "VALUES (:tenant_id, :id, :key_id, :hashed, :filter, :filter_sha256, :forks) "

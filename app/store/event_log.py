@@ -31,11 +31,8 @@ from app.store.events import (
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of a session, for reads.
-
-    `shared` are the segments stored under its ancestors; None if unknown: a read that needs them looks them up. A log
-    made from the session's row has them (`SessionRow.log`).
-    """
+    """The log of a session, for reads. `shared` are the segments stored under its ancestors; None if unknown: a read
+    that needs them looks them up. A log made from the session's row has them (`SessionRow.log`)."""
 
     session_id: UUID
     shared: Segments | None = None
@@ -91,10 +88,8 @@ async def read(
     seqs: Iterable[int] = (),
     **values: object,
 ) -> list[asyncpg.Record]:
-    """Return `columns` of the events first..last and of those at `seqs`, in order.
-
-    `columns` begins with seq; `values` are the parameters that it names.
-    """
+    """Return `columns` of the events first..last and of those at `seqs`, in order. `columns` begins with seq; `values`
+    are the parameters that it names."""
     others = {seq for seq in seqs if not first <= seq <= last}
     lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
     own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
@@ -135,10 +130,8 @@ async def events(
     bodies: bool = True,
     bodiless: Sequence[int] = (),
 ) -> tuple[Event, ...]:
-    """Return the events first..last and those at `seqs`, in order.
-
-    Without `bodies` no event has its body; those at `bodiless` never have theirs.
-    """
+    """Return the events first..last and those at `seqs`, in order. Without `bodies` no event has its body; those at
+    `bodiless` never have theirs."""
     if bodies and bodiless:
         return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
     return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))

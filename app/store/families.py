@@ -17,10 +17,8 @@ Reader = Connection | Database
 async def oldest(
     database: Database, tenant_id: UUID, before: datetime, after: Place | None, limit: int
 ) -> list[tuple[str, Place]]:
-    """Return sessions created before a time, oldest first, each with its place.
-
-    They are found by their creation: with an index on the last use, every append would write to it.
-    """
+    """Return sessions created before a time, oldest first, each with its place. They are found by their creation: with
+    an index on the last use, every append would write to it."""
     created_at, last = after or (None, None)
     rows = await database.fetch(
         "SELECT external_id, created_at, session_id FROM sessions WHERE tenant_id = :tenant_id AND root IS NULL "
@@ -74,10 +72,8 @@ def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
 
 
 async def lives(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
-    """Return when sessions were created and last used according to their rows, by name; missing sessions are left out.
-
-    A row records appends, streams, changes of its settings or layers, and calls whose records are deleted.
-    """
+    """Return when sessions were created and last used, by name: by an append, a stream, a change of settings or layers,
+    or a call whose record is deleted. Missing sessions are left out."""
     rows = await reader.fetch(
         "SELECT external_id, created_at, greatest(updated_at, streamed_until, called_at) AS used_at "
         "FROM sessions WHERE session_id = ANY(:keys::uuid[]) AND tenant_id = :tenant_id",

@@ -46,18 +46,14 @@ class Parent:
 
 
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
-    """Return a session as of the head `at` (None: its current head), locked until the transaction ends.
-
-    Raises NotFound, or InvalidRequest if there is no such seq.
-    """
+    """Return a session as of the head `at` (None: its current head), locked until the transaction ends. Raises
+    NotFound, or InvalidRequest if there is no such seq."""
     return await as_it_was(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
 
 
 async def as_it_was(tx: Connection, row: SessionRow, at: int | None) -> Parent:
-    """Return a locked session as of the head `at` (None: its current head). Raises InvalidRequest.
-
-    The current state is in its row; for an earlier one its log up to `at` is read once.
-    """
+    """Return a locked session as of the head `at` (None: its current head). Raises InvalidRequest. The current state is
+    in its row; for an earlier one its log up to `at` is read once."""
     head = row.state.head
     if at is None or at == head:
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))
@@ -160,10 +156,8 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
 async def take_over_summaries(
     tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
 ) -> frozenset[UUID]:
-    """Copy the parent's summaries of the shared log to a fork, with the summaries that they were merged from.
-
-    `covers` maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read.
-    """
+    """Copy the parent's summaries of the shared log to a fork, with the summaries that they were merged from. `covers`
+    maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read."""
     rows = await tx.fetch(
         "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
         "AND to_seq <= :at AND status IN ('live', 'superseded') AND (text <> '' OR origin IS NOT NULL) "
@@ -220,11 +214,8 @@ RETURNING 1
 
 
 async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
-    """Copy the parent's views as of the fork, so that its first context begins with bytes in the provider's cache.
-
-    A view whose epoch of that time names a summary that the fork cannot read is planned from scratch, with its
-    settings.
-    """
+    """Copy the parent's views as of the fork, so that its first context begins with bytes in the provider's cache. A
+    view whose epoch of that time names a summary that the fork cannot read is planned from scratch."""
     from_id = origin.session.session_id
     for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
         epoch = view["stands_at"]
@@ -275,10 +266,8 @@ _RESULTS: Final = (
 async def left_out(
     connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
 ) -> list[CutOff]:
-    """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls.
-
-    Further calls are looked for among the next PARALLEL_MAX events.
-    """
+    """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls. Further
+    calls are looked for among the next PARALLEL_MAX events."""
     found: list[asyncpg.Record] = []
     following = await event_log.read(connection, log, "seq, type, call_id, tool", max(1, at), at + PARALLEL_MAX)
     if following and following[0]["seq"] == at and following[0]["type"] in ("assistant.message", "tool.call"):

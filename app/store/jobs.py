@@ -97,10 +97,8 @@ async def due_seconds(database: Database, session_id: UUID) -> float:
 
 
 async def leave_cause(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
-    """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty.
-
-    A worker may have started the job already: it reads the context at its end.
-    """
+    """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty. A
+    worker may have started the job already: it reads the context at its end."""
     if fields:
         await connection.queue.execute(
             "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "

@@ -27,9 +27,7 @@ _LAYER: Final = "kind, version, content, turn"
 
 def current_of(form: Lists, session: str) -> str:
     """Return the SQL columns of a session's layers and their version, for a statement that has the session's row.
-
-    Nothing is looked up for a session that never had a layer.
-    """
+    Nothing is looked up for a session that never had a layer."""
     columns = _LAYER.replace("content", form.text("content"))
     listed = form.of(columns, f"FROM ({_CURRENT}) c")
     return f"CASE WHEN {session}.layers_version > 0 THEN {listed} END AS layers, {session}.layers_version"
@@ -78,10 +76,8 @@ async def put(
     tokens: int,
     turn: int | None,
 ) -> int:
-    """Store a new version of a layer, None to remove it; return the session's new version.
-
-    `text` is the layer's content as `texts.dumps` writes it. The session must be locked.
-    """
+    """Store a new version of a layer, None to remove it; return the session's new version. `text` is the layer's
+    content as `texts.dumps` writes it. The session must be locked."""
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "
@@ -139,10 +135,8 @@ async def named(database: Database, session_id: UUID, versions: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """A version of a layer. `until` is the time when the next of its kind was stored.
-
-    It is None while the version is the newest, and for an hour after: a context that shows it may be in progress.
-    """
+    """A version of a layer. `until` is the time when the next of its kind was stored. It is None while the version is
+    the newest, and for an hour after: a context that shows it may be in progress."""
 
     tenant_id: UUID
     session_id: UUID
@@ -166,10 +160,8 @@ async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> 
 
 
 async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
-    """Delete those of a tenant's versions during which no call was made; return the number deleted.
-
-    `calls` has for each version the first call id of its time, and the first one after it.
-    """
+    """Delete those of a tenant's versions during which no call was made; return the number deleted. `calls` has for
+    each version the first call id of its time, and the first one after it."""
     await tx.execute("SET LOCAL palimpsest.sweeping = 'layers'")
     of_session: dict[UUID, list[tuple[Outdated, tuple[UUID, UUID]]]] = {}
     for one, times in zip(outdated, calls, strict=True):

@@ -20,9 +20,9 @@ from app.store.session_filter import within
 class LedgerRow:
     """A recorded call, with its usage if it was reported.
 
-    `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` the provider's tokens of content sent in
-    addition to the request. `marks` are the seqs, tokens and blocks of its breakpoints. `usage` is the reported input,
-    cache reads, cache writes and output; None if no input was reported.
+    `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent in addition to the request, in
+    the provider's tokens. `marks` are its breakpoints' seqs, tokens and blocks. `usage` is the reported input, cache
+    reads, cache writes and output; None if no input was reported.
     """
 
     call_id: UUID
@@ -172,10 +172,8 @@ def _call_sums(row: asyncpg.Record) -> CallSums:
 async def sums(
     database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
 ) -> list[CallSums]:
-    """Sum a tenant's calls in [since, until) by model, format and policy.
-
-    With `prefix`, only calls of sessions whose names begin with it are counted.
-    """
+    """Sum a tenant's calls in [since, until) by model, format and policy, for session names that begin with
+    `prefix`."""
     values = {"tenant_id": tenant_id, "since": since, "until": until}
     if prefix:
         rows = await database.fetch(SUMS_OF_PREFIX, **values, model=model, prefix=prefix)

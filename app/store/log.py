@@ -24,9 +24,7 @@ from app.store.sessions import open_calls
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """The state that an append found: the log's end before it, and the main view's epoch, budget and carried tokens.
-
-    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker was woken for the session.
-    """
+    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker was woken for the session."""
 
     before: LogEnd
     epoch: int
@@ -154,11 +152,9 @@ HOT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CompactionTrigger:
-    """The condition on which an append wakes a worker for the session.
-
-    The log takes at least `ratio` of the view's target (of `target` before its first context), and the part that no
-    summary covers is at least as large as the part that stays verbatim and the least that a summary covers together.
-    """
+    """The condition on which an append wakes a worker: the log takes at least `ratio` of the view's target (of `target`
+    before its first context), and the part without a summary holds at least the verbatim part and the least that a
+    summary covers."""
 
     ratio: float
     target: int
@@ -322,10 +318,8 @@ def _last(batch: Batch, kind: EventType) -> int | None:
 
 
 async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
-    """Erase an event's content, but not its links to others. The session must be locked by this transaction.
-
-    Return False if the content was erased before, None if there is no such event.
-    """
+    """Erase an event's content, but not its links to others. The session must be locked by this transaction. Return
+    False if the content was erased before, None if there is no such event."""
     row = await tx.fetchrow(
         "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
     )
@@ -347,10 +341,8 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
 
 
 async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
-    """Record that an event of a session, its own or shared, was erased.
-
-    From here on the transaction is a redaction of this session, which it must hold locked.
-    """
+    """Record that an event of a session, its own or shared, was erased. From here on the transaction is a redaction of
+    this session, which it must hold locked."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
         "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the order of the locks

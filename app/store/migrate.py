@@ -1,7 +1,5 @@
-"""Migrations: bring a database to the code's schema, or refuse one that is newer.
-
-SQLAlchemy and Alembic are imported only to run a migration: they would take a sixth of a server's memory.
-"""
+"""Migrations: bring a database to the code's schema, or refuse one that is newer. SQLAlchemy and Alembic are imported
+only to run a migration: they would take a sixth of a server's memory."""
 
 import asyncio
 import re
@@ -48,10 +46,7 @@ class MigrationFailed(Exception):
 
 
 async def upgrade(url: str) -> None:
-    """Migrate to the newest revision.
-
-    Raises DatabaseTooNew, PostgresTooOld or MigrationFailed, and then changes nothing.
-    """
+    """Migrate to the newest revision. Raises DatabaseTooNew, PostgresTooOld or MigrationFailed, changing nothing."""
     connection = await connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed

@@ -81,10 +81,7 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
 
 
 async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
-    """Return the calibration that a view has learned (None: none yet), and whether the view exists.
-
-    The view is locked until the transaction ends.
-    """
+    """Lock a view; return the calibration it has learned, None if none yet, and whether the view exists."""
     row = await tx.fetchrow(_LEARNED, session_id=session_id, view=view)
     return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
 

@@ -36,10 +36,8 @@ _FAILURES: Final = (StoreUnavailable, TimeoutError, asyncpg.PostgresError)
 
 
 class Replica:
-    """The standby as `watch` finds it.
-
-    `database` is its pool, with the primary's tenant isolation; `lost` is set while it does not answer.
-    """
+    """The standby as `watch` finds it. `database` is its pool, with the primary's tenant isolation; `lost` is set while
+    it does not answer."""
 
     def __init__(self, primary: Database, database: Database, behind_seconds_max: float) -> None:
         self.database = database

@@ -208,10 +208,8 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
 
 
 async def _note_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
-    """Record when a session was used, in a transaction of its own.
-
-    A transaction that locked several sessions could deadlock with an erasure that locks them in another order.
-    """
+    """Record when a session was used, in a transaction of its own: one that locked several sessions could deadlock with
+    an erasure that locks them in another order."""
     await database.execute(
         "UPDATE sessions SET called_at = :used_at WHERE session_id = :session_id AND tenant_id = :tenant_id "
         "AND updated_at < :used_at AND (called_at IS NULL OR called_at < :used_at)",

@@ -26,10 +26,7 @@ def parameters(value: "DataclassInstance") -> dict[str, Any]:
 
 
 def decode(kind: type[Value], row: asyncpg.Record, **others: Any) -> Value:
-    """Decode a row; `others` are the fields that are not just columns.
-
-    The row may have further columns; arrays become tuples.
-    """
+    """Decode a row, which may have further columns; `others` are fields that are not columns. Lists become tuples."""
     values = {field.name: row[field.name] for field in fields(kind) if field.name not in others}
     read = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**read, **others)

@@ -50,10 +50,8 @@ async def indexed(database: Database, session_id: UUID) -> int:
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
-    """Lock a session's index until the transaction ends; return the seq up to which it is indexed.
-
-    Returns None if there is no such session. An index of another version is emptied.
-    """
+    """Lock a session's index until the transaction ends; return the seq up to which it is indexed. Returns None if
+    there is no such session. An index of another version is emptied."""
     row = await tx.fetchrow(
         "INSERT INTO search_heads (session_id, tenant_id, version) "
         "SELECT session_id, tenant_id, :version FROM sessions "

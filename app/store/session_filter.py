@@ -1,8 +1,5 @@
-"""Conditions on the sessions of a list.
-
-No index serves the conditions on model and metadata, so they are applied to at most SCAN_MAX sessions per page. A page
-that reaches this limit before it is full returns the position to continue from.
-"""
+"""Conditions on the sessions of a list. No index serves those on model and metadata, so they are applied to at most
+SCAN_MAX sessions per page. A page cut off by this limit returns the position to continue from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,8 +88,6 @@ def scanned(filters: SessionFilter, floor: Place | None) -> tuple[str, dict[str,
 
 
 def within(names: str, prefix: str) -> str:
-    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
-
-    In byte order all such names are between the prefix and the prefix with a tilde, which no name contains.
-    """
+    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves. In byte
+    order all such names are between the prefix and the prefix with a tilde, which no name contains."""
     return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"

@@ -148,10 +148,8 @@ async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUI
 
 
 async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
-    """Count a tenant's sessions, up to `most`; all lines of a session count as one.
-
-    Other transactions that count them wait for this one to end, so that each sees the sessions created before it.
-    """
+    """Count a tenant's sessions, up to `most`; all lines of a session count as one. Other transactions that count them
+    wait for this one to end, so that each sees the sessions created before it."""
     await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))", key=f"sessions of {tenant_id}")
     row = await tx.fetchrow(
         "SELECT count(*) AS n FROM (SELECT 1 AS one FROM sessions "
@@ -169,10 +167,8 @@ async def page(
     after: Place | None,
     filters: SessionFilter = ALL,
 ) -> tuple[list[SessionRow], Place | None]:
-    """Return sessions, newest first, and the end of a page that is not full although more may follow.
-
-    Each has the values of its current line, but the session's time of creation.
-    """
+    """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
+    values of its current line, but the session's time of creation."""
     floor = None
     if filters.scans:
         sql, values = scan_end(tenant_id, after, filters)
@@ -288,11 +284,8 @@ async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | N
 
 
 async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: Room) -> None:
-    """Change a view's policy, and have it planned from scratch.
-
-    The view moves to an epoch that is not written yet: data read before is stale, and a context being planned from it
-    is planned again.
-    """
+    """Change a view's policy, and have it planned from scratch. The view moves to an epoch that is not written yet:
+    data read before is stale, and a context being planned from it is planned again."""
     await tx.execute(
         "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
         "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "

@@ -29,10 +29,7 @@ MAIN: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """A view's settings (`row`, None before its first context), and the inputs of its next budget.
-
-    `calibrations` are not read with it.
-    """
+    """A view's settings (`row`, None before its first context) and its next budget's inputs, without `calibrations`."""
 
     name: str
     row: ViewRow | None = None
@@ -150,10 +147,8 @@ async def split_turn(connection: Connection | Database, log: SessionLog, seq: in
 async def requests(
     connection: Connection | Database, log: SessionLog, from_seq: int, to_seq: int, split: int | None
 ) -> tuple[Event, ...]:
-    """Return the user's first and last messages of the turns that a span cuts through.
-
-    These are the turn `split` at its end, and the turn in which it begins, if that began earlier.
-    """
+    """Return the user's first and last messages of the turns that a span cuts through. These are the turn `split` at
+    its end, and the turn in which it begins, if that began earlier."""
     begun = await split_turn(connection, log, from_seq - 1) if from_seq > 1 else None
     seqs: set[int] = set()
     for turn, last in ((begun, from_seq - 1), (split, to_seq)):

@@ -1,8 +1,7 @@
 """Reads of a stream, and the notifications that wake it.
 
 The tables are authoritative: the log by seq, `changes` by number. Rows of both become visible in order, since a
-transaction that adds one holds a lock on a row of the session until it ends. A notification carries only the session's
-id.
+transaction that adds one holds a lock on a row of the session until it ends. A notification carries only an id.
 """
 
 import asyncio
@@ -134,10 +133,7 @@ async def news(
     seq: int | None,
     number: int | None,
 ) -> News | None:
-    """Return the events after `seq` and the changes after `number`; with None, none of that kind.
-
-    Returns None if the session is gone.
-    """
+    """Return the events after `seq` and changes after `number` (None: none of these); None if the session is gone."""
     row = await database.fetchrow(
         _NEWS,
         session_id=session_id,

@@ -302,10 +302,8 @@ async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Ma
 
 
 async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
-    """Erase the texts of all summaries that cover an event; return the number of those that are now invalid.
-
-    A live one becomes invalid and is rewritten later.
-    """
+    """Erase the texts of all summaries that cover an event; return the number of those that are now invalid. A live one
+    becomes invalid and is rewritten later."""
     rows = await tx.fetch(
         "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', origin = NULL, "
         "status = CASE WHEN status = 'live' THEN 'invalid' ELSE status END "
@@ -317,10 +315,8 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 
 
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return the sessions with degraded live summaries, and their tenants.
-
-    Sessions of tenants that may spend no more today are left out.
-    """
+    """Return the sessions with degraded live summaries, and their tenants. Sessions of tenants that may spend no more
+    today are left out."""
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, :limit)",
         seconds=older_than_seconds,

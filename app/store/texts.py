@@ -22,10 +22,8 @@ SEALED_JSON: Final = f'{{"{_SEALED}":"'
 
 
 def stored(text: str, *, clear: Collection[str] = ()) -> str:
-    """Return the stored form of a canonical JSON text.
-
-    If it is sealed, the members of the object named in `clear`, which statements read, stay legible.
-    """
+    """Return the stored form of a canonical JSON text. If it is sealed, the object's members in `clear`, which
+    statements read, stay legible."""
     sealer = sealing.current()
     if sealer is None:
         return _escape(text)

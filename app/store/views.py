@@ -53,8 +53,8 @@ async def load(
 ) -> LoadedView | None:
     """Load a view for a context, for its own model or for `model`; None if there is no such session.
 
-    `at` loads it as of an earlier head, None as of now; `fresh` ignores its epoch. `bound_tokens`, by the session's
-    estimator, limits the events read that are newer than the epoch.
+    `at` is an earlier head to load it as of; `fresh` ignores its epoch. `bound_tokens`, by the session's estimator,
+    limits the events read that are newer than the epoch.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
     row = await _read(

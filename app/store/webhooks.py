@@ -1,8 +1,5 @@
-"""Webhooks and their deliveries.
-
-A trigger stores the deliveries in the transaction of a compaction's step (migration 0005); a job only says that one is
-due.
-"""
+"""Webhooks and their deliveries. A trigger stores the deliveries in the transaction of a compaction's step (migration
+0005); a job only says that one is due."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,10 +72,7 @@ async def put(
     fresh_secret: str,
     private_targets: bool,
 ) -> tuple[WebhookRow, bool]:
-    """Store a webhook; return it, and whether it is new.
-
-    Without `secret` it keeps its own secret, or gets `fresh_secret` if it is new.
-    """
+    """Store a webhook; return it and whether it is new. Without `secret` it keeps its own, or gets `fresh_secret`."""
     row = await tx.fetchrow(
         "INSERT INTO webhooks (tenant_id, name, url, events, secret, private_targets) "
         "VALUES (:tenant_id, :name, :url, :events, coalesce(:secret, :fresh_secret), :private_targets) "

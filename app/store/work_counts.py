@@ -16,11 +16,8 @@ BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """A piece of finished work.
-
-    `kind` is summary, delivery or retention, `maker` the model or rule that did it, and `seconds` the time since it was
-    due.
-    """
+    """A piece of finished work: a summary, a delivery or a purge (`kind`), the model or rule that did it, its outcome,
+    and the time since it was due."""
 
     kind: str
     maker: str

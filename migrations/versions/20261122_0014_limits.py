@@ -15,11 +15,8 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add the columns and the table.
-
-    Code of the earlier version ignores a key's expiry and prefix: create no such key before all processes are of this
-    version.
-    """
+    """Add the columns and the table. Code of the earlier version ignores a key's expiry and prefix: create no such key
+    before all processes are of this version."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0014_limits.sql")
 

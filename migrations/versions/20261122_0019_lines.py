@@ -15,10 +15,8 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add the columns and the table: every session is its own first line.
-
-    In code of the earlier version a name means its first line, and further lines are forks.
-    """
+    """Add the columns and the table: every session is its own first line. In code of the earlier version a name means
+    its first line, and further lines are forks."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0019_lines.sql")
 
