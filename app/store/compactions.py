@@ -143,7 +143,7 @@ async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
 @dataclass(frozen=True, slots=True)
 class Demand:
     """The state of a session on which its need for compaction depends. The head, the smallest window of its views,
-    their last reported call, and the changes to what they have learned."""
+    their last reported call, and the sum of their learned versions."""
 
     head: int
     narrowest_tokens: int | None

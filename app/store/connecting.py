@@ -24,7 +24,7 @@ UNREACHABLE: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.InternalClientError,  # using a connection whose end has only half arrived; a host that takes no writes
+    asyncpg.InternalClientError,  # use of a half-closed connection; a host that takes no writes
 )
 """Errors by which a host cannot be used now, but may be later."""
 

@@ -290,7 +290,7 @@ def _launch(folder: Path, sockets: Path, options: Mapping[str, str], seconds: in
 
 
 def _stop(folder: Path) -> None:
-    """Stop the folder's postmaster, whoever started it, and remove the pid file of one that died."""
+    """Stop the folder's postmaster, even one started elsewhere, and remove the pid file of a dead one."""
     for mode in ("fast", "immediate"):  # immediate: without a checkpoint, the next start replays the log
         if not _is_alive(folder):
             break
@@ -309,7 +309,7 @@ def _is_alive(folder: Path) -> bool:
         process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
         if process.status() == psutil.STATUS_ZOMBIE or process.name() != "postgres":
             return False
-        try:  # a postmaster works in its data folder, also after somebody moved that
+        try:  # a postmaster's working directory is its data folder, even a moved one
             return data.samefile(process.cwd())
         except psutil.AccessDenied:  # root in a container may not look at another user's process that closely
             return str(data) in process.cmdline()

@@ -153,8 +153,8 @@ HOT: Final = {
 @dataclass(frozen=True, slots=True)
 class CompactionTrigger:
     """The condition on which an append wakes a worker: the log takes at least `ratio` of the view's target (of `target`
-    before its first context), and the part without a summary holds at least the verbatim part and the least that a
-    summary covers."""
+    before its first context), and the tokens without a summary are at least those that stay verbatim plus the least
+    that a summary covers."""
 
     ratio: float
     target: int
