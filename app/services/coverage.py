@@ -1,4 +1,4 @@
-"""The proof that every event of a session is accounted for in a view, once."""
+"""Proof that a view accounts for every event of a session exactly once."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ class CoverageProof:
 
 
 class Coverage:
-    """The coverage use case."""
+    """Proves the coverage of views."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class Coverage:
         self._policies = policies
 
     async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
-        """Return the proof for a view as it is now. Raises NotFound."""
+        """Return the proof for a view as of now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         current = await epochs.current(self._database, session.session_id, view)
         if current is None and view == MAIN:
@@ -78,7 +78,7 @@ def _accounted(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """Return the frontier as the log demands it, the runs of one disposition each, and the faults of the log."""
+    """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
     state = demanded.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
     words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)

@@ -1,4 +1,4 @@
-"""Why did the agent forget? One event over all calls, and two calls side by side."""
+"""Explanations of what a model saw: one event over all calls, and two calls compared."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,12 +37,12 @@ AFRESH: Final = ("start", "policy")
 """Causes of epochs that may change which authors and types a view shows."""
 SUMMARIES: Final = -1
 NOTE: Final = -2
-"""Keys, beside the seqs of events, for the other content that an epoch decides on."""
+"""Keys, next to the seqs of events, for the other content that an epoch decides on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two compared calls, with what it shows of every event and of the lines beside them."""
+    """One of two compared calls, with the fate of every event in it."""
 
     call: CallRow
     epoch: StoredEpoch
@@ -53,7 +53,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
-    """What one call showed of an event; `cause` is the cause of the call's epoch."""
+    """An event as one call showed it; `cause` is the cause of the call's epoch."""
 
     call: CallRow
     fate: EventFate
@@ -62,7 +62,7 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True)
 class CallDiff:
-    """What differs from call `a` to call `b`: the first block, every event, and the tokens by cause."""
+    """The differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
 
     a: CallRow
     b: CallRow
@@ -72,7 +72,7 @@ class CallDiff:
 
 
 class Explaining:
-    """The use cases that explain what a model saw."""
+    """Explains what a model saw."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
@@ -82,7 +82,7 @@ class Explaining:
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
     ) -> list[SeenEvent]:
-        """Return for each call since an event was logged, oldest first, what the model saw of it.
+        """Return an event's fate in each call since it was logged, oldest first.
 
         All calls of an epoch share its decisions. Raises NotFound.
         """
@@ -90,7 +90,7 @@ class Explaining:
         events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
         if not events:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-        stored_at = from_seconds(events[-1].at)  # no body was read that could say otherwise
+        stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
         calls = await audit.calls_since(
             self._database,
             session_id,
@@ -133,7 +133,7 @@ class Explaining:
         policy: Policy,
         again: ReplayedCall,
     ) -> CallDiff:
-        """Return the differences from call `a` to a call that was planned but not made. Raises as `diff`."""
+        """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
         ours = await self._recorded_side(tenant_id, external_id, a)
         theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
         return await self._compared(tenant_id, external_id, ours, theirs)
@@ -171,7 +171,7 @@ class Explaining:
     async def _decided(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
     ) -> dict[int, DecidingEpoch]:
-        """Return for each seq the first of the consecutive epochs in which it is shown as in the later call."""
+        """Return for each seq the first of the consecutive epochs that show it as the later call does."""
         walk = _Walk(seqs, events, earlier, later)
         upper = later.epoch
         while walk.open and upper.epoch:
@@ -186,7 +186,7 @@ class Explaining:
 
 
 class _Walk:
-    """A walk from the later call's epoch back, until the deciding epoch of every difference is found."""
+    """A walk back from the later call's epoch to the deciding epoch of every difference."""
 
     def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
         self._earlier, self._later = earlier, later
@@ -202,7 +202,7 @@ class _Walk:
         self._events = _with_calls(self.open, events)
 
     def back(self, batch: Iterable[StoredEpoch]) -> bool:
-        """Compare a batch of earlier epochs, latest first; return True when all are found."""
+        """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
             fates = Explainer(epoch.frontier, self._later.policy).told(self._events)
@@ -215,7 +215,7 @@ class _Walk:
         return False
 
     def ended(self) -> dict[int, DecidingEpoch]:
-        """Return the deciding epochs; where no epoch changed anything, the first epoch, or the append of the event."""
+        """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
         for seq in list(self.open):
             if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
                 self._decide(seq, None, "appended")
@@ -236,21 +236,21 @@ class _Walk:
 
 
 def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
-    """Return the events at these seqs, and the calls of the results among them. `events` are all up to some head."""
+    """Return the events at these seqs, with the calls of results among them. `events` are all up to some head."""
     wanted = {seq for seq in seqs if seq > 0}
     wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
     return [events[seq - 1] for seq in sorted(wanted)]
 
 
 def _beside(state: Frontier, key: int) -> tuple[object, int]:
-    """Return what a frontier shows beside events under a key, and its tokens."""
+    """Return a frontier's content next to the events under a key, and its tokens."""
     if key == NOTE:
         return state.note, state.note_tokens
     return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
 
 
 def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
-    """Return the differences in tokens of the content beside events, by key; only keys that differ."""
+    """Return the token differences of the content next to the events, by key; only keys that differ."""
     found = {}
     for key in (SUMMARIES, NOTE):
         old, new = _beside(before, key), _beside(after, key)

@@ -1,4 +1,4 @@
-"""Feedback: reported outcomes of calls, the next action, and what they teach about the estimator."""
+"""Feedback: reported outcomes of calls, the next action, and the calibration of the estimator."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -42,12 +42,12 @@ from app.store.spans import Viewed
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
-"""How long a retry waits by default for a summary of what was too long."""
+"""Default time that a retry waits for a summary of the part that was too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report as it came: the provider's figures, and its error if there was one."""
+    """A report as received: the provider's figures, and its error if there was one."""
 
     usage: Mapping[str, int | None] | None = None
     latency_ms: int | None = None
@@ -56,10 +56,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A call with its outcome. `wait_ms`: how long its retry may wait for a summary; None: no summaries are made.
+    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
 
-    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` what was
-    read of the provider's cache, if that was reported; all are None when the same was reported before.
+    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` the reads
+    from the provider's cache, if reported; all are None when the same was reported before.
     """
 
     call: CallRow
@@ -71,9 +71,9 @@ class Verdict:
 
 
 class Taught(NamedTuple):
-    """What is known of the call's model (`shared`), and what a report taught about its view (`own`, of `version`).
+    """The calibration of the call's model (`shared`), and what a report taught about its view (`own`, of `version`).
 
-    None where the model has no name, and where nothing was learned.
+    None if the model has no name, and if nothing was learned.
     """
 
     shared: Calibration | None
@@ -82,7 +82,7 @@ class Taught(NamedTuple):
 
 
 class Feedback:
-    """The feedback use case."""
+    """Records reports and learns from them."""
 
     def __init__(
         self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ledger: Ledger
@@ -94,9 +94,9 @@ class Feedback:
         self._view_cache = view_cache
 
     async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
-        """Record a report, learn from it, and return what to do: nothing, retry with less, or stop.
+        """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
 
-        Raises NotFound, InvalidRequest for an empty report, or Conflict when another outcome was reported before.
+        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, call_id)
@@ -139,7 +139,8 @@ class Feedback:
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
-        Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
+        Raises NotFound, Conflict if the call did not overflow or is a retry itself, or InvalidRequest for another view
+        or an earlier head.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, retry_of)
@@ -173,9 +174,9 @@ class Feedback:
         return await calibrations.page(self._database, tenant_id, limit, after)
 
     async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-        """Forget the calibrations of a model, of an estimator, or all; return how many.
+        """Delete the calibrations of a model, of an estimator, or all; return their number.
 
-        What a view's own calls have taught stays.
+        What a view has learned from its own calls stays.
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
@@ -197,8 +198,8 @@ class Feedback:
     ) -> Taught | None:
         """Learn from an outcome about the view and its model; None if it teaches nothing.
 
-        Reports of one model's calls do not wait for each other: what came while another was teaching the model teaches
-        its view alone, unless it refused the call. The model's samples are a sample of its calls.
+        Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
+        updates only its view, unless the call was refused. So the model learns from a sample of its calls.
         """
         now = time.time()
         estimator = call.manifest.estimator
@@ -228,7 +229,7 @@ class Feedback:
         if call.model is None or shared is None or not locked:
             return Taught(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
-        if own.outside != before.outside:  # this session's samples are without these tokens from now on
+        if own.outside != before.outside:  # from now on this session's samples exclude these tokens
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
         else:
@@ -251,7 +252,7 @@ class Feedback:
         reported: Reported | None,
         retry: Retry | None = None,
     ) -> Budget | None:
-        """Return the budget of a call's view, or of its retry, with what its report taught; None without room."""
+        """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
         counter = self._counting.counter(call.model, policy)
         window = call.manifest.window
         view = Viewed(
@@ -273,7 +274,7 @@ class Feedback:
     async def _compact(
         self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, taught: Taught, tokens: int | None
     ) -> None:
-        """Schedule the compaction for a refused call. A failure to do so is logged: the report itself succeeded."""
+        """Schedule the compaction for a refused call. A failure is only logged: the report itself succeeded."""
         budget = self._budget(policy, call, taught, None, Retry(call.call_id, call.counted or call.estimate, tokens))
         wanted = None
         if budget is not None:
@@ -318,7 +319,7 @@ def _matched(overflow: Overflow) -> dict[str, Json]:
 
 
 def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
-    """Return whether two outcomes report the same, apart from the overflow found in them."""
+    """Compare two outcomes, apart from the overflow found in them."""
     reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
     return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False

@@ -29,7 +29,7 @@ class Forked:
 
 
 class Forks:
-    """The fork use case."""
+    """Creates forks."""
 
     def __init__(self, database: Database, policies: Policies, quota: SessionQuota) -> None:
         self._database = database
@@ -49,9 +49,9 @@ class Forks:
         """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
-        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased without
-        metadata, or Conflict when the name is another session's, and
-        AnsweredBefore, having done nothing, if the key of `keep` has been used.
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased if the name was erased and `metadata`
+        is empty, Conflict if the name is another session's, and AnsweredBefore, having done nothing, if the key of
+        `keep` has been used.
         """
         check_metadata(metadata)
         sessions.check_name(fork, "id")
@@ -67,7 +67,7 @@ class Forks:
                 detail = f"session {fork!r} exists, and is no fork of {external_id!r} at this seq"
                 raise Conflict(detail, session=fork)
             calls = [call.seq for call in origin.as_of.state.open_calls.values()]
-            # An existing fork, asked for without a seq, may have been made at another one than the head of now.
+            # An existing fork, requested without a seq, may have been made before the session's current head.
             same = created or at is not None
             cut = await forks.left_out(tx, origin.session.log, parent_at, calls) if same else []
             made = Forked(row, created, cut)

@@ -1,7 +1,7 @@
-"""Model calls through the gateway: the context that goes upstream in place of the client's, and what came of it.
+"""Model calls through the gateway: the context sent upstream in place of the client's list, and the outcome.
 
-Nothing here stands in the way of a call. What cannot be budgeted in time goes as the client wrote it, and what is
-written at the end is written when the client has its answer.
+Nothing here delays a call for long. A call that cannot be budgeted in time is sent as the client wrote it, and replies
+and outcomes are stored after the client has its response.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from app.store.spans import MAIN
 
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
-"""The name in an event's metadata that marks a reply which broke off."""
+"""Key in the metadata of the events of a reply that broke off."""
 ERASED: Final = "session-erased"
 ERASED_REMEMBERED: Final = 1_000
-"""Erased sessions of which a process remembers that it has logged their bypass."""
+"""Number of erased sessions for which a process remembers that it has logged their bypass."""
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A call with its context: what goes upstream, and where its reply belongs."""
+    """A call with its context: the body to send upstream, and the place of its reply."""
 
     tenant_id: UUID
     session: str
@@ -61,14 +61,14 @@ class Prepared:
     given: bodies.Body
 
     def spent(self) -> "Prepared":
-        """The same when its bodies are needed no more, since a stream may take minutes."""
+        """Return the call without its bodies, since a stream may take minutes."""
         empty = bodies.Body("{}", ())
         return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOutcome:
-    """What came of a call. `hidden`: credentials that no text may quote."""
+    """The outcome of a call. `hidden`: credentials that no text may quote."""
 
     reply: Reply
     milliseconds: int
@@ -77,7 +77,7 @@ class GatewayOutcome:
 
 
 class Gateway:
-    """The gateway's use cases."""
+    """Makes contexts for calls through the gateway, and logs their replies and outcomes."""
 
     def __init__(
         self,
@@ -102,10 +102,10 @@ class Gateway:
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
     async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
-        """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
+        """Return the call as it is to be sent upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
-        What takes too long goes on for itself, since an append that has begun is not to be broken off: the client's
-        next call finds it done.
+        After a timeout the work continues in the background, since an append that has begun must not be interrupted:
+        the client's next call finds it done.
         """
         task = asyncio.create_task(self._prepare(tenant_id, session, given, of))
         try:
@@ -124,14 +124,14 @@ class Gateway:
         return await _prepared(tenant_id, session, answer, given, of)
 
     async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
-        """The body of a count of what would be sent. Raises NotBudgeted, ContextError, or TimeoutError."""
+        """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
             answer, count = await self._lists.preview(tenant_id, session, of, asked)
         return await _body(answer, given, of, of.messages[count:], counts=True)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
-        """Return whether a bypass is to be logged. That a session was erased holds for all of its calls."""
+        """Return whether a bypass is to be logged: of an erased session only the first is."""
         if reason != ERASED:
             return True
         known = (tenant_id, session) in self._erased
@@ -140,7 +140,7 @@ class Gateway:
         return not known
 
     async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
-        """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
+        """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
         of = call.conversation
         try:
             verdict = await self._report(call, await asyncio.to_thread(_report, outcome))
@@ -162,7 +162,7 @@ class Gateway:
 
     async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
         try:
-            # What broke off is of no use where the client has asked again already, by whichever process.
+            # A reply that broke off is useless once the client has repeated its call, through whichever process.
             if outcome.reply.whole or await self._is_newest(call):
                 await self._append(call, outcome.reply)
         except ContextError as error:
@@ -182,14 +182,14 @@ class Gateway:
         return verdict
 
     async def _is_newest(self, call: Prepared) -> bool:
-        """Whether no call was made after this one on its line."""
+        """Return whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
         newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
         return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
-        """Log a reply behind what its call has seen; on a line of its own where the log has gone on otherwise, as it
-        does when a request was sent twice and both were answered."""
+        """Append a reply to the events its call has seen, or to a line of its own if others follow them by now, as when
+        a request was sent twice and both were answered."""
         if not reply.messages:
             return
         drafts, digest = await asyncio.to_thread(_drafts, call.conversation, reply)
@@ -199,7 +199,7 @@ class Gateway:
             await self._reconcile.aside(call.tenant_id, call.line, call.head, drafts)
 
     async def _disown(self, task: asyncio.Task[Prepared]) -> None:
-        """Report a context that was made for nobody."""
+        """Report a context that was made too late to be sent."""
         try:
             call = await task
         except (ContextError, NotBudgeted):
@@ -207,7 +207,7 @@ class Gateway:
         await self._try_to_report(call, Report(error={"message": TOO_LATE}))
 
     def _go(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in the background; a failure that nobody expects is logged."""
+        """Run work in the background; an unexpected failure is logged."""
 
         def gone(task: asyncio.Task[None]) -> None:
             self._background.discard(task)
@@ -220,7 +220,7 @@ class Gateway:
         task.add_done_callback(gone)
 
     async def aclose(self) -> None:
-        """Finish what is written in the background, then close the upstreams."""
+        """Finish the work in the background, then close the upstreams."""
         while self._background:
             await asyncio.wait(self._background)
         for upstream in self.upstreams.values():
@@ -254,7 +254,7 @@ async def _body(
     *,
     counts: bool = False,
 ) -> bytes:
-    """The call's body with the context in it, in front of what else it has."""
+    """Return the call's body with the context in it, followed by the messages of `behind`."""
     made = answer.assembled.rendered.request.body
     return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind, counts=counts))
 
@@ -271,7 +271,7 @@ def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], byte
 
 
 def _report(outcome: GatewayOutcome) -> Report:
-    """The outcome as a report, without a credential in it."""
+    """Convert an outcome to a report without credentials."""
     error = outcome.error or outcome.reply.error
     if error is not None:
         error = {

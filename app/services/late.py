@@ -1,8 +1,7 @@
-"""Reads that look back and may be a moment late: a replica answers them where there is one, so that audits do not slow
-agents down.
+"""Reads of the past, which may be slightly stale: a replica serves them if there is one, so that agents do not wait.
 
-What the replica cannot answer the primary does, but only a few such reads at once: an audit must not become the agents'
-problem because a replica is away.
+The primary serves what the replica cannot, but only a few such reads at a time: audits must not slow agents down
+because a replica is unavailable.
 """
 
 import asyncio
@@ -15,26 +14,26 @@ from app.core.errors import NotFound, NotReproducible, StoreUnavailable
 from app.store.replica import Replica
 
 WAIT_SECONDS: Final = 10.0
-"""How long a read waits for its turn at the primary."""
+"""Seconds for which a read waits for its turn at the primary."""
 
 TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
-"""What ends a statement that takes too long."""
+"""Errors of a statement that took too long."""
 
 AnsweredBy: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
-"""The primary answers because it was asked to, because the replica does not have what was asked for, or because it is
-away, late, or gave up; `refused`: nobody did."""
+"""The primary answers because the caller asked for it, because the replica lacks what was requested, or because it is
+unavailable, too far behind, or failed; `refused`: neither answered."""
 
 Service = TypeVar("Service")
 Answer = TypeVar("Answer")
 
 
 class _Lost(Exception):
-    """The replica went away while it was read."""
+    """The replica became unavailable during a read."""
 
 
 class LateReads:
-    """The services that read so, each for the primary and for the replica. `at_once`: how many reads the primary takes
-    where there is a replica."""
+    """The services for such reads, on the primary and on the replica. `at_once` is the number of concurrent reads that
+    the primary serves if there is a replica."""
 
     def __init__(
         self,
@@ -53,9 +52,9 @@ class LateReads:
     async def ask(
         self, kind: type[Service], asked: Callable[[Service], Awaitable[Answer]], *, newest: bool
     ) -> tuple[Answer, float | None]:
-        """Return what a service of a class answers, and how many seconds old that is at most; None: the primary says.
+        """Return the result of a service and its maximum age in seconds, None if it is the primary's.
 
-        `newest`: the primary is to say. Raises as the service does, or StoreUnavailable.
+        `newest`: read from the primary. Raises what the service raises, or StoreUnavailable.
         """
         primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
         if self.replica is None:
@@ -67,13 +66,13 @@ class LateReads:
                 theirs: Service = self._theirs[kind]  # type: ignore[assignment]  # by its class
                 try:
                     answer = await self._unless_lost(asked(theirs), self.replica)
-                except (NotFound, NotReproducible):  # what has come there in part may look so
+                except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:
-                    if isinstance(error.__cause__, TOO_SLOW):  # as slow at the primary, where agents would notice
+                    if isinstance(error.__cause__, TOO_SLOW):  # the primary would be as slow, and agents would notice
                         self._told("refused")
                         raise
-                except (asyncpg.PostgresError, _Lost):  # a column that it does not have yet
+                except (asyncpg.PostgresError, _Lost):  # such as a column that the replica does not have yet
                     pass
                 else:
                     self._told("replica")
@@ -83,7 +82,7 @@ class LateReads:
         return answer, None
 
     async def _unless_lost(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
-        """Read to the end, unless the replica goes away meanwhile: a machine that is gone may never say so."""
+        """Await a read until the replica becomes unavailable: a machine that is gone may never report it."""
         task, lost = asyncio.ensure_future(reading), asyncio.ensure_future(replica.lost.wait())
         try:
             await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Layers: content that an agent shows behind the conversation, replaced as a whole and no part of the log."""
+"""Layers: content that an agent shows after the conversation, replaced as a whole and not part of the log."""
 
 import asyncio
 from typing import Final
@@ -22,7 +22,7 @@ SWEEP_PAGE: Final = 1000
 
 
 class Layers:
-    """The use cases of a session's layers."""
+    """Stores and reads the layers of sessions."""
 
     def __init__(self, database: Database, counting: Counting, view_cache: ViewCache) -> None:
         self._database = database

@@ -1,6 +1,6 @@
-"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of.
+"""Planning of the next summary: the basis of a session, and the span or the summaries to summarize.
 
-What looks at many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+Work on many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from app.store.spans import MAIN, Facts, Viewed
 from app.store.summaries import SummaryToRewrite
 
 READ_FACTOR: Final = 2
-"""How much of the newest part is read to find its boundary, in windows."""
+"""Tokens of the newest events read to find their boundary, in windows."""
 NARROW_WINDOW_MIN: Final = 8_000
-"""Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
+"""Views with smaller windows do not make summaries finer: a view that makes titles only needs the newest events."""
 DEEPEN_FACTOR: Final = 4
-"""By how much more is read where a single round is larger than what was, or little of what was is shown."""
+"""Factor for reading more, if a single round is larger than what was read, or little of it is shown."""
 
 
 class StepPlanner:
-    """Reads what a compaction stands on, and plans its next step."""
+    """Loads the basis of a compaction, and plans its next step."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -56,7 +56,10 @@ class StepPlanner:
         self._newest_events = NewestEvents(database)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
-        """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
+        """Load the compaction basis of a session, for its views and the contexts `wanted`.
+
+        None if the session was deleted, or if its window leaves no room for a context.
+        """
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
@@ -82,7 +85,7 @@ class StepPlanner:
             return None
         budgets = [budget]
         for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
-            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored
                 its = replace(settings, window_tokens=least)
                 budgets.append(await self._budget(facts, view, its, counter, fresh=anew))
         narrow = min(budgets, key=lambda one: one.target)
@@ -96,7 +99,7 @@ class StepPlanner:
     async def _of_retries(
         self, facts: Facts, main: Viewed, settings: ViewSettings, counter: Counter, wanted: Sequence[WaitingContext]
     ) -> AsyncIterator[Budget]:
-        """The budgets of the retries that wait."""
+        """Yield the budgets of the waiting retries."""
         for one in wanted:
             if not one.tightened:
                 continue
@@ -111,9 +114,9 @@ class StepPlanner:
     async def _budget(
         self, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
-        """What a view's next context will be planned by, if it says no more of it than its last one did.
+        """Return the budget of a view's next context, if that states the same `outside` tokens as the last one.
 
-        Raises what `budget_of` does.
+        Raises what `budget_of` raises.
         """
         request = ContextRequest(view.name)
         if view.reported is not None and outside_of(view, settings, request).said_by is None:
@@ -129,7 +132,7 @@ class StepPlanner:
     async def next_step(
         self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
     ) -> CompactionStep | None:
-        """The next summary to write, None while none is due; `first`: no other of events was written before it."""
+        """Return the next summary to write, None if none is due; `first`: the run has not summarized any events yet."""
         if not basis.policy.summarize.enabled:
             return None
         if basis.facts.redactions:
@@ -180,7 +183,7 @@ class StepPlanner:
         return await asyncio.to_thread(step)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
-        """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
+        """Return the newest events after `after` and their context: enough of them to fill a window, or all."""
         facts, counter, tokens = basis.facts, basis.counter, basis.narrow.window * READ_FACTOR
         while True:
             events = await self._newest_events.read(
@@ -202,14 +205,14 @@ class StepPlanner:
         return await asyncio.to_thread(of_summaries, basis, merged, events, digests, requests)
 
     async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
-        """The digests of some summaries, which are read only for what becomes part of another summary."""
+        """Return the digests of summaries, which are read only for the sources of another summary."""
         if not of:
             return []
         found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
         return [from_json(one) for one in found]
 
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
-        """What a redaction took out of the cover, written from what is left of the events themselves."""
+        """Plan to write a summary again from its events, after a redaction or because it is degraded."""
         events = await self._events(basis, old.from_seq, old.to_seq)
         split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
         requests = await self._requests(basis, old.from_seq, old.to_seq, split)
@@ -218,7 +221,7 @@ class StepPlanner:
         return replace(step, depth=old.depth, sources=(old.id,))
 
     async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
-        """The user's messages in the turns that a span cuts through, as far as a model may see them."""
+        """Return the user's messages in the turns that a span cuts through, as far as a model may see them."""
         events = await spans.requests(self._database, basis.facts.log, from_seq, to_seq, split_turn)
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
@@ -228,7 +231,7 @@ class StepPlanner:
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
-        """Events as the main view would show them whole but for what is hidden, by what counts for it."""
+        """Return the context of events as the main view shows them before any reduction, without hidden ones."""
         events = await self._counted(events, basis.facts, basis.counter)
         return await asyncio.to_thread(_shown, events, basis)
 
@@ -244,7 +247,7 @@ def _shown(events: Sequence[Event], basis: Basis) -> Context:
 
 
 def _as_measured(view: Viewed) -> Viewed:
-    """A view without what is known from refusals alone, from which the budget of a retry does not start either."""
+    """Return a view without what is known from refusals alone, as the budget of a retry ignores that too."""
     own = view.learned if view.learned and view.learned.known.samples else None
     return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
 
@@ -252,8 +255,10 @@ def _as_measured(view: Viewed) -> Viewed:
 def _others(
     facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
-    """The views that have asked, and those that wait, in which windows, and whether what was reported of their epoch is
-    disregarded; not what the main view is read with by `settings`."""
+    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports.
+
+    The main view with the window of `settings` is not among them.
+    """
     own = (MAIN, settings.window_tokens)
     for view in facts.views:
         if view.row is not None and (view.name, view.row.window_tokens) != own:
@@ -266,8 +271,10 @@ def _others(
 
 
 def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
-    """A view with what is known of its model, which is the main view's; of another model nothing is looked up, so that
-    it goes by the main view's."""
+    """Return a view with the calibrations of its model, which are the main view's.
+
+    For a view of another model none are looked up: it is planned like the main view.
+    """
     if view.row is None or view.row.model != settings.model:
         return replace(main, name=view.name, reported=None)
     return replace(view, calibrations=main.calibrations)

@@ -1,4 +1,4 @@
-"""Recall: the originals of what a context left out, by seq, by path, or by what they say."""
+"""Recall: the originals of what a context left out, by seq, by path, or by a query."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from app.store.engine import Database
 from app.store.sessions import SessionRow
 
 LOOKED_AT: Final = 200
-"""How many of the ranked hits, beside four times the limit, are checked for events that are not visible."""
+"""Ranked hits, in addition to four times the limit, that are checked for events that are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRequest:
-    """The request of a recall: events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
+    """A request for events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
 
-    `start` is the character from which to read the one event of `seqs`. Without a `limit`, a query returns
-    recall.LIMIT events, and more as long as they are short.
+    `start` is the character from which to read the one event of `seqs`. Without a `limit`, a query returns recall.LIMIT
+    events, and more as long as they are short.
     """
 
     seqs: tuple[int, ...] = ()
@@ -44,8 +44,8 @@ class RecallRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths
-    without events, and the seqs of what the query was made from."""
+    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths without
+    events, and the seqs of the question itself."""
 
     seqs: Sequence[int] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class RecalledEvent:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The answer of a recall: `omitted` matches had no room, `call_id` is the call whose context was visible."""
+    """The recalled events; `omitted` matches did not fit. Visibility is judged by the context of call `call_id`."""
 
     items: tuple[RecalledEvent, ...]
     omitted: int
@@ -91,7 +91,7 @@ class Recalled:
 
 
 class Recall:
-    """The recall use case."""
+    """Finds the originals of events."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -142,7 +142,7 @@ class Recall:
         return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
-        """Index a session up to its head. Raises NotFound when it is erased meanwhile."""
+        """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
         for part in await event_log.owners(self._database, session.log, session.state.head):
             if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)

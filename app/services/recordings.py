@@ -32,8 +32,10 @@ _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFo
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """A call rendered again. `erased` are the seqs of its context that were redacted later: if there are any, the bytes
-    may differ from those that were sent."""
+    """A call rendered again; `exact`: to the same bytes.
+
+    `erased` are the seqs of its context that were redacted later. If there are none, the call is exact.
+    """
 
     call: CallRow
     again: ReplayedCall
@@ -56,7 +58,7 @@ class ExplainedCall:
 
 
 class Recordings:
-    """The use cases of a session's recorded calls."""
+    """Reads a session's recorded calls, and renders them again."""
 
     def __init__(self, database: Database, policies: Policies) -> None:
         self._database = database
@@ -112,7 +114,7 @@ class Recordings:
         return words
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
-        """Return the request of a call as it was sent. Raises as `reproduce`, or NotFound."""
+        """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""
         return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
 
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:

@@ -10,7 +10,7 @@ from app.store.engine import Connection, Database
 
 
 class Redaction:
-    """The redaction use case."""
+    """Redacts events."""
 
     def __init__(self, database: Database, view_cache: ViewCache) -> None:
         self._database = database
@@ -19,11 +19,11 @@ class Redaction:
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
         """Replace an event by a tombstone. A repetition changes nothing.
 
-        Every view is planned afresh at its next context; summaries that cover the event lose their text at once and are
-        written anew by a worker. The same holds in every fork that shares the event, which is redacted where it is
-        stored. Injections and layers are no part of the log and stay until the session is erased, except a layer that
-        became the event. Raises NotFound, or OutOfReach when a session that shares the event has a name that does not
-        begin with `prefix`.
+        Every view is planned again at its next context; summaries that cover the event lose their text immediately and
+        are rewritten by a worker. The same applies to every fork that shares the event, which is redacted where it is
+        stored. Injections and layers are not part of the log and stay until the session is erased, except a layer that
+        became the event. Raises NotFound, or OutOfReach if the name of a session that shares the event does not begin
+        with `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:

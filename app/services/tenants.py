@@ -22,7 +22,7 @@ from app.store.keys import KeyRow
 DEFAULT_TENANT: Final = uuid5(NAMESPACE_URL, "palimpsest:default")
 SCOPES: Final = ("ingest", "read", "audit", "admin")
 CACHE_SECONDS: Final = 2.0
-"""How long a looked-up key is cached: a revoked key stops working within this time in every process."""
+"""Seconds for which a looked-up key is cached: a revoked key stops working within this time in every process."""
 CACHE_KEYS_MAX: Final = 10_000
 _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 
@@ -71,7 +71,7 @@ class KeyAsked:
 
 
 class Tenants:
-    """The use cases of API keys."""
+    """Authenticates, creates, lists and revokes API keys."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Tenants:
         self._open: tuple[float, bool] | None = None
 
     async def authenticate(self, secret: str | None) -> Caller | None:
-        """Return the holder of a key; None if it is not valid. Before any key was made, it is the default tenant."""
+        """Return the holder of a key, None if it is invalid; the default tenant until the first key is created."""
         if secret is None:
             return ANYONE if await self.is_open() else None
         hashed = digest(secret)
@@ -112,7 +112,7 @@ class Tenants:
         return found
 
     async def needs_key(self) -> bool:
-        """Return whether requests need a key: once one was made, even when all are revoked."""
+        """Return whether requests need a key: always after the first was created, even when all are revoked."""
         return self._bootstrap is not None or await keys.any_made(self._database)
 
     async def create_key(
@@ -136,7 +136,8 @@ class Tenants:
         """Create a key of the caller's tenant; return it and its secret.
 
         It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
-        so it must be able to make others: for all sessions and without an expiry. Raises InvalidRequest or OutOfReach.
+        so it must be able to create others: for all sessions and without an expiry. Raises InvalidRequest or
+        OutOfReach.
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):
@@ -186,7 +187,7 @@ class Tenants:
             raise InvalidRequest(f"session_prefix must match {SESSION_ID_PATTERN}", field="session_prefix")
 
     async def is_open(self) -> bool:
-        """Return whether requests need no key. Once they need one they always will, so that answer is kept."""
+        """Return whether requests need no key. Once they need one they always will, so that result is kept."""
         now = self._clock()
         if self._open is None or (self._open[1] and now - self._open[0] >= CACHE_SECONDS):
             self._open = (now, not await self.needs_key())

@@ -1,4 +1,4 @@
-"""Turns: their list, and their explicit end."""
+"""Turns: their list and their explicit end."""
 
 import hashlib
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """One turn of a list."""
+    """One turn in a list of turns."""
 
     turn: int
     turn_id: str | None
@@ -45,24 +45,24 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(Appended):
-    """The answer to a request to end a turn, with the announce event if the turn had such a layer."""
+    """The result of ending a turn, with the event of its announcement if it had one."""
 
     turn: int = 0
     turn_id: str | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether this request ended the turn, by an append."""
+        """Whether this request ended the turn."""
         return bool(self.events)
 
     @property
     def announce(self) -> EventReceipt | None:
-        """The event that the announce layer became; None without one."""
+        """The event of the announcement; None without one."""
         return self.events[0] if len(self.events) > 1 else None
 
 
 class Turns:
-    """The use cases of a session's turns."""
+    """Lists and ends turns."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Turns:
     async def end(
         self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
     ) -> TurnEnded:
-        """End the running turn: append its announce layer and its end, and clear the layers.
+        """End the running turn: append its announcement and its end, and clear the layers.
 
-        A turn that has ended stays as it is. Raises NotFound, Conflict when no turn has begun or `turn_id` names
-        another one, or IdempotencyConflict.
+        A turn that has ended stays as it is. Raises NotFound, Conflict if no turn has begun or `turn_id` names another
+        one, or IdempotencyConflict.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
@@ -148,7 +148,7 @@ class Turns:
     async def _again(
         self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
     ) -> TurnEnded:
-        """Return the answer that the first of two equal requests got."""
+        """Rebuild the original response for a repeated request."""
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
         rows = [receipt(session.session_id, one) for one in stored]
@@ -164,7 +164,7 @@ class Turns:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
-        """Return the answer for a turn that has ended before, and store it for repetitions under its key."""
+        """Return the response for a turn that has already ended, and store it for repetitions under its key."""
         facts = AppendFacts.of(session, session.state.head, session.state.tokens)
         if request.key is not None:
             await answers.store(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))

@@ -1,4 +1,4 @@
-"""What is to be summarized, and the calls of a model that write it, each answer behind the gate."""
+"""The input of a summary, and the model calls that write it, each response checked by the quality gate."""
 
 import asyncio
 import math
@@ -32,18 +32,17 @@ from app.core.tokens.counter import Counter, TextKind
 from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 MODEL_SHARE: Final = 0.8
-"""Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
+"""Share of a summary's tokens that a model may write, since it counts tokens differently."""
 APPENDIX_SHARE_MIN: Final = 0.25
-"""Of the same: what the digest may take in any case, however much a model wrote."""
+"""Share of a summary's tokens that the digest may take in any case, however much a model wrote."""
 REPEAT_SHARE: Final = 0.1
-"""The share of a model's window that is left for the complaints about a first answer."""
+"""Share of a model's window left free for the complaints about a first response."""
 NAMED_SHARE: Final = 0.75
-"""A limit that a provider names is believed if it is at most this share of the request that it refused, by our count.
-"""
+"""A limit that a provider states is believed if it is at most this share of the request it refused, by our count."""
 NO_ROOM: Final[frozenset[Kind]] = frozenset({"spent", "open", "rate_limited"})
-"""How a request is refused that might have been answered, had it come alone."""
+"""Errors that our own concurrent requests may cause."""
 TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
-"""By style, where it is not the prompts' own."""
+"""Temperatures by style, if not the prompts' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be summarized: events, `late` those of a turn that is split, or `sources` that become one.
+    """The input of a summary: events, `late` ones of a split turn, or `sources` to be merged.
 
-    `previous` is the summary of what came before: with `digests` it becomes part of this one. `tokens` is what all that
-    takes. `requests` are the user's messages in the turns that the ends of the events cut through.
+    `previous` is the summary of the events before: with `digests` it becomes part of this one. `tokens` is the size of
+    all input. `requests` are the user's messages in the turns that the ends of the events cut through.
     """
 
     counter: Counter
@@ -76,7 +75,7 @@ class Task:
 
     @property
     def digest(self) -> Digest:
-        """The digest of all of it, united from those there are already."""
+        """The digest of all input, united with the given ones."""
         own = (*self.events, *self.late) if not self.sources else ()
         given = replacements(self.requests)
         texts = (request_of(given.get(event.seq, event.text)) for event in self.requests)
@@ -85,9 +84,9 @@ class Task:
 
 
 def replacements(events: Sequence[Event]) -> dict[int, str]:
-    """What authors gave to be shown of their events once those are old, by seq; as old they are summarized.
+    """Return the replacements that authors gave for their old events, by seq; a summary is made from them.
 
-    Of a call its tool and arguments are told, as they are shown.
+    Calls have none: their tool and arguments are summarized, as they are shown.
     """
     given = {e.seq: (e.body or {}).get("replacement") for e in events if e.type is not EventType.TOOL_CALL}
     return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
@@ -97,7 +96,7 @@ Complains: TypeAlias = Callable[[Completion], tuple[str, ...]]
 
 
 class Writing:
-    """The calls that one summary takes. `window_tokens` is the most that one request may take, as far as is known."""
+    """The model calls of one summary. `window_tokens` is the most that one request may take, as far as is known."""
 
     def __init__(
         self,
@@ -121,11 +120,11 @@ class Writing:
 
     @property
     def style(self) -> Style:
-        """The form that is asked for."""
+        """The style of the summary."""
         return STYLES[self._policy.summarize.style]
 
     async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """The model's words, and what the gate refused: the last answer is good if that is at most one.
+        """Return the model's text and the refused responses; the text is good if at most one was refused.
 
         Raises ProviderError.
         """
@@ -161,7 +160,7 @@ class Writing:
         return await self._in_pieces(remainder, task.previous, complains)
 
     async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Summarize the beginning of a split turn. The constraints in it are given with the history."""
+        """Summarize the beginning of a split turn. Its constraints are given with the history."""
         task = self._task
 
         def complains(answer: Completion) -> tuple[str, ...]:
@@ -208,9 +207,10 @@ class Writing:
     async def _in_pieces(
         self, remainder: Remainder, previous: str, complains: Complains
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Ask about one piece after the other, each with the summary of those before it.
+        """Summarize one piece after the other, each with the summary of those before it.
 
-        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller one may be asked.
+        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller piece can be
+        requested.
         """
         failure = ProviderError("context_too_long", f"no request fits a window of {self.window_tokens} tokens")
         is_continuation = False
@@ -236,7 +236,7 @@ class Writing:
     async def _through_the_gate(
         self, ask: Prompt, complains: Complains, remainder: Remainder
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
+        """Return the response, a second one if the gate refuses the first; and all refused responses."""
         answer = await self._answer(ask)
         refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
         while found := complains(answer):
@@ -271,8 +271,10 @@ class Writing:
         return answer
 
     async def _asked(self, ask: Prompt) -> Completion:
-        """The answer. What is refused for want of room is asked again once another request of ours has ended, be it
-        while the refusal came: what was reserved for that one may be free then, and a provider may take one at a time.
+        """Call the summarizer.
+
+        A request refused for lack of room is repeated after another request of ours ends, or immediately if one ended
+        meanwhile: its reservation may be free then, and a provider may take one request at a time.
         """
         while True:
             self._under_way += 1
@@ -296,7 +298,7 @@ _T = TypeVar("_T")
 
 
 async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
-    """What both come to, at the same time. When one fails the other is given up, and the first failure is raised."""
+    """Run both concurrently; cancel the other and raise the first error if one fails."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = group.create_task(first), group.create_task(second)
@@ -315,6 +317,6 @@ def _untrusted(events: Sequence[Event]) -> list[str]:
 
 
 def with_digest(body: str, digest: Digest, task: Task) -> str:
-    """A summary with what is never left to a model behind it, in what the task allows both."""
+    """Append the digest, which is never left to a model, to a summary, within the tokens that the task allows both."""
     least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
     return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)

@@ -1,4 +1,4 @@
-"""Work under its names: its lines in the log and its spans tell which job it is, and of which session."""
+"""The context of a job: its tenant, its log fields, and its trace."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,9 +24,10 @@ async def named(
     *,
     job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant, on its contents with a `keyring`, in a trace of its own.
+    """Work for a session's tenant in a trace of its own; with a `keyring`, its contents can be read and written.
 
-    That is linked to the request that made the job due. Raises ContentsErased and StoreUnavailable as Keyring does.
+    The trace is linked to the request that made the job due. Raises ContentsErased and StoreUnavailable as Keyring
+    does.
     """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
@@ -45,7 +46,7 @@ async def named(
 
 
 async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:
-    """The name of a session; None once it is erased."""
+    """Return the name of a session; None if it was erased."""
     try:
         return await sessions.name_of(database, session_id, tenant_id)
     except NotFound:
