@@ -1,6 +1,6 @@
 """Responses stored under idempotency keys, returned when a request is repeated.
 
-The transaction that does the work stores the key (decision 31). Of equal concurrent requests one does the work; the
+The transaction that does the work stores the key (decision 31). If equal requests race, one of them does the work. The
 others do nothing and return its response, as does a later repetition.
 """
 
@@ -59,8 +59,7 @@ class Answers:
     async def keep(self, claim: KeyClaim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
         """Store a response after the work is done; return the one to send, which is the first if another request won.
 
-        For requests that may be carried out twice without harm. Raises IdempotencyConflict if the other one was
-        different.
+        For requests that may be carried out twice. Raises IdempotencyConflict if the other one was different.
         """
         try:
             async with self._database.transaction() as tx:

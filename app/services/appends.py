@@ -72,7 +72,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class AppendFacts:
-    """What an append was answered from: the log from `first` to `head`, and the main view as it stood then."""
+    """The facts that an append's response is built from: the log from `first` to `head`, and the main view then."""
 
     head: int
     first: int
@@ -83,7 +83,7 @@ class AppendFacts:
 
     @classmethod
     def of(cls, session: SessionRow, head: int, tokens: int) -> "AppendFacts":
-        """Those of an append that ended at `head`, with so many tokens up to it, as they stand now."""
+        """Return the facts of a request that added no events, with the log's `head` and the `tokens` up to it."""
         of_view = session.epoch, session.target, tokens + session.carry_tokens
         return cls(head, head + 1, *of_view, session.state.turns)
 
@@ -111,7 +111,7 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
     if target is None:
         try:
             target = counting.own_budget(policy, model).target
-        except CannotFit:  # what is sent beside the request leaves nothing; a context request will report it
+        except CannotFit:  # nothing of the window is left besides `outside`; a context request will report it
             target = 1
     tokens = max(0, tokens)
     ratio = tokens / target

@@ -1,9 +1,8 @@
 """Context requests: load the view, assemble, record, respond.
 
 The call is durable before the response is sent. A view held in memory is planned on without reading it again; the call
-is then recorded only if the view has not changed. Otherwise, and whenever an epoch is to be opened, the view is read
-first, for one request of a process at a time. If another process opened an epoch meanwhile, nothing was written and the
-request starts over.
+is then recorded only if the view has not changed. Otherwise, and if an epoch is to be opened, the view is read first,
+for one request of a process at a time. If another process opened an epoch meanwhile, the request starts over.
 """
 
 import asyncio
@@ -47,9 +46,9 @@ from app.store.calls import NewAnswer
 from app.store.engine import Database
 
 ATTEMPTS_MAX: Final = 64
-"""Attempts at recording a call. One is lost for each epoch that another process opens."""
+"""Attempts at recording a call; each one lost is an epoch that another process has opened."""
 BOUND_FACTOR: Final = 2
-"""Log tokens read first, as a multiple of the requested window: stubs make room for more than one."""
+"""Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
 DEEPEN_MAX: Final = 4
 
@@ -109,8 +108,8 @@ class Assembly:
     ) -> ContextAnswer:
         """Return the view's next context, recorded, on the line that a session's name means.
 
-        `head`: the seq to end at if events have been appended after it. With `keep` the response is stored with the
-        record, or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
+        `head`: the seq to end at if events have been appended after it. `keep`: the response is stored with the record,
+        or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
         InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         try:

@@ -18,9 +18,9 @@ from app.store.engine import Database
 class Question:
     """Conditions on calls; None is no condition. `since` is inclusive, `until` exclusive.
 
-    `session`: calls of a line, or of all lines of a session. `summary`: calls that showed it, of `session` or else of
-    the session it was written for. `evicted_seq`: calls of `session` that did not show that event verbatim. With these
-    two a session's name means its current line.
+    `session`: calls of a line, or of all lines of a session; with `summary` or `evicted_seq`, of its current line.
+    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
+    `session` that did not show that event verbatim.
     """
 
     session: str | None = None

@@ -68,8 +68,8 @@ class ClientLists:
     ) -> tuple[ContextAnswer, int]:
         """Return a context to replace the first messages of a list, and their number, without recording it.
 
-        These messages are the ones in the log, up to the end of a round. Raises NotBudgeted if there are none, and what
-        a context raises.
+        They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
+        errors.
         """
         given = await self._reconcile.read(tenant_id, session, _sent(of))
         key = sessions.session_key(tenant_id, session)

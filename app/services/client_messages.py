@@ -1,7 +1,7 @@
 """A client's complete messages as events, with the hashes that find them in a log.
 
-Messages in the log were checked when they were appended; only their hashes are compared. Of a list that extends one
-that this process has read, only the new messages are read and hashed.
+Messages in the log were checked when they were appended; only their hashes are compared. If a list extends one that
+this process has read, only its new messages are read and hashed.
 """
 
 import hashlib
@@ -63,12 +63,12 @@ class ClientMessages:
 
     @property
     def prompts_said(self) -> tuple[bytes, ...]:
-        """Hashes of the system prompts."""
+        """The system prompts' contents, in a form to compare."""
         return tuple(prompt_said(one.draft.content) for one in self.prompts)
 
     @property
     def tools_said(self) -> bytes | None:
-        """Hash of the tools; None if the client sends none."""
+        """The tools, in a form to compare; None if the client sends none."""
         return None if self.tools is None else tools_said(tool_definitions(self.tools.draft.content))
 
     def behind(self, links_known: int) -> tuple[ClientEvent, ...]:
@@ -88,7 +88,7 @@ class ClientMessages:
         )
 
     def links_behind(self, links_known: int, in_front: int) -> list[Link]:
-        """Return the links of the events of `behind`, to be appended after `in_front` others."""
+        """Return the links after `links_known`, with places for an append after `in_front` other events."""
         moved = in_front - self._first(links_known)
         return [Link(link.place + moved, link.hash) for link in self.links[links_known:]]
 
@@ -100,8 +100,8 @@ class ClientMessages:
 class ClientList:
     """A client's request: its messages in a provider's format, and its system prompt and tools.
 
-    `all_prompts`: without a system prompt there is none, whatever the session has. In a list that is not `complete`,
-    results may answer calls in the log; it is read without links, which depend on the messages before it.
+    `all_prompts`: a missing system prompt means that there is none, whatever the session has. In a list that is not
+    `complete`, results may answer calls in the log; it is read without links, which depend on the messages before it.
     """
 
     form: str
@@ -143,8 +143,7 @@ class ClientList:
     def read_behind(self, known: "_Known") -> ClientMessages:
         """Read a list that begins, after its prompts, with known messages. Raises what `read` raises.
 
-        The reader is given the first message, too: without it, a system message at the start would be taken for a
-        prompt.
+        The reader is given the first message, too, so that it takes no system message after it for a prompt.
         """
         form = FORMATS[self.form]
         count = leading(self.messages, SYSTEM_ROLES)
@@ -201,11 +200,8 @@ class _Known:
 
 
 class ListReader:
-    """Reads clients' lists; safe for threads.
-
-    It keeps a digest and the links of the most recent lists, so that only the new messages of a client's next list are
-    read.
-    """
+    """Reads clients' lists; safe for threads. It keeps the digests and links of the most recent lists, so that only the
+    new messages of a client's next list are read."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max

@@ -36,7 +36,7 @@ STEPS_MAX: Final = 1_000
 """Summaries written in one run; a longer job continues in the next one."""
 STALE_MAX: Final = 10
 KNOWN_SECONDS: Final = 1.0
-"""Maximum age of a step's basis if it has changed only by what the run has stored. Other changes are detected when a
+"""Maximum age of a step's basis if only the run's own summaries have changed it. Other changes are detected when a
 summary is stored and when the job ends."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
@@ -90,10 +90,9 @@ class Compaction:
         return None if seen is None else seen.head
 
     async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> Demand | None:
-        """Write all summaries of a session that are due or requested.
+        """Write all due and requested summaries of a session; return the demand examined, None if there is none.
 
-        Returns the demand that was examined, None if there is none. Raises PutOff when a summarizer is unavailable; the
-        run then stays scheduled.
+        Raises PutOff when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(one.reason in ASKED for one in waiting)

@@ -34,7 +34,7 @@ class CompactionQueries:
     async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
         """Return a run when it has ended, or its state after `wait_ms`.
 
-        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection for each request would cost
+        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection per request would cost
         more.
         """
         until = time.monotonic() + wait_ms / 1000

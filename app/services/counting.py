@@ -44,7 +44,7 @@ class Counting:
         return Counter(estimator_named(estimator, self.tokenizers, least), own.image)
 
     def own_budget(self, policy: Policy, model: str | None) -> Budget:
-        """Return the budget of a view that has no window yet. Raises CannotFit."""
+        """Return the budget of a view that has no window yet. Raises CannotFit or InvalidPolicy."""
         key = (id(policy), model)
         known = self._budgets.get(key)
         if known is None or known[0] is not policy:

@@ -1,4 +1,4 @@
-"""Explanations of what a model saw: one event over all calls, and two calls compared."""
+"""Explanations of recorded contexts: one event over all calls, and two calls compared."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,7 +72,7 @@ class CallDiff:
 
 
 class Explaining:
-    """Explains what a model saw."""
+    """Explains recorded contexts."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
@@ -243,14 +243,14 @@ def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
 
 
 def _beside(state: Frontier, key: int) -> tuple[object, int]:
-    """Return a frontier's content next to the events under a key, and its tokens."""
+    """Return a frontier's other content under a key, and its tokens."""
     if key == NOTE:
         return state.note, state.note_tokens
     return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
 
 
 def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
-    """Return the token differences of the content next to the events, by key; only keys that differ."""
+    """Return the differences in tokens of the other content, by key; only keys that differ."""
     found = {}
     for key in (SUMMARIES, NOTE):
         old, new = _beside(before, key), _beside(after, key)

@@ -42,7 +42,7 @@ from app.store.spans import Viewed
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
-"""Default time that a retry waits for a summary of the part that was too long."""
+"""Default time, in milliseconds, for which a retry waits for a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Verdict:
 
 
 class Taught(NamedTuple):
-    """The calibration of the call's model (`shared`), and what a report taught about its view (`own`, of `version`).
+    """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
 
     None if the model has no name, and if nothing was learned.
     """
@@ -139,8 +139,7 @@ class Feedback:
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
 
-        Raises NotFound, Conflict if the call did not overflow or is a retry itself, or InvalidRequest for another view
-        or an earlier head.
+        Raises NotFound, Conflict (it did not overflow, or is a retry), InvalidRequest (another view or earlier head).
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, retry_of)

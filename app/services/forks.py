@@ -21,7 +21,7 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A fork, or a line, whether it is new, and what it left out of the round in which it was made."""
+    """A fork or line, whether it is new, and the events it cuts off its last round."""
 
     row: SessionRow
     created: bool
@@ -49,8 +49,8 @@ class Forks:
         """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
-        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased if the name was erased and `metadata`
-        is empty, Conflict if the name is another session's, and AnsweredBefore, having done nothing, if the key of
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased for an erased name without
+        `metadata`, Conflict if the name is another session's, and AnsweredBefore, having done nothing, if the key of
         `keep` has been used.
         """
         check_metadata(metadata)

@@ -188,8 +188,8 @@ class Gateway:
         return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
-        """Append a reply to the events its call has seen, or to a line of its own if others follow them by now, as when
-        a request was sent twice and both were answered."""
+        """Append a reply to the events that its call has seen, or on a line of its own if the log has continued
+        otherwise, as it does when a request is sent and answered twice."""
         if not reply.messages:
             return
         drafts, digest = await asyncio.to_thread(_drafts, call.conversation, reply)
@@ -254,7 +254,7 @@ async def _body(
     *,
     counts: bool = False,
 ) -> bytes:
-    """Return the call's body with the context in it, followed by the messages of `behind`."""
+    """Return the call's body with the context in it, followed by the messages that it does not cover."""
     made = answer.assembled.rendered.request.body
     return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind, counts=counts))
 

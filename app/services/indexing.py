@@ -13,7 +13,7 @@ from app.store.engine import Database
 
 BATCH_EVENTS: Final = 200
 BATCH_TOKENS: Final = 50_000
-"""Most tokens that one transaction indexes, which bounds how long a redaction waits."""
+"""Most events and tokens indexed in one transaction, which bounds how long a redaction waits."""
 
 
 class Indexing:

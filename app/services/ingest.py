@@ -186,7 +186,7 @@ class Ingest:
         return applied
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
-        """Return whether a fork is given an event id of an ancestor's; its own ids are checked by the index."""
+        """Return whether a fork's append repeats an event id of an ancestor; the index checks the fork's own ids."""
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
         return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 

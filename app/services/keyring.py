@@ -22,8 +22,8 @@ TENANTS_MAX: Final = 10_000
 class Keyring:
     """The tenants' keys, made when they are first needed.
 
-    `operator` are the operator's keys (Fernet), separated by commas: the first wraps, each unwraps. Without one nothing
-    is sealed, and the contents of a tenant that has a key can be neither read nor written.
+    `operator` are the operator's keys (Fernet), separated by commas: the first wraps, each unwraps. If there are none,
+    nothing is sealed, and the contents of a tenant that has a key can be neither read nor written.
     """
 
     def __init__(self, database: Database, operator: str | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,8 +35,8 @@ class Keyring:
     async def sealer(self, tenant_id: UUID) -> Sealer | None:
         """Return the sealer of a tenant's contents; None if they are not sealed.
 
-        The caller must act for the tenant. Raises ContentsErased if its key was dropped, and StoreUnavailable if this
-        process cannot unwrap it.
+        The caller must act for the tenant. Raises ContentsErased if its key was dropped, StoreUnavailable if it cannot
+        be unwrapped.
         """
         now = self._clock()
         held = self._known.get(tenant_id)

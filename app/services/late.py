@@ -1,7 +1,6 @@
 """Reads of the past, which may be slightly stale: a replica serves them if there is one, so that agents do not wait.
 
-The primary serves what the replica cannot, but only a few such reads at a time: audits must not slow agents down
-because a replica is unavailable.
+The primary serves reads that the replica cannot, but only a few at a time, so that agents are not slowed down either.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
 """Errors of a statement that took too long."""
 
 AnsweredBy: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
-"""The primary answers because the caller asked for it, because the replica lacks what was requested, or because it is
+"""The primary answers because the caller asked for it, because the replica lacks the data, or because it is
 unavailable, too far behind, or failed; `refused`: neither answered."""
 
 Service = TypeVar("Service")
@@ -54,7 +53,7 @@ class LateReads:
     ) -> tuple[Answer, float | None]:
         """Return the result of a service and its maximum age in seconds, None if it is the primary's.
 
-        `newest`: read from the primary. Raises what the service raises, or StoreUnavailable.
+        `newest`: read from the primary. Raises the service's errors, or StoreUnavailable.
         """
         primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
         if self.replica is None:

@@ -74,7 +74,7 @@ def content_of(raw: Json) -> Content:
         text = body_text(Draft(EventType.ANNOUNCE, content=content), 0)
     except InvalidEvent as error:
         raise InvalidRequest(error.detail, field="content") from None
-    if unreadable(text):  # it is what its author wants shown, not what happened
+    if unreadable(text):  # unlike an event, a layer records nothing, so it can be refused
         raise InvalidRequest("content must hold neither NUL nor lone surrogates", field="content")
     if not content:
         raise InvalidRequest("content must not be blank", field="content")

@@ -25,12 +25,12 @@ CALLS_MAX: Final = 5_000
 """Most calls of a view in a ledger: the newest."""
 DAYS_MAX: Final = 31
 CALLS_LOOKED_BACK: Final = 16
-"""Calls of a view that are read to compute what the last of them should have read from the cache."""
+"""Calls of a view that are read to compute the expected cache reads of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """Tokens sent outside the requests, in the provider's tokens; `scale`: the provider's per token of ours."""
+    """Tokens sent outside the requests, in the provider's tokens; `scale`: the provider's tokens per token of ours."""
 
     known: int
     scale: float
@@ -48,8 +48,7 @@ class _Outside:
 class ViewLedger:
     """The ledger of a view: calls with their lines, newest first, the epochs they were rendered in, and all totals.
 
-    `causes` are the causes of the epochs by number. `partial`: older calls exist that are not in the ledger. `ends`: no
-    calls follow on another page.
+    `causes` are the causes of the epochs by number. `partial`: older calls are left out. `ends`: this is the last page.
     """
 
     calls: Sequence[tuple[store.LedgerRow, LedgerLine]]
@@ -81,9 +80,7 @@ class TenantLedger:
 @dataclass(frozen=True, slots=True)
 class CacheReads:
     """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
-
-    `profile` is the model's row in the table of caches.
-    """
+    `profile` is the model's row in the table of caches."""
 
     profile: str
     expected: int
@@ -192,7 +189,7 @@ class Ledger:
     ) -> TenantLedger:
         """Return the sums of calls in [since, until), of sessions whose names begin with `prefix`.
 
-        Without `until` the range is DAYS_MAX days long. Raises InvalidRequest for a longer one.
+        If `until` is None, the range is DAYS_MAX days long. Raises InvalidRequest for a longer one.
         """
         most = timedelta(days=DAYS_MAX)
         if since.year == datetime.max.year:

@@ -18,10 +18,10 @@ TENANTS_REMEMBERED_MAX: Final = 10_000
 NEAR: Final = 1_000
 """With at most this many sessions left, they are counted whenever one is created."""
 SHARE: Final = 16
-"""With more left, a process admits the number above NEAR divided by this before it counts again, so that this many
+"""If more are left, a process admits the number above NEAR divided by this before it counts again, so that this many
 processes together stay within the limit."""
 FULL: Final = -1
-"""Allowance of a tenant that has reached its limit. It is cached like a count, so that repeated refusals cost none."""
+"""Allowance of a tenant that has reached its limit. It is cached like a count, so that repeated refusals need none."""
 COUNTED_SECONDS: Final = 1.0
 """Seconds for which a count is used: other processes create and erase sessions too."""
 
@@ -64,7 +64,7 @@ class SessionQuota:
         self._most = most
         self._clock = clock
         self._counted: dict[UUID, tuple[float, int]] = {}
-        """For each tenant the time when its count expires, and the number of sessions to admit without another one."""
+        """The time when a tenant's count expires, and the number of sessions to admit before another one."""
 
     async def admit(self, tx: Connection, tenant_id: UUID) -> None:
         """Admit a session that `tx` has just created. Raises TooManySessions, which must roll the transaction back."""

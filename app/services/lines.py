@@ -82,9 +82,8 @@ class Lines:
     async def rewind(self, tenant_id: UUID, address: str, to: int, keep: Keep[Forked] | None = None) -> Forked:
         """Point a session's name at a line that ends at seq `to` of the current one; return that line.
 
-        If the current line ends there, it is returned and none is created. The line with the later events stays. Raises
-        NotFound, InvalidRequest, or TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep` has
-        been used.
+        If the current line ends there, it is returned. No line is removed. Raises NotFound, InvalidRequest, or
+        TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep` has been used.
         """
         if is_line(address):
             raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")

@@ -48,7 +48,7 @@ def claim_of(
 def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
     """Return the window that a retry implies, after a call that was refused without figures.
 
-    By the retry's ratio that call would have fit the window it was planned for, so the real window must be smaller.
+    That call, by the retry's ratio, would have fit the window it was planned for, so the real window must be smaller.
     """
     outcome = None if parent is None else parent.outcome
     sample = Sample(point.counted, point.reported)
@@ -77,8 +77,8 @@ def limited(
 ) -> Calibration:
     """Add a report's evidence about the window to a calibration.
 
-    A view believes its own reports; for the model a claim must be confirmed, by the call's expected tokens or by
-    another session.
+    A view believes its own reports; a model's claim must be confirmed, by the call's expected tokens or another
+    session.
     """
     if overflow is None:
         known = accepting(known, point.reported, point.at)

@@ -23,10 +23,8 @@ Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A session's newest events without a gap: all after the first `reach` tokens of its log.
-
-    They are valid as long as its creation, its redactions and the counter are those of `stands`.
-    """
+    """A session's newest events without a gap: all after the first `reach` tokens of its log. They are valid while its
+    creation, its redactions and the counter are those of `stands`."""
 
     stands: tuple[datetime, int, Counter]
     reach: int

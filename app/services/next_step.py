@@ -43,7 +43,7 @@ READ_FACTOR: Final = 2
 NARROW_WINDOW_MIN: Final = 8_000
 """Views with smaller windows do not make summaries finer: a view that makes titles only needs the newest events."""
 DEEPEN_FACTOR: Final = 4
-"""Factor for reading more, if a single round is larger than what was read, or little of it is shown."""
+"""Factor by which more is read, if a single round exceeds the events read, or little of them is shown."""
 
 
 class StepPlanner:
@@ -56,10 +56,8 @@ class StepPlanner:
         self._newest_events = NewestEvents(database)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
-        """Load the compaction basis of a session, for its views and the contexts `wanted`.
-
-        None if the session was deleted, or if its window leaves no room for a context.
-        """
+        """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted, or
+        if its window leaves no room for a context."""
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
@@ -247,7 +245,7 @@ def _shown(events: Sequence[Event], basis: Basis) -> Context:
 
 
 def _as_measured(view: Viewed) -> Viewed:
-    """Return a view without what is known from refusals alone, as the budget of a retry ignores that too."""
+    """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
     own = view.learned if view.learned and view.learned.known.samples else None
     return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
 
@@ -255,10 +253,8 @@ def _as_measured(view: Viewed) -> Viewed:
 def _others(
     facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
-    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports.
-
-    The main view with the window of `settings` is not among them.
-    """
+    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
+    main view with the window of `settings` is not among them."""
     own = (MAIN, settings.window_tokens)
     for view in facts.views:
         if view.row is not None and (view.name, view.row.window_tokens) != own:
@@ -271,10 +267,8 @@ def _others(
 
 
 def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
-    """Return a view with the calibrations of its model, which are the main view's.
-
-    For a view of another model none are looked up: it is planned like the main view.
-    """
+    """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
+    looked up: it is planned like the main view."""
     if view.row is None or view.row.model != settings.model:
         return replace(main, name=view.name, reported=None)
     return replace(view, calibrations=main.calibrations)

@@ -29,7 +29,7 @@ async def assembled_of(inputs: ContextInputs) -> Assembled:
 
 
 def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
-    """Record in a trace what was planned."""
+    """Record the plan in a trace span."""
     call = assembled.call
     span.set(
         palimpsest__call__id=str(call.call_id),

@@ -1,7 +1,7 @@
 """Policies by name or inline: every policy a call used is stored, immutable, under a name and a version.
 
-A tenant's own policies are listed after the presets, which cannot be replaced. In a request `name` means the newest
-version at that moment and `name@version` that version; a session keeps the version it resolved to.
+A tenant's own policies are listed after the presets, which cannot be replaced. A request's `name` means the newest
+version at that moment, and `name@version` that version; a session keeps the version it resolved to.
 """
 
 import hashlib

@@ -36,8 +36,8 @@ class Preview:
     ) -> PreviewAnswer:
         """Return the context that the request would return.
 
-        With `diff_with`, `diff` has the differences from that recorded call to this one. `wait_ms` has no effect, since
-        a preview schedules no summary. Raises what a context and a diff of two calls raise.
+        `diff` has the differences from the recorded call `diff_with` to this one. `wait_ms` has no effect, since a
+        preview schedules no summary. Raises the errors of a context, and of a diff of two calls.
         """
         assembled = await self._assembly.planned(tenant_id, external_id, request)
         if diff_with is None:

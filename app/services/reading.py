@@ -28,10 +28,8 @@ class Reading:
     async def of_kind(
         self, tenant_id: UUID, external_id: str, after: int, limit: int, *, kind: str | None, author: str | None
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Return up to `limit` events of a type, an author or both, with seq > `after`, and the seq to continue after.
-
-        The seq is None after the last page. A page may have fewer events although more follow. Raises NotFound.
-        """
+        """Return up to `limit` events of a type, an author or both, with seq > `after`, and the seq to continue after
+        (None on the last page). A page may have fewer although more follow. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         rows = await event_log.of_kind(self._database, session.log, after, limit + 1, kind, author)
         found = [shown(session.session_id, row) for row in rows[:limit]]

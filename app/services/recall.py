@@ -1,4 +1,4 @@
-"""Recall: the originals of what a context left out, by seq, by path, or by a query."""
+"""Recall: the originals of events that a context left out, by seq, by path, or by a query."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ LOOKED_AT: Final = 200
 class RecallRequest:
     """A request for events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
 
-    `start` is the character from which to read the one event of `seqs`. Without a `limit`, a query returns recall.LIMIT
+    `start` is the character from which to read the one event of `seqs`. A query without `limit` returns recall.LIMIT
     events, and more as long as they are short.
     """
 

@@ -3,7 +3,7 @@
 Most clients send their whole conversation with every call. Its new messages are appended to the line that it continues:
 the current one, another one whose end the client has returned to, or a fork where it diverged. A conversation with an
 unknown beginning gets a line of its own. Whatever the client did (a retry, an edit, another branch, a sub-agent, a
-compaction of its own), the model sees what the client sent, and nothing is lost.
+compaction of its own), the model sees the client's conversation, and nothing is lost.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Reconcile:
     ) -> Reconciled:
         """Append a client's new messages to the line that they continue, and return its next context.
 
-        The append stays if no context can be made. Raises what an append and `Assembly.context` raise, and
+        The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
         applied = await self._applied(tenant_id, name, given, request, None if keep is None else keep.claim)
@@ -134,7 +134,7 @@ class Reconcile:
     async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
         """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
 
-        Nothing is done if some line has them already. Raises what an append raises, NotFound, and TooManyLines.
+        Nothing is done if some line has them already. Raises the errors of an append, NotFound, and TooManyLines.
         """
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
@@ -152,7 +152,7 @@ class Reconcile:
     async def _applied(
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
     ) -> AppliedList:
-        """Append the client's new messages; store what was appended under the request's key, if it has one.
+        """Append the client's new messages; store their places under the request's key, if it has one.
 
         A repetition after a lost response therefore returns the same events and the same context.
         """
@@ -269,10 +269,8 @@ class Reconcile:
     async def _without_prompts(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
     ) -> tuple[SessionRow, _InForce]:
-        """Return the line to append other system prompts to.
-
-        If no conversation follows the present ones, they would stay in force, so the line is a fork before them.
-        """
+        """Return the line to append other system prompts to. If no conversation follows the present ones, they would
+        stay in force, so the line is a fork before them."""
         if await event_log.spoken_after(tx, row.log, row.system_seq, row.state.head):
             return row, in_force
         first = in_force.prompt_seqs[0]
@@ -290,10 +288,8 @@ class Reconcile:
         events: Sequence[ClientEvent],
         new: Sequence[Link],
     ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
-        """Append events to a line, whose chain is extended by the links `new`.
-
-        Returns the line with its tip, the events, and the seqs of the chained ones and of the prompts.
-        """
+        """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
+        events, and the seqs of the chained ones and of the prompts."""
         drafts = [one.draft for one in events]
         self._rates.take(tenant_id, len(drafts))
         hint = SessionSnapshot.of(row)

@@ -32,10 +32,8 @@ _TAMPERED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotFo
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """A call rendered again; `exact`: to the same bytes.
-
-    `erased` are the seqs of its context that were redacted later. If there are none, the call is exact.
-    """
+    """A call rendered again. `erased` are the seqs of its context that were redacted later: if there are any, the bytes
+    may differ from those that were sent."""
 
     call: CallRow
     again: ReplayedCall
@@ -120,8 +118,8 @@ class Recordings:
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
         """Render a call again and compare it with its record.
 
-        Events that were redacted later are shown as such, so the bytes may differ. Raises NotReproducible when they
-        differ for any other reason.
+        Events that were redacted later are shown as such. Raises NotReproducible if the bytes differ for any other
+        reason.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         try:

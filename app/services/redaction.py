@@ -22,8 +22,7 @@ class Redaction:
         Every view is planned again at its next context; summaries that cover the event lose their text immediately and
         are rewritten by a worker. The same applies to every fork that shares the event, which is redacted where it is
         stored. Injections and layers are not part of the log and stay until the session is erased, except a layer that
-        became the event. Raises NotFound, or OutOfReach if the name of a session that shares the event does not begin
-        with `prefix`.
+        became the event. Raises NotFound, or OutOfReach if a session that shares the event lacks the `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:
@@ -51,7 +50,7 @@ class Redaction:
 
 
 async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
-    """Erase what a session derived from an event, its own or a shared one."""
+    """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
     await epochs.unquote(tx, session_id, seq)
     await search.forget(tx, session_id, tenant_id, seq)

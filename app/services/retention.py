@@ -1,4 +1,4 @@
-"""Retention: rules for how long a tenant's data is kept, a preview of what is due, and its erasure by a worker."""
+"""Retention: rules for how long a tenant's data is kept, a preview of the data due, and its erasure by a worker."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,11 +99,8 @@ class Retaining:
         return RuleDue(rule, counted.number, counted.number == COUNTED_MAX, counted.oldest, counted.newest)
 
     async def apply(self, tenant_id: UUID) -> Mapping[str, int]:
-        """Erase a tenant's data that is due; return the number of erased items by rule.
-
-        Each session is erased in a transaction of its own, with its forks, if under their locks all of them are still
-        due.
-        """
+        """Erase a tenant's data that is due; return the number of erased items by rule. Each session is erased in its
+        own transaction, with its forks, if under their locks all of them are still due."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
         gone: dict[str, int] = {}
         async for page in self._look(tenant_id, rules, now, None):

@@ -1,7 +1,7 @@
 """Snapshots of sessions: an append is laid out from one, and applies only if the session has not changed.
 
-A snapshot is not dropped when its session changes, since that may happen in any process: an append that does not apply
-reads the session again.
+A snapshot is not dropped when its session changes, which may happen in any process. An append that does not apply reads
+it again.
 """
 
 from collections import OrderedDict

@@ -39,7 +39,7 @@ class _Paid:
         self._tenant_id = tenant_id
         self._most = most
 
-    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the HTTP request's limit, too
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - also the limit on the wire
         """See Summarizer. Raises StoreUnavailable, or ProviderError `spent`, without calling the model."""
         reserved = expected_tokens(ask)
         day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)

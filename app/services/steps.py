@@ -88,7 +88,7 @@ def of_span(
 ) -> CompactionStep:
     """Plan a summary of events; `sources` and their `digests` become part of it.
 
-    With the view `clip`, the model is given the summary before it, or for the `first` of a run the archive of all.
+    If the policy's view is `clip`, the model is given the summary before it, or the whole archive for a run's `first`.
     """
     rules = basis.policy.summarize
     events = span.all_events

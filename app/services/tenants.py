@@ -31,7 +31,7 @@ _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 class Caller:
     """The tenant and the rights of a request.
 
-    It may touch only sessions whose names begin with `session_prefix`. `expires_at` None: never.
+    It may access only sessions whose names begin with `session_prefix`. `expires_at` None: never.
     """
 
     tenant_id: UUID
@@ -45,7 +45,7 @@ class Caller:
         return scope in self.scopes or "admin" in self.scopes
 
     def reaches(self, session: str) -> bool:
-        """Return whether the caller may touch a session of this name."""
+        """Return whether the caller may access a session of this name."""
         return session.startswith(self.session_prefix)
 
 
@@ -136,8 +136,7 @@ class Tenants:
         """Create a key of the caller's tenant; return it and its secret.
 
         It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
-        so it must be able to create others: for all sessions and without an expiry. Raises InvalidRequest or
-        OutOfReach.
+        so it must be able to create others: for all sessions, without an expiry. Raises InvalidRequest or OutOfReach.
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):

@@ -105,8 +105,8 @@ class Turns:
     ) -> TurnEnded:
         """End the running turn: append its announcement and its end, and clear the layers.
 
-        A turn that has ended stays as it is. Raises NotFound, Conflict if no turn has begun or `turn_id` names another
-        one, or IdempotencyConflict.
+        A turn that has ended stays as it is. Raises NotFound, IdempotencyConflict, or Conflict if no turn has begun or
+        `turn_id` names another one.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())

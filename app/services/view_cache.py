@@ -20,7 +20,7 @@ from app.store.log import AppendResult
 CHARS_MAX: Final = 16_000_000
 """Limit on the stored bodies of all views; as Python objects they take several times that."""
 EVENT_CHARS: Final = 500
-"""Memory of an event besides its text, in characters of text: 1.7 kB were measured, three bytes a character."""
+"""Memory of an event besides its text, in characters of text: 1.7 kB were measured, at three bytes a character."""
 VIEW_CHARS: Final = 2_000
 """Memory of a view besides its events, in characters of text."""
 
@@ -114,11 +114,8 @@ class ViewCache:
         reported: Reported | None,
         learned: tuple[Learned, int] | None,
     ) -> None:
-        """Update the held views after a report.
-
-        `reported` is the usage of the call of `view`, `known` the calibration of its model, and `learned` what the
-        view's own calls have taught, with its version. None: no change.
-        """
+        """Add a report's results to the held views: the usage of the call of `view`, the calibration of its model, and
+        the state learned from the view's own calls, with its version. None: no change."""
         for name in self._views.get(session_id, ()):
             held = self._held[session_id, name]
             loaded = held.loaded

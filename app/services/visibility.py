@@ -1,7 +1,7 @@
 """Decisions to hide, show and pin events: judged by a view, recorded for the whole session.
 
 Nothing is rendered, and only decisions are recorded: events that a view's policy has evicted stay evicted. Each view
-applies the decisions in its next context, with a new epoch if they change what it shows.
+applies the decisions in its next context, with a new epoch if they change that context.
 """
 
 import asyncio

@@ -27,11 +27,8 @@ ERROR_CHARS_MAX: Final = 500
 
 
 class Webhooks:
-    """Stores and lists webhooks and their deliveries.
-
-    `private_targets`: whether private addresses may be called; None: only while the server needs no key, since only
-    this machine can reach it then.
-    """
+    """Stores and lists webhooks and their deliveries. `private_targets`: whether private addresses may be called; None:
+    only while the server needs no key, since only this machine can reach it then."""
 
     def __init__(self, database: Database, tenants: Tenants, private_targets: bool | None) -> None:
         self._database = database
@@ -43,7 +40,7 @@ class Webhooks:
     ) -> tuple[WebhookRow, bool, str | None]:
         """Store a webhook; return it, whether it is new, and its secret if one was generated.
 
-        Without `secret` an existing webhook keeps its own. Raises InvalidRequest.
+        If `secret` is None, an existing webhook keeps its own. Raises InvalidRequest.
         """
         private = self._private_targets
         if private is None:

@@ -124,10 +124,7 @@ class Writing:
         return STYLES[self._policy.summarize.style]
 
     async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Return the model's text and the refused responses; the text is good if at most one was refused.
-
-        Raises ProviderError.
-        """
+        """Return the model's text and the refused responses; it is good if at most one was. Raises ProviderError."""
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.late and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
@@ -209,8 +206,7 @@ class Writing:
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Summarize one piece after the other, each with the summary of those before it.
 
-        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller piece can be
-        requested.
+        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller piece is possible.
         """
         failure = ProviderError("context_too_long", f"no request fits a window of {self.window_tokens} tokens")
         is_continuation = False
@@ -271,11 +267,8 @@ class Writing:
         return answer
 
     async def _asked(self, ask: Prompt) -> Completion:
-        """Call the summarizer.
-
-        A request refused for lack of room is repeated after another request of ours ends, or immediately if one ended
-        meanwhile: its reservation may be free then, and a provider may take one request at a time.
-        """
+        """Call the summarizer. A request refused for lack of room is repeated once another request of ours has ended
+        since it began: that one's reservation may be free then, and a provider may take one request at a time."""
         while True:
             self._under_way += 1
             ended_before = self._ended_count

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry, enabled by its own variables. If they name no endpoint, none of it is imported.
 
 A span records the operation, its caller, its duration and its result: never the content of a message, a parameter or a
-header field. Of an exception only its kind is kept, since its text may quote any of these.
+header field. An exception is recorded by its kind only, since its text may quote any of these.
 """
 
 import os
@@ -40,15 +40,13 @@ def wanted(variables: Mapping[str, str] = os.environ) -> bool:
 def load() -> None:
     """Import the modules of tracing, if it is wanted: before processes are forked, so that they share their memory."""
     if wanted():
-        import app.tracing.export  # noqa: F401 - imported for the processes to come
+        import app.tracing.export  # noqa: F401 - imported for the forked processes
 
 
 @contextmanager
 def exported() -> Iterator[None]:
     """Record spans while the block lasts, if they are wanted, and send them; the last ones at its end, in bounded time.
-
-    For one process only: the sending thread does not survive a fork.
-    """
+    For one process only: the sending thread does not survive a fork."""
     global _exporting
     if not wanted():
         yield
@@ -64,7 +62,7 @@ def exported() -> Iterator[None]:
 
 
 class OpenSpan:
-    """A span for its block to fill in. Without a span, its methods do nothing."""
+    """A span for its block to fill in. Its methods do nothing if there is no span."""
 
     def __init__(self, span: "trace.Span | None" = None) -> None:
         self._span = span
@@ -127,10 +125,8 @@ def served(method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value) 
 
 
 def statement(sql: str) -> AbstractContextManager[OpenSpan]:
-    """Open a span around a statement, named by the function of the store that runs it.
-
-    Outside requests and jobs there is none: schedules query the database all day.
-    """
+    """Open a span around a statement, named by the function of the store that runs it. Outside requests and jobs there
+    is none: schedules query the database all day."""
     if _exporting is None or not _exporting.recording():
         return _NO_SPAN
     operation, asker = _operation(sql), _asker()

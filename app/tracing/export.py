@@ -31,10 +31,8 @@ _PROTOCOL: Final = "http/protobuf"
 
 
 class _Telling(SpanExporter):
-    """An exporter that logs once when spans cannot be sent, and once when they can again.
-
-    It runs in the thread of the batches, so that no request waits for it.
-    """
+    """An exporter that logs once when spans cannot be sent, and once when they can again. It runs in the thread of the
+    batches, so that no request waits for it."""
 
     def __init__(self, inner: SpanExporter) -> None:
         self._inner = inner
@@ -64,11 +62,8 @@ class _Telling(SpanExporter):
 
 
 class Exporting:
-    """The spans of a process.
-
-    The provider is not registered: libraries that make spans of their own find none, and so cannot send content in
-    them.
-    """
+    """The spans of a process. The provider is not registered: libraries that make spans of their own find none, and so
+    cannot send content in them."""
 
     def __init__(self) -> None:
         """Set up the exporter. Endpoint, sampler, limits and service name come from OpenTelemetry's variables."""

@@ -10,8 +10,8 @@ from app.store.connecting import UNREACHABLE, connect
 _NAME_CHARACTERS_MAX: Final = 63  # Postgres truncates longer names; names of containers differ at their end
 _WORKER: Final = "palimpsest worker on "
 APPLICATION_NAME: Final = _WORKER + socket.gethostname()[len(_WORKER) - _NAME_CHARACTERS_MAX :]
-"""Application name of the connections of workers on this machine or in this container. An address would not do: many
-share one behind a router that translates addresses."""
+"""Application name of the connections of workers on this machine or in this container. An address would not do, since
+routers that translate addresses give many machines the same one."""
 _CONNECTED: Final = """
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
 """

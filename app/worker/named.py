@@ -26,8 +26,7 @@ async def named(
 ) -> AsyncIterator[None]:
     """Work for a session's tenant in a trace of its own; with a `keyring`, its contents can be read and written.
 
-    The trace is linked to the request that made the job due. Raises ContentsErased and StoreUnavailable as Keyring
-    does.
+    The trace is linked to the request that made the job due. Raises Keyring's ContentsErased and StoreUnavailable.
     """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
