@@ -157,7 +157,7 @@ class Assembly:
                 answer = await self._answer(tenant_id, external_id, assembled, reason)
                 if await self._record(tenant_id, answer, held, keep):
                     return answer
-        raise Conflict("other calls kept opening epochs of this view; ask again")
+        raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
     async def _answer(
         self, tenant_id: UUID, external_id: str, assembled: Assembled, reason: str | None
@@ -259,7 +259,7 @@ class Assembly:
             if loaded.moved_to is not None and not is_line(external_id):
                 raise Moved(loaded.moved_to)
             if request.at is not None and request.at > loaded.head:
-                raise InvalidRequest(f"at is {request.at}, but the head is {loaded.head}", field="at")
+                raise InvalidRequest(f"`at` is {request.at}, but the session's last event is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
             erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
             if not fresh and (erased or changed(loaded.view, settings) is not None):
@@ -278,7 +278,7 @@ class Assembly:
             if read_enough or not await off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
-        raise Conflict("the settings of this view kept changing; ask again")
+        raise Conflict("the settings of this view kept changing; retry the request")
 
     async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
         """Add the files modified in unread events that no summary covers, for the note of the drops."""

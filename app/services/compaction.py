@@ -164,7 +164,7 @@ class Compaction:
                 continue
             stale += 1
             if stale > STALE_MAX:
-                run.outcome = replace(run.outcome, state="failed", error="what was summarized kept changing")
+                run.outcome = replace(run.outcome, state="failed", error="the events to summarize kept changing")
                 return
 
     async def redo(self, session_id: UUID, tenant_id: UUID) -> bool:
@@ -194,7 +194,7 @@ class Compaction:
             return False
         stored = await self._store(session_id, tenant_id, step, draft)
         await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
-        outcome = RunOutcome("skipped", "what was summarized has changed")
+        outcome = RunOutcome("skipped", "the events to summarize have changed")
         if stored is not None:
             outcome = _and(outcome, step, draft, stored[0])
         await compactions.end(self._database, session_id, [id], outcome)

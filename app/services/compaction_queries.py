@@ -72,7 +72,7 @@ class CompactionQueries:
             again = await compactions.retry(tx, session.session_id, tenant_id, id)
         run = await self.ended(session.session_id, id, 0)
         if not again:
-            raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be tried again")
+            raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be retried")
         return run
 
     async def summaries(

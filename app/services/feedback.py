@@ -144,13 +144,13 @@ class Feedback:
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, retry_of)
         if call.retry_of is not None:
-            raise Conflict("this call was a retry already", call_id=str(retry_of))
+            raise Conflict("this call is itself a retry", call_id=str(retry_of))
         if call.outcome is None or not call.outcome.overflow:
             raise Conflict("this call has not been reported as too long", call_id=str(retry_of))
         if "view" in given and request.view != call.view:
-            raise InvalidRequest(f"that call was of the view {call.view!r}", field="view")
+            raise InvalidRequest(f"the call to retry is of the view {call.view!r}", field="view")
         if request.at is not None:
-            raise InvalidRequest("a retry is of the newest context", field="at")
+            raise InvalidRequest("a retry is for the newest context: leave out `at`", field="at")
         injections = tuple(Injection(name, content) for name, content in call.manifest.injections)
         stated = (call.outcome.error or {}).get("overflow")
         tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
@@ -289,7 +289,7 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
     """Return the outcome to store, and the overflow that its error shows."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
     if not usage and report.error is None and report.latency_ms is None:
-        raise InvalidRequest("neither usage nor an error nor a latency is reported", field="usage")
+        raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
     total = usage.get("input_tokens")
     read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
     if total is not None and FORMATS[call.format].cached_apart:

@@ -64,7 +64,7 @@ class Forks:
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)
             if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
-                detail = f"session {fork!r} exists, and is no fork of {external_id!r} at this seq"
+                detail = f"session {fork!r} exists, and is not a fork of {external_id!r} at this seq"
                 raise Conflict(detail, session=fork)
             calls = [call.seq for call in origin.as_of.state.open_calls.values()]
             # An existing fork, requested without a seq, may have been made before the session's current head.

@@ -55,7 +55,7 @@ class Keyring:
     def _unwrapped(self, key: content_keys.ContentKey) -> Sealer:
         if key.wrapped is None:
             self._known.pop(key.tenant_id, None)
-            raise ContentsErased("the key of this tenant's contents was dropped: nothing of them can be read again")
+            raise ContentsErased("the key of this tenant's contents was dropped: they can never be read again")
         if self._operator is None:
             raise StoreUnavailable("this tenant's contents are sealed, and PALIMPSEST_ENCRYPTION_KEY is not set here")
         from cryptography.fernet import InvalidToken

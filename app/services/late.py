@@ -98,7 +98,7 @@ class LateReads:
                 await self._turns.acquire()
         except TimeoutError:
             self._told("refused")
-            raise StoreUnavailable("the replica cannot answer this, and the primary has enough such reads") from None
+            raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
         try:
             return await asked(primary)
         finally:

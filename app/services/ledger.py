@@ -196,7 +196,7 @@ class Ledger:
             raise InvalidRequest("since is later than any call can be", field="since")
         end = since + most if until is None else until
         if not timedelta(0) <= end - since <= most:
-            raise InvalidRequest(f"until must be at most {DAYS_MAX} days behind since", field="until")
+            raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
         found = []
         for row in await store.sums(self._database, tenant_id, since, end, model, prefix):
             policy = await self._policies.get(tenant_id, row.policy)

@@ -44,7 +44,7 @@ class EventRates:
         if wait:
             seconds = math.ceil(wait)
             raise TooManyEvents(
-                f"this tenant may append {rate.per_second} events a second; {events} may come in {seconds} seconds",
+                f"this tenant may append {rate.per_second} events per second; retry {events} in {seconds} seconds",
                 limit=rate.per_second,
                 retry_after_seconds=seconds,
             )

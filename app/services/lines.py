@@ -86,12 +86,12 @@ class Lines:
         TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep` has been used.
         """
         if is_line(address):
-            raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")
+            raise InvalidRequest("only a session can be rewound: name it without its line", field="sid")
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, address)
             row = await current_row(tx, tenant_id, root)
             if to > row.state.head:
-                raise InvalidRequest(f"to is {to}, but the head is {row.state.head}", field="to")
+                raise InvalidRequest(f"`to` is {to}, but the session's last event is {row.state.head}", field="to")
             made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
             calls = [call.seq for call in made.state.open_calls.values()]
             cut = await forks.left_out(tx, row.log, to, calls) if made is not row else []

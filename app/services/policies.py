@@ -140,7 +140,7 @@ def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(f"name must match {NAME_PATTERN}", field="name")
     if name in PRESETS:
-        raise InvalidRequest(f"{name!r} is a preset and stays as it is; choose another name", field="name")
+        raise InvalidRequest(f"{name!r} is a preset and cannot be changed; choose another name", field="name")
 
 
 def _read(document: Json) -> Policy:
@@ -148,7 +148,7 @@ def _read(document: Json) -> Policy:
     try:
         size = len(json.dumps(document, ensure_ascii=False).encode())
     except (ValueError, RecursionError):  # checked first: an error could not quote such a value
-        raise InvalidPolicy("holds what is no JSON text, or is nested too deeply", knob="policy") from None
+        raise InvalidPolicy("contains a value that JSON cannot hold, or is nested too deeply", knob="policy") from None
     if size > DOCUMENT_BYTES_MAX:
         raise InvalidPolicy(f"takes {size} bytes, at most {DOCUMENT_BYTES_MAX}", knob="policy")
     policy = parse_policy(document)

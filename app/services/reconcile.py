@@ -159,9 +159,9 @@ class Reconcile:
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
         if not given.links:
-            raise InvalidRequest("messages hold nothing of a conversation", field="messages")
+            raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
-            raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
+            raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
             row, applied, appending = await self._apply(tenant_id, name, given, request.model, claim)
             if appending is not None:

@@ -86,7 +86,7 @@ class Recordings:
             raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
         if call is None:
             named = {"session": external_id, "call": str(call_id)}
-            raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
+            raise NotFound(f"session {external_id!r} has no record of call {call_id}", **named)
         return call
 
     async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
@@ -135,7 +135,7 @@ class Recordings:
         later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
         erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
         if not exact and not erased:
-            raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
+            raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
         return Reproduced(call, again, epoch, erased, exact)
 
     async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
@@ -168,7 +168,7 @@ class Recordings:
 
 def _not_reproducible(call: CallRow, rendered: bytes | None, why: str) -> NotReproducible:
     return NotReproducible(
-        f"call {call.call_id} no longer comes out as it was recorded: {why}",
+        f"call {call.call_id} cannot be rendered as it was recorded: {why}",
         call_id=str(call.call_id),
         recorded_sha256=call.sha256.hex(),
         rendered_sha256=None if rendered is None else rendered.hex(),

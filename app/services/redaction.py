@@ -35,7 +35,7 @@ class Redaction:
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):
-                raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
+                raise OutOfReach(f"event {seq} is shared with sessions that this key may not access")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], seq)

@@ -176,7 +176,9 @@ def check_metadata(metadata: Mapping[str, Json]) -> None:
         text = canonical_json(metadata)
         size = len(text.encode())
     except (ValueError, RecursionError):
-        raise InvalidRequest("metadata holds what is no JSON text", field="metadata") from None
+        raise InvalidRequest(
+            "metadata contains a value that JSON cannot hold, or is nested too deeply", field="metadata"
+        ) from None
     if size > METADATA_BYTES_MAX:
         raise InvalidRequest(f"metadata takes {size} bytes, at most {METADATA_BYTES_MAX}", field="metadata")
     if "\\u0000" in text:

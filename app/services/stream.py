@@ -162,7 +162,7 @@ class Streams:
                 await self._lease(session_id, watched)
         except TimeoutError:
             self._forget(session_id, wake)
-            raise StoreUnavailable("the database cannot be listened to") from None
+            raise StoreUnavailable("the notifications of the database are unavailable") from None
         except BaseException:  # such as a reader's cancellation
             self._forget(session_id, wake)
             raise
@@ -309,9 +309,9 @@ def _place(last_id: str, began: datetime) -> tuple[int, int]:
     """Parse the place of a message's id. Raises InvalidRequest or Conflict."""
     found = _ID.fullmatch(last_id)
     if found is None:
-        raise InvalidRequest("Last-Event-ID is none that was given out here", field="Last-Event-ID")
+        raise InvalidRequest("Last-Event-ID is not the id of a message of this stream", field="Last-Event-ID")
     if found[3] != _mark(began):
-        raise Conflict("the session was erased and begun anew since; connect without Last-Event-ID")
+        raise Conflict("the session was erased and created again; connect without Last-Event-ID")
     return int(found[1]), int(found[2])
 
 

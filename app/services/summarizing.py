@@ -110,7 +110,7 @@ class Summarizing:
         if summarizer is None or without_model:
             draft = await asyncio.to_thread(_extracted, task)
             wanted = name != "extractive"
-            return replace(draft, degraded=wanted, error=f"no summarizer {name!r} was asked" if wanted else None)
+            return replace(draft, degraded=wanted, error=f"summarizer {name!r} was not called" if wanted else None)
         try:
             return await self._by_model(name, paid(summarizer), task, policy)
         except ProviderError as error:

@@ -77,9 +77,9 @@ def unshown(assembled: Assembled) -> str | None:
     if inputs.request.at is not None:
         return None
     if loaded.requested_error is not None:
-        return f"the compaction that was asked for wrote no summary: {loaded.requested_error}"
+        return f"the requested compaction wrote no summary: {loaded.requested_error}"
     if loaded.requested_to <= state.folded_to:
         return None
     if not tree_of(inputs):
-        return "what was summarized on request is not shown: this view shows other authors or types of events"
-    return "what was summarized on request is not shown: the summaries would save nothing"
+        return "the requested summaries are not shown: this view shows other authors or types of events"
+    return "the requested summaries are not shown: they would save nothing"

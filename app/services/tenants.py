@@ -140,13 +140,17 @@ class Tenants:
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):
-            raise OutOfReach(f"this key makes none for other sessions: session_prefix begins with {who.session_prefix}")
+            raise OutOfReach(
+                f"this key creates keys for its own sessions only: session_prefix must begin with {who.session_prefix}"
+            )
         if who.expires_at is not None and (asked.expires_at is None or asked.expires_at > who.expires_at):
-            raise OutOfReach(f"this key makes none that outlives it: expires_at is at most {time_text(who.expires_at)}")
+            raise OutOfReach(
+                f"this key cannot create one that outlives it: expires_at must be at most {time_text(who.expires_at)}"
+            )
         if await self.is_open() and ("admin" not in asked.scopes or asked.expires_at or asked.session_prefix):
             raise InvalidRequest(
-                "the first key closes the server to everyone without one: it must have the scope admin, and neither"
-                " end nor be bound",
+                "the first key closes the server to everyone without one: it must have the scope admin, no expiry, and"
+                " no session prefix",
                 field="scopes",
             )
         secret = _secret()
@@ -181,7 +185,7 @@ class Tenants:
         if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
         if asked.expires_at is not None and asked.expires_at <= self._today():
-            raise InvalidRequest("expires_at must be a time to come", field="expires_at")
+            raise InvalidRequest("expires_at must be in the future", field="expires_at")
         if asked.session_prefix is not None and _PREFIX.fullmatch(asked.session_prefix) is None:
             raise InvalidRequest(f"session_prefix must match {SESSION_ID_PATTERN}", field="session_prefix")
 

@@ -193,5 +193,5 @@ async def _running(tx: Connection, session: SessionRow, turn_id: str | None) -> 
         raise Conflict("no turn has begun in this session", turn=0)
     turn = turn_of(marks)
     if turn_id is not None and turn_id != turn.turn_id:
-        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn to begin", turn=number, turn_id=turn.turn_id)
+        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn", turn=number, turn_id=turn.turn_id)
     return turn

@@ -54,7 +54,7 @@ class Visibility:
                     return VisibilityResult(session.state.head, session.decisions, outcome)
                 await visibility.record(tx, session, tenant_id, outcome.decisions)
             return VisibilityResult(session.state.head, session.decisions + 1, outcome)
-        raise Conflict("other decisions about this session kept coming; ask again")
+        raise Conflict("concurrent decisions kept changing this session; retry the request")
 
     async def _outcome(self, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
         loaded = inputs.loaded

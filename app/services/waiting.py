@@ -38,7 +38,7 @@ class WaitingLists:
             try:
                 await (asyncio.wait_for(lock.acquire(), WAIT_SECONDS) if waiting else lock.acquire())
             except TimeoutError:
-                raise StoreUnavailable("other requests hold this session for too long") from None
+                raise StoreUnavailable("other requests have held this session for too long") from None
             try:
                 yield
             finally:

@@ -95,7 +95,7 @@ class Webhooks:
         if row is None:
             raise NotFound(f"webhook {name!r} has no delivery {id}", webhook=name, delivery=str(id))
         if not again:
-            raise Conflict(f"delivery {id} has been made")
+            raise Conflict(f"delivery {id} has already been made")
         return row
 
 
