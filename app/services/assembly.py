@@ -88,7 +88,7 @@ class Assembly:
         calls_kept_days: int = 0,
         told: ToldContext = lambda _, __: None,
     ) -> None:
-        self._told = told
+        self._on_outcome = told
         self._lines = lines
         self._database = database
         self._counting = counting
@@ -113,14 +113,14 @@ class Assembly:
         InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         try:
-            answer = await self._of_line(tenant_id, external_id, request, head, keep)
+            answer = await self._context_on_line(tenant_id, external_id, request, head, keep)
         except ContextError as error:
-            self._told(request, error)
+            self._on_outcome(request, error)
             raise
-        self._told(request, answer)
+        self._on_outcome(request, answer)
         return answer
 
-    async def _of_line(
+    async def _context_on_line(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
     ) -> ContextAnswer:
         line = await self._lines.known(tenant_id, external_id)
@@ -142,7 +142,7 @@ class Assembly:
             reason = await self._summaries.wait(tenant_id, inputs, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
-            answer = await self._as_held(tenant_id, external_id, held, request, given, keep)
+            answer = await self._context_from_cache(tenant_id, external_id, held, request, given, keep)
             if answer is not None:
                 return answer
         async with self._view_cache.turn(session_id, request.view):
@@ -154,12 +154,12 @@ class Assembly:
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
                 assembled = await assembled_of(inputs)
-                answer = await self._answer(tenant_id, external_id, assembled, reason)
+                answer = await self._make_answer(tenant_id, external_id, assembled, reason)
                 if await self._record(tenant_id, answer, held, keep):
                     return answer
         raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
-    async def _answer(
+    async def _make_answer(
         self, tenant_id: UUID, external_id: str, assembled: Assembled, reason: str | None
     ) -> ContextAnswer:
         request, state = assembled.inputs.request, assembled.inputs.loaded.compaction
@@ -184,7 +184,7 @@ class Assembly:
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
         return await self._load(tenant_id, session_id, external_id, request, given, None)
 
-    async def _as_held(
+    async def _context_from_cache(
         self,
         tenant_id: UUID,
         external_id: str,
@@ -223,7 +223,7 @@ class Assembly:
         compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches, kept)
         if compaction is None:
             return None
-        await self._hold(assembled, compaction, steady=True)
+        await self._cache_view(assembled, compaction, steady=True)
         return replace(answer, compaction=compaction)
 
     async def _load(
@@ -359,11 +359,10 @@ class Assembly:
         if pressed and inputs.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
         if inputs.request.at is None:
-            await self._hold(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
+            await self._cache_view(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
         return True
 
-    async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
-        """Keep the view and its plan for the view's next context."""
+    async def _cache_view(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         cached = partial(cached_view, assembled, compaction, steady)
         view = cached() if assembled.epoch is None else await off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)

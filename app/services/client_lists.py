@@ -33,18 +33,18 @@ class ClientLists:
     ) -> ContextAnswer:
         """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
         if of.previous is None:
-            given = await self._reconcile.read(tenant_id, session, _sent(of))
+            given = await self._reconcile.read(tenant_id, session, _client_list(of))
         else:
-            read = await asyncio.to_thread(replace(_sent(of), complete=False).read)
-            given = await self._behind(tenant_id, session, of.previous, read)
+            read = await asyncio.to_thread(replace(_client_list(of), complete=False).read)
+            given = await self._complete(tenant_id, session, of.previous, read)
         return await self._reconcile.answer(tenant_id, session, given, request)
 
-    async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
+    async def _complete(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
         """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
 
         The earlier messages are in the log; only their last link is needed.
         """
-        line, seq = await self._place(tenant_id, session, reply)
+        line, seq = await self._find_reply(tenant_id, session, reply)
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session)
             row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
@@ -54,7 +54,7 @@ class ClientLists:
         behind = await asyncio.to_thread(links, given.raw, tip.hash)
         return replace(given, links=(*before, *behind))
 
-    async def _place(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
+    async def _find_reply(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
         """Return the row and seq of a reply, which may still be on its way into the log. Raises NotBudgeted."""
         for seconds in REPLY_WAITS:
             await asyncio.sleep(seconds)
@@ -71,7 +71,7 @@ class ClientLists:
         They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
         errors.
         """
-        given = await self._reconcile.read(tenant_id, session, _sent(of))
+        given = await self._reconcile.read(tenant_id, session, _client_list(of))
         key = sessions.session_key(tenant_id, session)
         async with self._database.transaction() as tx:
             found = await chain.longest(tx, key, [link.hash for link in given.links])
@@ -94,7 +94,7 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
     return count
 
 
-def _sent(of: CallConversation) -> ClientList:
+def _client_list(of: CallConversation) -> ClientList:
     """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
     complete = of.previous is None or of.format != "anthropic"
     tools: Json = [] if complete and of.tools is None else of.tools

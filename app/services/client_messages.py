@@ -123,7 +123,7 @@ class ClientList:
         raw = [event for group in groups for event in group]
         indices = [index for index, group in enumerate(groups) for _ in group]
         first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
-        prompts, tools = self._in_front(raw[:first])
+        prompts, tools = self._leading_events(raw[:first])
         raw, indices = raw[first:], indices[first:]
         if not self.complete:
             return ClientMessages(len(self.messages), raw, indices, (), prompts, tools, all_prompts=self.all_prompts)
@@ -140,7 +140,7 @@ class ClientList:
             open_ids=paired.open_ids,
         )
 
-    def read_behind(self, known: "_Known") -> ClientMessages:
+    def read_behind(self, known: "_KnownList") -> ClientMessages:
         """Read a list that begins, after its prompts, with known messages. Raises what `read` raises.
 
         The reader is given the first message, too, so that it takes no system message after it for a prompt.
@@ -160,7 +160,7 @@ class ClientList:
         indices = [index for index, group in enumerate(groups, begins) for _ in group]
         paired = pair_calls(raw, known.open_ids)
         new = links(paired.events, known.links[-1].hash if known.links else START)
-        prompts, tools = self._in_front(form.read(self.messages[:count]))
+        prompts, tools = self._leading_events(form.read(self.messages[:count]))
         return ClientMessages(
             len(self.messages),
             paired.events,
@@ -175,7 +175,7 @@ class ClientList:
             paired.open_ids,
         )
 
-    def _in_front(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
+    def _leading_events(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
         """Return the system prompts, of which each leading message is one event, and the tools."""
         prompts = [ClientEvent(parse_event(event, n, native=True), n) for n, event in enumerate(raw)]
         beside = () if self.system is None else _prompt(self.form, self.system)
@@ -184,7 +184,7 @@ class ClientList:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownList:
     """The result of reading `count` messages after the prompts; `indices` count from the first of them."""
 
     count: int
@@ -205,7 +205,7 @@ class ListReader:
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
-        self._known: OrderedDict[object, _Known] = OrderedDict()
+        self._known: OrderedDict[object, _KnownList] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
@@ -226,7 +226,7 @@ class ListReader:
             digest.update(_bytes(message))
         self._keep(
             key,
-            _Known(
+            _KnownList(
                 len(messages),
                 digest.digest(),
                 [index - first for index in read.indices],
@@ -237,8 +237,7 @@ class ListReader:
         )
         return read
 
-    def _keep(self, key: object, known: _Known) -> None:
-        """Keep a list and forget the least recently sent ones."""
+    def _keep(self, key: object, known: _KnownList) -> None:
         with self._lock:
             before = self._known.pop(key, None)
             self._known[key] = known

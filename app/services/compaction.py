@@ -54,7 +54,7 @@ class _Run:
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
     seen: Demand | None = None
-    told: bool = False
+    has_summarized: bool = False
 
 
 class Compaction:
@@ -107,14 +107,13 @@ class Compaction:
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
         if run.ids:
             await compactions.end(self._database, session_id, run.ids, run.outcome)
-            told = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
-            structlog.get_logger().info("compaction ended", **told)
+            fields = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
+            structlog.get_logger().info("compaction ended", **fields)
         return run.seen
 
     async def _steps(
         self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
     ) -> None:
-        """Write one summary after the other, until none is due."""
         stale, known, read_at = 0, None, 0.0
         if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
@@ -126,7 +125,9 @@ class Compaction:
                 run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
-                step = await self._planner.next_step(session_id, basis, asked=asked, focus=focus, first=not run.told)
+                step = await self._planner.next_step(
+                    session_id, basis, asked=asked, focus=focus, first=not run.has_summarized
+                )
             if step is None:
                 if run.outcome == NOTHING_DONE and basis is not None:
                     run.outcome = _nothing_done(basis)
@@ -159,8 +160,8 @@ class Compaction:
             await self._count(session_id, draft, _outcome(draft, stored=stored is not None))
             if stored is not None:
                 new, known = stored
-                run.outcome = _and(run.outcome, step, draft, new)
-                run.told = run.told or bool(step.task.events)
+                run.outcome = _add_step(run.outcome, step, draft, new)
+                run.has_summarized = run.has_summarized or bool(step.task.events)
                 continue
             stale += 1
             if stale > STALE_MAX:
@@ -196,7 +197,7 @@ class Compaction:
         await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
         outcome = RunOutcome("skipped", "the events to summarize have changed")
         if stored is not None:
-            outcome = _and(outcome, step, draft, stored[0])
+            outcome = _add_step(outcome, step, draft, stored[0])
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
@@ -272,7 +273,6 @@ def _nothing_done(basis: Basis) -> RunOutcome:
 
 
 def _outcome(draft: WrittenSummary, *, stored: bool) -> str:
-    """Return the outcome under which a written summary is counted."""
     if not stored:
         return "stale"
     return "degraded" if draft.degraded else "live"
@@ -283,7 +283,7 @@ def _figure(usage: Mapping[str, Json], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
+def _add_step(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
     before = step.basis.facts.context_tokens
     saved = max(0, step.task.tokens - stored.tokens)
     return RunOutcome(

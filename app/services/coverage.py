@@ -61,7 +61,7 @@ class Coverage:
         redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
-            _accounted, events, current.frontier, counter, policy.shows, redacted, session.state.head
+            _account, events, current.frontier, counter, policy.shows, redacted, session.state.head
         )
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
@@ -70,7 +70,7 @@ class Coverage:
         return CoverageProof(session.state.head, view, current.epoch, runs, faults)
 
 
-def _accounted(
+def _account(
     events: Sequence[Event],
     frontier: Frontier,
     counter: Counter,
@@ -81,11 +81,11 @@ def _accounted(
     """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
     state = demanded.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
-    words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
+    fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}
-    words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
-    faults = [*_log_faults(events, head), *_lost(events, words, hidden)]
-    return state, list(disposition_runs(words, state.folds)), faults
+    fates |= {seq: "redacted" for seq in redacted if fates.get(seq) in ("verbatim", "stubbed", "replaced")}
+    faults = [*_log_faults(events, head), *_unaccounted(events, fates, hidden)]
+    return state, list(disposition_runs(fates, state.folds)), faults
 
 
 def _log_faults(events: Sequence[Event], head: int) -> list[str]:
@@ -104,11 +104,11 @@ def _fold_faults(state: Frontier, stored: Mapping[str, tuple[int, int]]) -> list
     return faults
 
 
-def _lost(events: Sequence[Event], words: Mapping[int, str], hidden: set[int]) -> list[str]:
+def _unaccounted(events: Sequence[Event], fates: Mapping[int, str], hidden: set[int]) -> list[str]:
     lost = [
         event.seq
         for event in events
-        if words[event.seq] == "not_rendered"
+        if fates[event.seq] == "not_rendered"
         and event.type not in BOOKKEEPING
         and event.seq not in hidden
         and event.call_seq not in hidden

@@ -100,17 +100,17 @@ class Erasures:
         """Return the sessions to be erased after `after`, newest first. Changes nothing. Raises InvalidRequest."""
         _check(asked)
         found: list[tuple[Matching, Place]] = []
-        gone: set[str] = set()
+        erasable: set[str] = set()
         rest: Place | None = None
         async for matches, names, place in self._pages(tenant_id, asked, after):
             rest = place
             found += matches
-            gone |= names
+            erasable |= names
             if len(found) >= PREVIEWED_MAX:
                 break
         shown = found[:limit]
         return Forecast(
-            len(gone),
+            len(erasable),
             sum(one.kept for one, _ in found),
             rest is not None,
             [one for one, _ in shown],
@@ -132,12 +132,12 @@ class Erasures:
                 for row in rows
             }
             shared = await families_of(self._database, tenant_id, list(places))
-            everybody = frozenset().union(*shared.values())
-            matches = await erasures.matching(self._database, tenant_id, everybody, _filter(asked))
+            all_names = frozenset().union(*shared.values())
+            matches = await erasures.matching(self._database, tenant_id, all_names, _filter(asked))
             kept = {name for name in places if not asked.forks and not shared[name] <= matches}
-            gone = {one for name in places if name not in kept for one in shared[name]}
+            erasable = {one for name in places if name not in kept for one in shared[name]}
             place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
-            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], gone, place
+            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], erasable, place
             if place is None:
                 return
 
@@ -164,11 +164,11 @@ class Erasures:
         return await self._state(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:
-        gone: set[str] = set()
+        erasable: set[str] = set()
         async for _, names, _ in self._pages(tenant_id, asked, None):  # to the end: an erasure has no limit
-            gone |= names
-        if len(gone) != asked.expected and (asked.expected is not None or len(gone) > UNEXPECTED_MAX):
-            raise ErasureCountConflict(len(gone), asked.expected)
+            erasable |= names
+        if len(erasable) != asked.expected and (asked.expected is not None or len(erasable) > UNEXPECTED_MAX):
+            raise ErasureCountConflict(len(erasable), asked.expected)
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
         """Return an erasure. Raises NotFound."""

@@ -33,7 +33,7 @@ from app.store.engine import Database
 from app.store.event_log import SessionLog
 
 EPOCHS_AT_ONCE: Final = 16
-AFRESH: Final = ("start", "policy")
+RESETTING_CAUSES: Final = ("start", "policy")
 """Causes of epochs that may change which authors and types a view shows."""
 SUMMARIES: Final = -1
 NOTE: Final = -2
@@ -121,7 +121,7 @@ class Explaining:
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
         """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
         ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
-        return await self._compared(tenant_id, external_id, ours, theirs)
+        return await self._compare(tenant_id, external_id, ours, theirs)
 
     async def against(
         self,
@@ -136,7 +136,7 @@ class Explaining:
         """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
         ours = await self._recorded_side(tenant_id, external_id, a)
         theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
-        return await self._compared(tenant_id, external_id, ours, theirs)
+        return await self._compare(tenant_id, external_id, ours, theirs)
 
     async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
         call = await self._recordings.find(tenant_id, external_id, id)
@@ -153,22 +153,22 @@ class Explaining:
         fates = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, fates, again)
 
-    async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
+    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
         seqs = differing(ours.fates, theirs.fates)
-        decided = await self._decided(session_id, seqs, events, earlier, later)
+        decided = await self._find_deciding(session_id, seqs, events, earlier, later)
         found = changes(ours.fates, theirs.fates, later.fates, decided)
         total = theirs.call.counted - ours.call.counted
         extra: dict[str, int] = {}
-        for key, tokens in _besides(ours.epoch.frontier, theirs.epoch.frontier).items():
+        for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
         first = first_difference(ours.again, theirs.again)
         return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
-    async def _decided(
+    async def _find_deciding(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
     ) -> dict[int, DecidingEpoch]:
         """Return for each seq the first of the consecutive epochs that show it as the later call does."""
@@ -192,7 +192,7 @@ class _Walk:
         self._earlier, self._later = earlier, later
         self._last = later.epoch
         self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
-        self.open = set(seqs) | set(_besides(earlier.epoch.frontier, later.epoch.frontier))
+        self.open = set(seqs) | set(_other_content_changes(earlier.epoch.frontier, later.epoch.frontier))
         for seq in seqs:
             fates = later.fates.get(seq, ABSENT)
             if fates == ABSENT:
@@ -207,7 +207,7 @@ class _Walk:
         for epoch in batch:
             fates = Explainer(epoch.frontier, self._later.policy).told(self._events)
             for seq in sorted(self.open):
-                if self._differs(seq, epoch, fates):
+                if self._differs_in(seq, epoch, fates):
                     self._decide(seq, self._last.epoch, self._last.cause)
             self._last = epoch
             if not self.open or (view == self._later.call.view and epoch.epoch == number):
@@ -223,11 +223,11 @@ class _Walk:
                 self._decide(seq, self._last.epoch, self._last.cause)
         return self.decided
 
-    def _differs(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
+    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
         if seq < 0:
-            return _beside(epoch.frontier, seq) != _beside(self._later.epoch.frontier, seq)
+            return _other_content(epoch.frontier, seq) != _other_content(self._later.epoch.frontier, seq)
         if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
-            return self._last.cause in AFRESH
+            return self._last.cause in RESETTING_CAUSES
         return fates[seq] != self._later.fates[seq]
 
     def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
@@ -242,18 +242,18 @@ def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
     return [events[seq - 1] for seq in sorted(wanted)]
 
 
-def _beside(state: Frontier, key: int) -> tuple[object, int]:
+def _other_content(state: Frontier, key: int) -> tuple[object, int]:
     """Return a frontier's other content under a key, and its tokens."""
     if key == NOTE:
         return state.note, state.note_tokens
     return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
 
 
-def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
+def _other_content_changes(before: Frontier, after: Frontier) -> dict[int, int]:
     """Return the differences in tokens of the other content, by key; only keys that differ."""
     found = {}
     for key in (SUMMARIES, NOTE):
-        old, new = _beside(before, key), _beside(after, key)
+        old, new = _other_content(before, key), _other_content(after, key)
         if old != new:
             found[key] = new[1] - old[1]
     return found

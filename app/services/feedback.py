@@ -110,7 +110,7 @@ class Feedback:
             now = await audit.lock(tx, session_id, tenant_id, call_id)
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
-            if now.outcome is not None and _same(now.outcome, outcome):
+            if now.outcome is not None and _same_report(now.outcome, outcome):
                 return Verdict(now, now.outcome, wait_ms)
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
@@ -132,7 +132,7 @@ class Feedback:
         cache = None
         if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
-        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome), cache)
+        return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
@@ -213,7 +213,7 @@ class Feedback:
             wait = overflow is not None
             taken = await calibrations.take(tx, tenant_id, call.model, estimator, margin, wait=wait)
             shared, samples, locked = taken.known, taken.samples, taken.locked
-        before, there = await outcomes.learned(tx, session_id, call.view)
+        before, exists = await outcomes.learned(tx, session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = started(call.model, estimator, margin)
         source = session_id.hex
@@ -224,7 +224,7 @@ class Feedback:
         own = replace(own, known=limited(own.known, claim, point, overflow, believed=True))
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
-        version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
+        version = await outcomes.teach(tx, session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
             return Taught(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
@@ -303,7 +303,7 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
         overflow = classify(
             _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
         )
-        error = given if overflow is None else {**given, "overflow": _matched(overflow)}
+        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
     figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
     return ReportedOutcome(*figures, error, overflow is not None), overflow
 
@@ -312,12 +312,12 @@ def _text(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _matched(overflow: Overflow) -> dict[str, Json]:
+def _overflow_json(overflow: Overflow) -> dict[str, Json]:
     stated = {"tokens": overflow.tokens, "window": overflow.window, "answer": overflow.answer}
     return {"set": overflow.set, "pattern": overflow.pattern} | {k: v for k, v in stated.items() if v}
 
 
-def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
+def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
     """Compare two outcomes, apart from the overflow found in them."""
     reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
     return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
@@ -335,7 +335,7 @@ def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
 
 
-def _off(call: CallRow, outcome: ReportedOutcome) -> float | None:
+def _estimate_error(call: CallRow, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
     expected = call.estimate + call.manifest.outside

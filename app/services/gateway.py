@@ -96,7 +96,7 @@ class Gateway:
         self._feedback = feedback
         self._ingest = ingest
         self._reconcile = reconcile
-        self._told = told
+        self._on_report = told
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
@@ -111,17 +111,17 @@ class Gateway:
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
-            self._go(self._disown(task))
+            self._run_in_background(self._report_unsent(task))
             raise
         if not done:
-            self._go(self._disown(task))
+            self._run_in_background(self._report_unsent(task))
             raise TimeoutError
         return task.result()
 
     async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         asked = ContextRequest(format=of.format, model=of.model)
         answer = await self._lists.context(tenant_id, session, of, asked)
-        return await _prepared(tenant_id, session, answer, given, of)
+        return await _prepared_call(tenant_id, session, answer, given, of)
 
     async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
@@ -149,7 +149,7 @@ class Gateway:
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
             smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
             answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
-            return await _prepared(call.tenant_id, call.session, answer, call.given, of)
+            return await _prepared_call(call.tenant_id, call.session, answer, call.given, of)
         except CannotFit:
             return None
         except (ContextError, NotBudgeted) as error:
@@ -158,7 +158,7 @@ class Gateway:
 
     def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
-        self._go(self._end(call, outcome))
+        self._run_in_background(self._end(call, outcome))
 
     async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
         try:
@@ -178,7 +178,7 @@ class Gateway:
 
     async def _report(self, call: Prepared, report: Report) -> Verdict:
         verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
-        self._told(verdict)
+        self._on_report(verdict)
         return verdict
 
     async def _is_newest(self, call: Prepared) -> bool:
@@ -198,7 +198,7 @@ class Gateway:
         except (HeadConflict, IdempotencyConflict):
             await self._reconcile.aside(call.tenant_id, call.line, call.head, drafts)
 
-    async def _disown(self, task: asyncio.Task[Prepared]) -> None:
+    async def _report_unsent(self, task: asyncio.Task[Prepared]) -> None:
         """Report a context that was made too late to be sent."""
         try:
             call = await task
@@ -206,10 +206,9 @@ class Gateway:
             return
         await self._try_to_report(call, Report(error={"message": TOO_LATE}))
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in the background; an unexpected failure is logged."""
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
 
-        def gone(task: asyncio.Task[None]) -> None:
+        def log_failure(task: asyncio.Task[None]) -> None:
             self._background.discard(task)
             error = None if task.cancelled() else task.exception()
             if error is not None:
@@ -217,7 +216,7 @@ class Gateway:
 
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(gone)
+        task.add_done_callback(log_failure)
 
     async def aclose(self) -> None:
         """Finish the work in the background, then close the upstreams."""
@@ -227,7 +226,7 @@ class Gateway:
             await upstream.aclose()
 
 
-async def _prepared(
+async def _prepared_call(
     tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
 ) -> Prepared:
     call, inputs = answer.assembled.call, answer.assembled.inputs

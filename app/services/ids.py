@@ -28,13 +28,13 @@ def overflow_run(call_id: UUID) -> UUID:
 
 def first_id(moment: datetime) -> UUID:
     """Return an id below every id made at or after `moment`, by any clock within CLOCKS_APART of ours."""
-    return _at(to_seconds(moment) - CLOCKS_APART.total_seconds())
+    return _id_at(to_seconds(moment) - CLOCKS_APART.total_seconds())
 
 
 def last_id(moment: datetime) -> UUID:
     """Return an id above every id made before `moment`, by any such clock."""
-    return _at(to_seconds(moment) + CLOCKS_APART.total_seconds())
+    return _id_at(to_seconds(moment) + CLOCKS_APART.total_seconds())
 
 
-def _at(seconds: float) -> UUID:
+def _id_at(seconds: float) -> UUID:
     return UUID(int=min(max(0, math.ceil(seconds * 1000)), 2**48 - 1) << 80)

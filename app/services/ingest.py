@@ -123,13 +123,13 @@ class Ingest:
     ) -> Appended:
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         async with self._database.transaction() as tx:
-            session = await self._locked(tx, tenant_id, external_id, session_id)
+            session = await self._lock(tx, tenant_id, external_id, session_id)
             if session.line is not None and not is_line(external_id):
                 raise Moved(session.line)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return await self._first_answer(tx, session, request, before, hint, policy)
+                return await self._original_answer(tx, session, request, before, hint, policy)
             named = name_unnamed(request.drafts, state.open_calls)
             if named is not request.drafts:
                 request, counted_by = replace(request, drafts=tuple(named)), None
@@ -142,7 +142,7 @@ class Ingest:
                 head = max(stored.seq for stored in known.values())
                 through = await event_log.tokens_through(tx, session.log, head)
                 facts = AppendFacts.of(session, head, through)
-                return await self._first_answer(tx, session, request, facts, hint, policy)
+                return await self._original_answer(tx, session, request, facts, hint, policy)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
             spoken = leads and await event_log.spoken(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
@@ -202,7 +202,7 @@ class Ingest:
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    async def _locked(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
+    async def _lock(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
         """Lock and return the session, created if it is new. Raises InvalidRequest for a line that does not exist."""
         if is_line(external_id):
             line = await sessions.lock(tx, session_id, tenant_id)
@@ -233,10 +233,10 @@ class Ingest:
         before = applied.before
         rows = receipts_of(session_id, batch, before)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
-        told = pressure(tokens, applied.target, policy, hint.model, self._counting)
-        return Appended(external_id, before.head + len(rows), applied.epoch, rows, told)
+        main_pressure = pressure(tokens, applied.target, policy, hint.model, self._counting)
+        return Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
 
-    async def _first_answer(
+    async def _original_answer(
         self,
         tx: Connection,
         session: SessionRow,
@@ -250,8 +250,8 @@ class Ingest:
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
         rows = in_request_order(request.drafts, known, nameless, session.session_id)
-        told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
-        return Appended(session.external_id, facts.head, facts.epoch, rows, told, created=False)
+        main_pressure = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return Appended(session.external_id, facts.head, facts.epoch, rows, main_pressure, created=False)
 
 
 def _leading_prompts(drafts: Sequence[Draft]) -> int:

@@ -46,13 +46,13 @@ class Keyring:
         if found is None and self._operator is not None:
             await content_keys.make(self._database, tenant_id, self._operator.encrypt(os.urandom(KEY_BYTES)))
             found = await content_keys.find(self._database, tenant_id)
-        sealer = None if found is None else self._unwrapped(found)
+        sealer = None if found is None else self._unwrap(found)
         if len(self._known) >= TENANTS_MAX:
             self._known.clear()
         self._known[tenant_id] = (now, sealer)
         return sealer
 
-    def _unwrapped(self, key: content_keys.ContentKey) -> Sealer:
+    def _unwrap(self, key: content_keys.ContentKey) -> Sealer:
         if key.wrapped is None:
             self._known.pop(key.tenant_id, None)
             raise ContentsErased("the key of this tenant's contents was dropped: they can never be read again")

@@ -26,7 +26,7 @@ Service = TypeVar("Service")
 Answer = TypeVar("Answer")
 
 
-class _Lost(Exception):
+class _ReplicaLost(Exception):
     """The replica became unavailable during a read."""
 
 
@@ -44,8 +44,8 @@ class LateReads:
     ) -> None:
         self.replica = replica
         self._primary = {type(one): one for one in primary}
-        self._theirs = {type(one): one for one in theirs}
-        self._told = told
+        self._replica_services = {type(one): one for one in theirs}
+        self._on_answer = told
         self._turns = asyncio.Semaphore(at_once)
 
     async def ask(
@@ -62,42 +62,42 @@ class LateReads:
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
-                theirs: Service = self._theirs[kind]  # type: ignore[assignment]  # by its class
+                replica_service: Service = self._replica_services[kind]  # type: ignore[assignment]  # by its class
                 try:
-                    answer = await self._unless_lost(asked(theirs), self.replica)
+                    answer = await self._read_replica(asked(replica_service), self.replica)
                 except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:
                     if isinstance(error.__cause__, TOO_SLOW):  # the primary would be as slow, and agents would notice
-                        self._told("refused")
+                        self._on_answer("refused")
                         raise
-                except (asyncpg.PostgresError, _Lost):  # such as a column that the replica does not have yet
+                except (asyncpg.PostgresError, _ReplicaLost):  # such as a column that the replica does not have yet
                     pass
                 else:
-                    self._told("replica")
+                    self._on_answer("replica")
                     return answer, behind
-        answer = await self._in_turn(asked, primary)
-        self._told(why)
+        answer = await self._read_primary(asked, primary)
+        self._on_answer(why)
         return answer, None
 
-    async def _unless_lost(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
+    async def _read_replica(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
         """Await a read until the replica becomes unavailable: a machine that is gone may never report it."""
         task, lost = asyncio.ensure_future(reading), asyncio.ensure_future(replica.lost.wait())
         try:
             await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise _Lost
+                raise _ReplicaLost
             return task.result()
         finally:
             lost.cancel()
             task.cancel()
 
-    async def _in_turn(self, asked: Callable[[Service], Awaitable[Answer]], primary: Service) -> Answer:
+    async def _read_primary(self, asked: Callable[[Service], Awaitable[Answer]], primary: Service) -> Answer:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            self._told("refused")
+            self._on_answer("refused")
             raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
         try:
             return await asked(primary)

@@ -31,12 +31,12 @@ class Layers:
 
     async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
         """Store a layer and return it; equal content makes no new version. Raises NotFound or InvalidRequest."""
-        content, text = await asyncio.to_thread(_prepared, raw)
+        content, text = await asyncio.to_thread(_prepare, raw)
         row = await sessions.get(self._database, tenant_id, external_id)
         counter = self._counting.session_counter(row.estimator, row.model)
         tokens = await counted((Layer(kind, 0, content),), counter)
         async with self._database.transaction() as tx:
-            turn = await _explicit(tx, await sessions.get_locked(tx, tenant_id, external_id))
+            turn = await _explicit_turn(tx, await sessions.get_locked(tx, tenant_id, external_id))
             before = await layers.current(tx, row.session_id)
             same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
@@ -81,7 +81,7 @@ def content_of(raw: Json) -> Content:
     return content
 
 
-def _prepared(raw: Json) -> tuple[Content, str]:
+def _prepare(raw: Json) -> tuple[Content, str]:
     """Return content in its stored form, and the text of it that is stored. Raises InvalidRequest."""
     content = content_of(raw)
     return content, texts.dumps(content)
@@ -116,7 +116,7 @@ async def sweep(database: Database) -> int:
     return swept
 
 
-async def _explicit(tx: Connection, session: SessionRow) -> int | None:
+async def _explicit_turn(tx: Connection, session: SessionRow) -> int | None:
     """Return the running turn, with which the layer ends, if it was started explicitly and not ended; else None."""
     running = session.state.turns
     marks = (await event_log.turn_marks(tx, session.log, running, running)).get(running)

@@ -109,9 +109,9 @@ class Ledger:
         first = min((row.epoch for row in rows), default=0)
         found = await store.epochs(self._database, session.session_id, tenant_id, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
-        return await asyncio.to_thread(self._made, rows, found, used, before, limit, partial=partial)
+        return await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
 
-    def _made(
+    def _view_ledger(
         self,
         rows: Sequence[store.LedgerRow],
         found: Sequence[store.EpochRow],
@@ -171,7 +171,7 @@ class Ledger:
             ephemeral=ephemeral,
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            marks=_marks(row, own, counted - ephemeral, beside),
+            marks=_breakpoints(row, own, counted - ephemeral, beside),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -220,7 +220,7 @@ def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
     return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
 
 
-def _marks(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
+def _breakpoints(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
     """Return a call's breakpoints. A record without positions has only the last one, at the end of the stable part."""
     known = [
         LedgerBreakpoint(seq, beside + round(tokens * own), blocks)

@@ -51,16 +51,16 @@ class Lines:
         line = await self.current(tenant_id, address)
         if line == address:
             self._moved.pop((tenant_id, address), None)
-        return await self._of_key(tenant_id, address, line, key)
+        return await self._line_of_key(tenant_id, address, line, key)
 
     async def moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
         """Remember that a name has moved to a line, and return the line for a request with this key."""
         self._moved[tenant_id, address] = None
         if len(self._moved) > MOVED_REMEMBERED_MAX:
             self._moved.popitem(last=False)
-        return await self._of_key(tenant_id, address, line, key)
+        return await self._line_of_key(tenant_id, address, line, key)
 
-    async def _of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
+    async def _line_of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
         found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
         return found or line
 
@@ -108,7 +108,7 @@ class Lines:
         async def fork(line: str) -> UUID | None:
             return await self._forks.create(tx, tenant_id, origin, line, row.metadata)
 
-        return await self._made(tx, tenant_id, root, tip, fork)
+        return await self._create(tx, tenant_id, root, tip, fork)
 
     async def turn_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
         """Point a session's name at an existing line. The session must be locked."""
@@ -130,9 +130,9 @@ class Lines:
             )
             return sessions.session_key(tenant_id, line) if made else None
 
-        return await self._made(tx, tenant_id, root, Tip(), create)
+        return await self._create(tx, tenant_id, root, Tip(), create)
 
-    async def _made(
+    async def _create(
         self,
         tx: Connection,
         tenant_id: UUID,

@@ -40,12 +40,12 @@ def claim_of(
 ) -> Claim | None:
     """Return the window that an overflow states, or that the retry of an overflow without figures implies."""
     if overflow is None:
-        return _unnamed(parent, point, source)
+        return _implied_claim(parent, point, source)
     window = overflow.window_with(call.manifest.reserve)
     return None if window is None else Claim(call.manifest.window, window, source, point.at)
 
 
-def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
+def _implied_claim(parent: CallRow | None, point: Point, source: str) -> Claim | None:
     """Return the window that a retry implies, after a call that was refused without figures.
 
     That call, by the retry's ratio, would have fit the window it was planned for, so the real window must be smaller.

@@ -75,38 +75,37 @@ class StepPlanner:
         counter = self._counting.counter(model, policy)
         fresh = changed(row, settings) is not None
         if any(one.tightened for one in wanted):
-            main, facts = _as_measured(main), replace(facts, views=tuple(map(_as_measured, facts.views)))
+            main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
         try:
             budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", window=window)
             return None
         budgets = [budget]
-        for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
+        for view, least, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored
-                its = replace(settings, window_tokens=least)
-                budgets.append(await self._budget(facts, view, its, counter, fresh=anew))
+                own = replace(settings, window_tokens=least)
+                budgets.append(await self._budget(facts, view, own, counter, fresh=fresh))
         narrow = min(budgets, key=lambda one: one.target)
-        retries = [one async for one in self._of_retries(facts, main, settings, counter, wanted)]
+        retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
         newest = min((narrow, *retries), key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id) if facts.decisions else ()
         return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
 
-    async def _of_retries(
+    async def _retry_budgets(
         self, facts: Facts, main: Viewed, settings: ViewSettings, counter: Counter, wanted: Sequence[WaitingContext]
     ) -> AsyncIterator[Budget]:
-        """Yield the budgets of the waiting retries."""
         for one in wanted:
             if not one.tightened:
                 continue
-            view, its = main, settings
+            view, own = main, settings
             if one.view != MAIN:
-                view = _provided(facts.view(one.view), main, settings)
-                its = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
+                view = _with_calibrations(facts.view(one.view), main, settings)
+                own = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
             with contextlib.suppress(CannotFit, InvalidPolicy):
-                budget = await self._budget(facts, view, its, counter, fresh=False)
+                budget = await self._budget(facts, view, own, counter, fresh=False)
                 yield budget.tightened_to_window(one.window_tokens)
 
     async def _budget(
@@ -124,7 +123,7 @@ class StepPlanner:
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
             events = await event_log.newest(self._database, facts.log, last.head, tokens)
-            events = await self._counted(events, facts, counter)
+            events = await self._recount(events, facts, counter)
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
     async def next_step(
@@ -140,16 +139,18 @@ class StepPlanner:
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(basis, merged)
-        return await self._of_events(basis, asked=asked, focus=focus, first=first)
+        return await self._summarize_events(basis, asked=asked, focus=focus, first=first)
 
-    async def _of_events(self, basis: Basis, *, asked: bool, focus: str | None, first: bool) -> CompactionStep | None:
+    async def _summarize_events(
+        self, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> CompactionStep | None:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
         prefix: tuple[Event, ...] = ()
         before, size = 0, sizes(policy, budget)
         if policy.summarize.view == "latest":
-            prefix = tuple(await self._counted(await spans.prefix(self._database, facts), facts, counter))
+            prefix = tuple(await self._recount(await spans.prefix(self._database, facts), facts, counter))
             before = min(sum(one.tokens for one in cover), size.summary)
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
         if not asked and facts.tokens - facts.covered_tokens < size.least:
@@ -185,9 +186,9 @@ class StepPlanner:
         facts, counter, tokens = basis.facts, basis.counter, basis.narrow.window * READ_FACTOR
         while True:
             events = await self._newest_events.read(
-                facts, after, tokens, counter, lambda new: self._counted(new, facts, counter)
+                facts, after, tokens, counter, lambda new: self._recount(new, facts, counter)
             )
-            context = await asyncio.to_thread(_shown, events, basis)
+            context = await asyncio.to_thread(_shown_context, events, basis)
             all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
             if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
                 return events, context
@@ -230,27 +231,27 @@ class StepPlanner:
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
         """Return the context of events as the main view shows them before any reduction, without hidden ones."""
-        events = await self._counted(events, basis.facts, basis.counter)
-        return await asyncio.to_thread(_shown, events, basis)
+        events = await self._recount(events, basis.facts, basis.counter)
+        return await asyncio.to_thread(_shown_context, events, basis)
 
-    async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
+    async def _recount(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
 
 
-def _shown(events: Sequence[Event], basis: Basis) -> Context:
-    whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-    return without_expiring(without_hidden(whole, basis.decided))
+def _shown_context(events: Sequence[Event], basis: Basis) -> Context:
+    context = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(context, basis.decided))
 
 
-def _as_measured(view: Viewed) -> Viewed:
+def _without_refusals(view: Viewed) -> Viewed:
     """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
     own = view.learned if view.learned and view.learned.known.samples else None
     return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
 
 
-def _others(
+def _other_views(
     facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
     """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
@@ -258,15 +259,15 @@ def _others(
     own = (MAIN, settings.window_tokens)
     for view in facts.views:
         if view.row is not None and (view.name, view.row.window_tokens) != own:
-            yield _provided(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
+            yield _with_calibrations(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
     for one in wanted:
         if (one.view, one.window_tokens) != own and not one.tightened:
             view = facts.view(one.view)
             anew = view.row is not None and view.row.window_tokens != one.window_tokens
-            yield _provided(view, main, settings), one.window_tokens, anew
+            yield _with_calibrations(view, main, settings), one.window_tokens, anew
 
 
-def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
+def _with_calibrations(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
     """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
     looked up: it is planned like the main view."""
     if view.row is None or view.row.model != settings.model:

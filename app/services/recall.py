@@ -102,7 +102,7 @@ class Recall:
     async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        call_id, seen = await self._seen(session, tenant_id, asked.call_id)
+        call_id, seen = await self._visible_in(session, tenant_id, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found = _Found()
         if asked.query or asked.paths:
@@ -111,9 +111,9 @@ class Recall:
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
         shown = recall.visible(outline, seen, counter)
-        there = {event.seq for event in outline}
-        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
-        others = [seq for seq in found.seqs if seq in there and seq not in direct]
+        known_seqs = {event.seq for event in outline}
+        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in known_seqs]
+        others = [seq for seq in found.seqs if seq in known_seqs and seq not in direct]
         picked = recall.pick(others, shown, asked.limit or recall.LIMIT)
         if asked.limit is None and asked.query:
             sizes = {event.seq: event.tokens for event in outline if event.seq not in shown | found.question}
@@ -122,14 +122,14 @@ class Recall:
         chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
-        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
+        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in known_seqs]
         missing += [RecalledEvent(path=path, missing=True) for path in found.without]
         reported = sum(one.event.seq not in direct for one in bounded.given)
         lost_direct = len(direct) - (len(bounded.given) - reported)
         omitted = max(0, found.matched - reported) + lost_direct
         return Recalled((*items, *missing), omitted, bounded.tokens, None if call_id is None else str(call_id))
 
-    async def _seen(
+    async def _visible_in(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
     ) -> tuple[UUID | None, recall.Seen]:
         call = await search.call(self._database, session.session_id, tenant_id, call_id)
@@ -163,9 +163,9 @@ class Recall:
         without = []
         most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
         for path in dict.fromkeys(asked.paths):
-            here = await search.about(self._database, log, (path_term(path),))
-            about |= here
-            without += [] if here else [path]
+            seqs = await search.about(self._database, log, (path_term(path),))
+            about |= seqs
+            without += [] if seqs else [path]
         if asked.query is None:
             return _Found(sorted(about, reverse=True)[:most], matched=len(about), without=tuple(without))
         words = query_terms(asked.query)

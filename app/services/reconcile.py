@@ -110,7 +110,7 @@ class Reconcile:
         The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
-        applied = await self._applied(tenant_id, name, given, request, None if keep is None else keep.claim)
+        applied = await self._append_new(tenant_id, name, given, request, None if keep is None else keep.claim)
         by_message = seqs_by_message(given, applied.seqs, applied.prompts)
 
         done: Reconciled | None = None
@@ -128,7 +128,7 @@ class Reconcile:
 
     async def answer(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> ContextAnswer:
         """Do what `context` does, without a plan for the client's messages."""
-        applied = await self._applied(tenant_id, name, given, request, None)
+        applied = await self._append_new(tenant_id, name, given, request, None)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
     async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
@@ -140,16 +140,16 @@ class Reconcile:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
             row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
             tip = await chain.tip_at(tx, tenant_id, root, row, at)
-            said = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
-            if not said or await chain.longest(tx, root.session_id, [said[-1].hash]):
+            new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
+            if not new_links or await chain.longest(tx, root.session_id, [new_links[-1].hash]):
                 return
             made = await self._lines.branch(tx, tenant_id, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
-            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, said)
+            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, new_links)
             await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
-        self._tell(made, appending)
+        self._extend_views(made, appending)
 
-    async def _applied(
+    async def _append_new(
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
     ) -> AppliedList:
         """Append the client's new messages; store their places under the request's key, if it has one.
@@ -163,18 +163,17 @@ class Reconcile:
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
-            row, applied, appending = await self._apply(tenant_id, name, given, request.model, claim)
+            row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
-                self._tell(row, appending)
+                self._extend_views(row, appending)
         return applied
 
-    def _tell(self, row: SessionRow, done: _Appending) -> None:
-        """Add committed events to the views held of a line."""
+    def _extend_views(self, row: SessionRow, done: _Appending) -> None:
         self._ingest.answer(
             row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
         )
 
-    async def _apply(
+    async def _append_in_transaction(
         self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
     ) -> tuple[SessionRow, AppliedList, _Appending | None]:
         """Find or create the line and append to it, in one transaction."""
@@ -186,13 +185,13 @@ class Reconcile:
                 seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
                 return row, AppliedList.again(before, seqs), None
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
-            row, known = await self._line(tx, tenant_id, root, current, given)
-            in_force = await self._standing(tx, row)
-            if _other_prompts(given, in_force) and in_force.prompt_seqs:
-                row, in_force = await self._without_prompts(tx, tenant_id, root, row, in_force)
+            row, known = await self._find_line(tx, tenant_id, root, current, given)
+            in_force = await self._find_in_force(tx, row)
+            if _prompts_differ(given, in_force) and in_force.prompt_seqs:
+                row, in_force = await self._line_without_prompts(tx, tenant_id, root, row, in_force)
             many = len(given.links) - known > AT_ONCE
             new = await asyncio.to_thread(given.behind, known) if many else given.behind(known)
-            events = (*_in_front(given, in_force), *new)
+            events = (*_leading_events(given, in_force), *new)
             seqs = await self._known_seqs(tx, tenant_id, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None
@@ -223,7 +222,7 @@ class Reconcile:
             raise Conflict(f"session {name!r} is being erased")
         return root
 
-    async def _line(
+    async def _find_line(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages
     ) -> tuple[SessionRow, int]:
         """Return the line that the messages continue, locked and current, and the number of their links that it has."""
@@ -247,7 +246,7 @@ class Reconcile:
             row = await sessions.lock(tx, at.line, tenant_id) or current
         return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
 
-    async def _standing(self, tx: Connection, row: SessionRow) -> _InForce:
+    async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
         """Return the prompts and tools in force on a line, which change only with the numbers in the cache's key."""
         key = (row.session_id, row.created_at, row.system_seq, row.tools_seq, row.redactions)
         known = self._in_force.get(key)
@@ -266,7 +265,7 @@ class Reconcile:
         _remember(self._in_force, key, read)
         return read
 
-    async def _without_prompts(
+    async def _line_without_prompts(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
     ) -> tuple[SessionRow, _InForce]:
         """Return the line to append other system prompts to. If no conversation follows the present ones, they would
@@ -276,7 +275,7 @@ class Reconcile:
         first = in_force.prompt_seqs[0]
         tools = in_force if row.tools_seq >= first else _InForce()
         row = await self._lines.branch(tx, tenant_id, root, row, first - 1)
-        standing = await self._standing(tx, row)
+        standing = await self._find_in_force(tx, row)
         return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
 
     async def _append(
@@ -300,7 +299,7 @@ class Reconcile:
             batch = place(drafts, tokens, row.state.turn)
             check(row.state, batch, None)
         except (UnknownCall, DuplicateCall) as error:
-            raise _of_message(error, events) from None
+            raise _with_message_index(error, events) from None
         request = AppendRequest(tuple(drafts), None, None, b"")
         applied = await self._ingest.apply(
             tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
@@ -325,16 +324,16 @@ class Reconcile:
         _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
 
 
-def _other_prompts(given: ClientMessages, in_force: _InForce) -> bool:
+def _prompts_differ(given: ClientMessages, in_force: _InForce) -> bool:
     """Return whether the client's system prompts, or their absence, differ from those in force."""
     if given.prompts:
         return given.prompts_said != in_force.prompts
     return given.all_prompts and any(in_force.prompts)
 
 
-def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
+def _leading_events(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
     """Return the system prompts and tools that are not in force yet."""
-    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _other_prompts(given, in_force) else ()
+    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _prompts_differ(given, in_force) else ()
     tools = given.tools
     if tools is not None and (given.tools_said == in_force.tools or (not tools.draft.content and not in_force.tools)):
         tools = None
@@ -343,8 +342,9 @@ def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent
     return (*prompts, *(() if tools is None else (tools,)))
 
 
-def _of_message(error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]) -> UnknownCall | DuplicateCall:
-    """Return the error with the index of the message instead of the event's."""
+def _with_message_index(
+    error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]
+) -> UnknownCall | DuplicateCall:
     index = error.fields["index"]
     place = events[index].index if isinstance(index, int) else None
     return type(error)(str(error.fields["call_id"]), index=place or 0)

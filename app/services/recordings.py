@@ -94,9 +94,9 @@ class Recordings:
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
-        words = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
+        fates = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
         later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
-        runs = disposition_runs(words, epoch.frontier.folds)
+        runs = disposition_runs(fates, epoch.frontier.folds)
         return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
     async def dispositions_of(
@@ -105,11 +105,11 @@ class Recordings:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
-        words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
+        fates = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
         for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
-            if words.get(seq) in ("verbatim", "stubbed", "replaced"):
-                words[seq] = "redacted"
-        return words
+            if fates.get(seq) in ("verbatim", "stubbed", "replaced"):
+                fates[seq] = "redacted"
+        return fates
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
         """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""

@@ -43,7 +43,7 @@ class DueNow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Examined:
     """Examined sessions: those that are due, each with its place, the place of the last one, and their number."""
 
     due: Sequence[tuple[DueSession, Place]]
@@ -76,7 +76,7 @@ class Retaining:
         rules, now = (await self.get(tenant_id)).rules, self._clock()
         found: list[tuple[DueSession, Place]] = []
         looked, ended = 0, None
-        async for page in self._look(tenant_id, rules, now, after):
+        async for page in self._examine(tenant_id, rules, now, after):
             found += page.due
             looked += page.number
             if looked >= LOOKED_AT_MAX:
@@ -102,22 +102,22 @@ class Retaining:
         """Erase a tenant's data that is due; return the number of erased items by rule. Each session is erased in its
         own transaction, with its forks, if under their locks all of them are still due."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
-        gone: dict[str, int] = {}
-        async for page in self._look(tenant_id, rules, now, None):
+        erased: dict[str, int] = {}
+        async for page in self._examine(tenant_id, rules, now, None):
             for one, _ in page.due:
                 for over in await self._erase(tenant_id, rules, now, one.id):
-                    gone[over] = gone.get(over, 0) + 1
+                    erased[over] = erased.get(over, 0) + 1
         for rule, days in rules.of_records().items():
             if number := await retention.purge(self._database, tenant_id, rule, now - timedelta(days=days)):
-                gone[rule] = number
-        for name, number in gone.items():
+                erased[rule] = number
+        for name, number in erased.items():
             await work_counts.add(self._database, WorkDone("retention", name, "erased"), number)
             structlog.get_logger().info("retention", tenant=str(tenant_id), rule=name, erased=number)
-        return gone
+        return erased
 
-    async def _look(
+    async def _examine(
         self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: Place | None
-    ) -> AsyncIterator[_Looked]:
+    ) -> AsyncIterator[_Examined]:
         """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
         while before is not None:
@@ -128,7 +128,7 @@ class Retaining:
             shared = await families_of(self._database, tenant_id, list(places))
             lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
             after = page[-1][1]
-            yield _Looked([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
+            yield _Examined([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
             if len(page) < PAGE:
                 return
 

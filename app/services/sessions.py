@@ -114,8 +114,8 @@ class Sessions:
                 return False
             if policy is not None and ref is not None and ref != session.policy:
                 self._room(policy, model or session.model, outside_tokens)
-                for view, its_model in (await sessions.followers(tx, session)).items():
-                    room = self._room(policy, its_model or model or session.model, outside_tokens)
+                for view, view_model in (await sessions.followers(tx, session)).items():
+                    room = self._room(policy, view_model or model or session.model, outside_tokens)
                     await sessions.give_policy(tx, session_id, view, ref, room)
             await sessions.update(
                 tx,

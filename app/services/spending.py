@@ -27,10 +27,10 @@ class Spending:
 
     def paid_by(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
         """Return a summarizer that charges a tenant's account."""
-        return _Paid(summarizer, self._database, tenant_id, self.most)
+        return _PaidSummarizer(summarizer, self._database, tenant_id, self.most)
 
 
-class _Paid:
+class _PaidSummarizer:
     """A summarizer that is called only if its tenant's account has enough tokens left for the request."""
 
     def __init__(self, inner: Summarizer, database: Database, tenant_id: UUID, most: int) -> None:

@@ -146,7 +146,7 @@ class Streams:
         """Return the event that wakes a stream; every later commit to the session sets it."""
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(stream.listen(self._database, self._heard, self._ready)),
+                asyncio.create_task(stream.listen(self._database, self._on_notification, self._on_listening)),
                 asyncio.create_task(self._renew()),
             ]
         wake = asyncio.Event()
@@ -182,13 +182,13 @@ class Streams:
 
     async def _take_lease(self, session_id: UUID, watched: _Watched) -> None:
         """Take a lease; after a gap between leases, wake the session's streams to read."""
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         try:
             with acting_for(watched.tenant_id):  # not for the tenant whose request started this task
                 held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
-        watched.leased_until = asked + LEASE_SECONDS
+        watched.leased_until = requested_at + LEASE_SECONDS
         if not held:
             _wake(watched)
 
@@ -207,7 +207,7 @@ class Streams:
                         structlog.get_logger().warning("streams could not renew a lease", error=str(error))
                         break
 
-    async def _ready(self) -> None:
+    async def _on_listening(self) -> None:
         """Wake all streams when the connection listens: earlier additions sent no notification."""
         for session_id, watched in list(self._watched.items()):
             watched.leased_until = 0.0  # this may be another database, without the leases
@@ -216,7 +216,7 @@ class Streams:
         self._listening.set()
         self._wake_all()
 
-    def _heard(self, session: str) -> None:
+    def _on_notification(self, session: str) -> None:
         watched = self._watched.get(UUID(session))
         if watched is not None:
             _wake(watched)
@@ -265,7 +265,7 @@ class Stream:
                 return
             for message in self._messages_of(news):
                 yield message
-            if self._more(news):
+            if self._has_more(news):
                 continue
             while not self._wake.is_set():
                 try:
@@ -292,7 +292,7 @@ class Stream:
         self.seq = event.seq
         return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
 
-    def _more(self, news: stream.News) -> bool:
+    def _has_more(self, news: stream.News) -> bool:
         """Return whether more may follow than one read returns."""
         return (bool(news.events) and self.seq < news.head) or len(news.changes) == stream.CHANGES_MAX
 

@@ -108,11 +108,11 @@ class Summarizing:
         name = policy.summarize.summarizer or self._default
         summarizer = self._summarizers.get(name)
         if summarizer is None or without_model:
-            draft = await asyncio.to_thread(_extracted, task)
+            draft = await asyncio.to_thread(_extract, task)
             wanted = name != "extractive"
             return replace(draft, degraded=wanted, error=f"summarizer {name!r} was not called" if wanted else None)
         try:
-            return await self._by_model(name, paid(summarizer), task, policy)
+            return await self._write_by_model(name, paid(summarizer), task, policy)
         except ProviderError as error:
             if error.retryable:
                 raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error
@@ -122,9 +122,9 @@ class Summarizing:
         """Return the substitute for a failed summarizer: a summary without a model, or none, as the policy says."""
         if policy.summarize.on_fail == "unchanged":
             return WrittenSummary(None, task.digest, "none", error=error)
-        return replace(await asyncio.to_thread(_extracted, task), degraded=True, error=error)
+        return replace(await asyncio.to_thread(_extract, task), degraded=True, error=error)
 
-    async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
+    async def _write_by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
         model = (name, policy.summarize.model)
         window, until = self._learned_windows.get(model, (self._window_tokens, math.inf))
         known = window if time.monotonic() < until else self._window_tokens
@@ -155,7 +155,7 @@ class Summarizing:
         return replace(about, text=with_digest(answer.text, digest, task))
 
 
-def _extracted(task: Task) -> WrittenSummary:
+def _extract(task: Task) -> WrittenSummary:
     digest = task.digest
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events

@@ -181,7 +181,6 @@ class Tenants:
         await self._last_used.aclose()
 
     def _check(self, asked: KeyAsked) -> None:
-        """Check a requested key. Raises InvalidRequest."""
         if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
         if asked.expires_at is not None and asked.expires_at <= self._today():

@@ -115,7 +115,7 @@ class Writing:
         self._timeout = timeout
         self.input_tokens = 0
         self.output_tokens = 0
-        self._under_way = self._ended_count = 0
+        self._running_count = self._ended_count = 0
         self._ended = asyncio.Event()
 
     @property
@@ -133,12 +133,12 @@ class Writing:
         if task.sources and not task.events:
             texts = [Paragraph("", source.text) for source in task.sources]
             form = partial(self._merge_form, words=words)
-            return await self._in_pieces(self._remainder(texts, form, digest.constraints), "", complains)
+            return await self._summarize_pieces(self._remainder(texts, form, digest.constraints), "", complains)
         history = self._history(digest, words, complains)
         if not task.late:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
-        (answer, refused), (late, refused_late) = await _together(history, beginning)
+        (answer, refused), (late, refused_late) = await _run_both(history, beginning)
         if len(refused) > 1:
             return answer, refused
         if len(refused_late) > 1:
@@ -154,7 +154,7 @@ class Writing:
             return Completion(task.previous or "No prior history.", ""), ()
         form = partial(self._history_form, words=words)
         remainder = self._remainder(_paragraphs(task.events), form, digest.constraints)
-        return await self._in_pieces(remainder, task.previous, complains)
+        return await self._summarize_pieces(remainder, task.previous, complains)
 
     async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Summarize the beginning of a split turn. Its constraints are given with the history."""
@@ -175,7 +175,7 @@ class Writing:
         def form(portion: Portion) -> Prompt:
             return prefix_ask(self._prompts, "\n\n".join(portion.texts), words, previous=portion.previous)
 
-        return await self._in_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
+        return await self._summarize_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
         return history_ask(
@@ -201,7 +201,7 @@ class Writing:
         begun = [one for one in _paragraphs(self._task.requests) if parts and one not in parts]
         return Remainder(parts, form, measure, constraints, tuple(begun))
 
-    async def _in_pieces(
+    async def _summarize_pieces(
         self, remainder: Remainder, previous: str, complains: Complains
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Summarize one piece after the other, each with the summary of those before it.
@@ -217,7 +217,7 @@ class Writing:
                 raise failure
             ask, rest = found
             try:
-                answer, refused = await self._through_the_gate(ask, complains, remainder)
+                answer, refused = await self._ask_checked(ask, complains, remainder)
             except ProviderError as error:
                 if error.kind != "context_too_long":
                     raise
@@ -229,7 +229,7 @@ class Writing:
                 return answer, refused
             remainder, previous, is_continuation = rest, answer.text, True
 
-    async def _through_the_gate(
+    async def _ask_checked(
         self, ask: Prompt, complains: Complains, remainder: Remainder
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Return the response, a second one if the gate refuses the first; and all refused responses."""
@@ -246,14 +246,14 @@ class Writing:
     def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
-        whole = with_digest(answer.text, digest, task)
+        text = with_digest(answer.text, digest, task)
         return complaints(
             answer,
             source_tokens=task.tokens,
             tokens=estimator.count(answer.text, TextKind.PROSE),
             max_tokens=max(words, task.sizes.summary),
             sections=self.style.sections,
-            constraints=[one for one in digest.constraints if one not in whole],
+            constraints=[one for one in digest.constraints if one not in text],
             identifiers=[],
             untrusted=_untrusted(task.events),
         )
@@ -261,25 +261,25 @@ class Writing:
     async def _answer(self, ask: Prompt) -> Completion:
         rules = self._policy.summarize
         ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
-        answer = await self._asked(ask)
+        answer = await self._call_model(ask)
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
         return answer
 
-    async def _asked(self, ask: Prompt) -> Completion:
+    async def _call_model(self, ask: Prompt) -> Completion:
         """Call the summarizer. A request refused for lack of room is repeated once another request of ours has ended
         since it began: that one's reservation may be free then, and a provider may take one request at a time."""
         while True:
-            self._under_way += 1
+            self._running_count += 1
             ended_before = self._ended_count
             try:
                 return await self._summarizer.summarize(ask, timeout=self._timeout)
             except ProviderError as error:
                 another_ended = self._ended_count > ended_before
-                if error.kind not in NO_ROOM or (self._under_way == 1 and not another_ended):
+                if error.kind not in NO_ROOM or (self._running_count == 1 and not another_ended):
                     raise
             finally:
-                self._under_way -= 1
+                self._running_count -= 1
                 self._ended_count += 1
                 self._ended.set()
                 self._ended = asyncio.Event()
@@ -290,7 +290,7 @@ class Writing:
 _T = TypeVar("_T")
 
 
-async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
+async def _run_both(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
     """Run both concurrently; cancel the other and raise the first error if one fails."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -101,8 +101,6 @@ class OpenSpan:
 
 
 class _NoSpan(AbstractContextManager[OpenSpan]):
-    """A block without a span."""
-
     def __enter__(self) -> OpenSpan:
         return _NOTHING
 
@@ -116,12 +114,12 @@ _NO_SPAN: Final = _NoSpan()
 
 def span(name: str, kind: SpanKind = "internal", **values: Value) -> AbstractContextManager[OpenSpan]:
     """Open a span in the current one, around a block. An exception that leaves the block marks it as failed."""
-    return _NO_SPAN if _exporting is None else _opened(_exporting, name, kind, values, None)
+    return _NO_SPAN if _exporting is None else _open_span(_exporting, name, kind, values, None)
 
 
 def served(method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value) -> AbstractContextManager[OpenSpan]:
     """Open a span around a request, in the one that its header fields name."""
-    return _NO_SPAN if _exporting is None else _opened(_exporting, method, "server", values, fields)
+    return _NO_SPAN if _exporting is None else _open_span(_exporting, method, "server", values, fields)
 
 
 def statement(sql: str) -> AbstractContextManager[OpenSpan]:
@@ -129,9 +127,9 @@ def statement(sql: str) -> AbstractContextManager[OpenSpan]:
     is none: schedules query the database all day."""
     if _exporting is None or not _exporting.recording():
         return _NO_SPAN
-    operation, asker = _operation(sql), _asker()
+    operation, asker = _operation(sql), _calling_function()
     values = {"db__system__name": "postgresql", "db__operation__name": operation, "code__function__name": asker}
-    return _opened(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
+    return _open_span(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
 
 
 def cause() -> dict[str, str]:
@@ -145,7 +143,7 @@ def outgoing() -> dict[str, str]:
 
 
 @contextmanager
-def _opened(
+def _open_span(
     exporting: "Exporting",
     name: str,
     kind: SpanKind,
@@ -176,7 +174,7 @@ def _operation(sql: str) -> str:
     return writing[1].split()[0] if writing else "SELECT"
 
 
-def _asker() -> str:
+def _calling_function() -> str:
     """Return the function that runs a statement: the nearest caller outside this package and the engine.
 
     If that is a module's private helper, the function of the module that was called from elsewhere.

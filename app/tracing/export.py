@@ -30,7 +30,7 @@ _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 _PROTOCOL: Final = "http/protobuf"
 
 
-class _Telling(SpanExporter):
+class _LoggingExporter(SpanExporter):
     """An exporter that logs once when spans cannot be sent, and once when they can again. It runs in the thread of the
     batches, so that no request waits for it."""
 
@@ -74,7 +74,7 @@ class Exporting:
         ours = Resource.create({"service.name": "palimpsest", "service.version": VERSION})
         resource = ours.merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_Telling(OTLPSpanExporter())))
+        self._provider.add_span_processor(BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter())))
         self._tracer = self._provider.get_tracer("palimpsest", VERSION)
         self._propagator = TraceContextTextMapPropagator()
 

@@ -32,8 +32,8 @@ async def named(
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)
-        said = {"job": job, "session": session, "trace_id": span.trace_id}
-        bound = {name: value for name, value in said.items() if value is not None}
+        fields = {"job": job, "session": session, "trace_id": span.trace_id}
+        bound = {name: value for name, value in fields.items() if value is not None}
         with bound_contextvars(**bound):
             try:
                 with sealing_with(None if keyring is None else await keyring.sealer(tenant_id)):
