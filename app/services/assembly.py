@@ -69,7 +69,7 @@ class ContextAnswer:
 
 
 KeepContext = Keep[ContextAnswer]
-ToldContext = Callable[[ContextRequest, ContextAnswer | ContextError], None]
+ContextCallback = Callable[[ContextRequest, ContextAnswer | ContextError], None]
 """Callback for the outcome of each context request."""
 
 
@@ -86,7 +86,7 @@ class Assembly:
         compaction: Compaction,
         lines: Lines,
         calls_kept_days: int = 0,
-        told: ToldContext = lambda _, __: None,
+        told: ContextCallback = lambda _, __: None,
     ) -> None:
         self._on_outcome = told
         self._lines = lines

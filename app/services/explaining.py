@@ -48,7 +48,7 @@ class Side:
     epoch: StoredEpoch
     policy: Policy
     fates: Mapping[int, EventFate]
-    again: ReplayedCall
+    replayed: ReplayedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,11 @@ class Explaining:
         call: CallRow,
         epoch: StoredEpoch,
         policy: Policy,
-        again: ReplayedCall,
+        replayed: ReplayedCall,
     ) -> CallDiff:
         """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
         ours = await self._recorded_side(tenant_id, external_id, a)
-        theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
         return await self._compare(tenant_id, external_id, ours, theirs)
 
     async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
@@ -145,13 +145,19 @@ class Explaining:
         return await self._side(tenant_id, external_id, call, done.epoch, policy, done.again)
 
     async def _side(
-        self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         erased = await audit.erased(self._database, session_id)
         fates = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
-        return Side(call, epoch, policy, fates, again)
+        return Side(call, epoch, policy, fates, replayed)
 
     async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
@@ -165,7 +171,7 @@ class Explaining:
         for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
-        first = first_difference(ours.again, theirs.again)
+        first = first_difference(ours.replayed, theirs.replayed)
         return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
     async def _find_deciding(
@@ -180,9 +186,9 @@ class Explaining:
             if not batch:
                 break
             upper = batch[-1]
-            if await asyncio.to_thread(walk.back, batch):
+            if await asyncio.to_thread(walk.compare_back, batch):
                 break
-        return walk.ended()
+        return walk.finish()
 
 
 class _Walk:
@@ -201,7 +207,7 @@ class _Walk:
                 self._decide(seq, None, "redaction")
         self._events = _with_calls(self.open, events)
 
-    def back(self, batch: Iterable[StoredEpoch]) -> bool:
+    def compare_back(self, batch: Iterable[StoredEpoch]) -> bool:
         """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
@@ -214,7 +220,7 @@ class _Walk:
                 return True
         return False
 
-    def ended(self) -> dict[int, DecidingEpoch]:
+    def finish(self) -> dict[int, DecidingEpoch]:
         """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
         for seq in list(self.open):
             if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:

@@ -70,7 +70,7 @@ class Verdict:
     cache: CacheReads | None = None
 
 
-class Taught(NamedTuple):
+class Lessons(NamedTuple):
     """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
 
     None if the model has no name, and if nothing was learned.
@@ -115,19 +115,19 @@ class Feedback:
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
-            taught = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
+            lessons = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
             reported = None if outcome.error is not None else _reported(call, outcome)
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
-            if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
-                budget = self._budget(policy, call, taught, reported)
+            if lessons is not None and (reported is not None or outcome.error is not None):  # no later call reported
+                budget = self._budget(policy, call, lessons, reported)
                 target = 1 if budget is None else max(1, budget.target)
                 await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
-        if taught is not None:
-            learned = None if taught.own is None else (taught.own, taught.version)
-            self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
+        if lessons is not None:
+            learned = None if lessons.own is None else (lessons.own, lessons.version)
+            self._view_cache.reported(session_id, call.view, call.model, lessons.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
-            known = taught or Taught(None, None, 0)
+            known = lessons or Lessons(None, None, 0)
             await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
         cache = None
         if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
@@ -194,7 +194,7 @@ class Feedback:
         parent: CallRow | None,
         outcome: ReportedOutcome,
         overflow: Overflow | None,
-    ) -> Taught | None:
+    ) -> Lessons | None:
         """Learn from an outcome about the view and its model; None if it teaches nothing.
 
         Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
@@ -226,7 +226,7 @@ class Feedback:
         own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
         version = await outcomes.teach(tx, session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
-            return Taught(shared, own if version else None, version)
+            return Lessons(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
         if own.outside != before.outside:  # from now on this session's samples exclude these tokens
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
@@ -241,13 +241,13 @@ class Feedback:
         borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
         known = limited(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
-        return Taught(known, own if version else None, version)
+        return Lessons(known, own if version else None, version)
 
     def _budget(
         self,
         policy: Policy,
         call: CallRow,
-        taught: Taught,
+        lessons: Lessons,
         reported: Reported | None,
         retry: Retry | None = None,
     ) -> Budget | None:
@@ -257,9 +257,9 @@ class Feedback:
         view = Viewed(
             call.view,
             ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
-            calibrations=() if taught.shared is None else (taught.shared,),
+            calibrations=() if lessons.shared is None else (lessons.shared,),
             reported=reported,
-            learned=taught.own,
+            learned=lessons.own,
         )
         if retry is not None:
             window = real_window(view, call.model, window, time.time())
@@ -271,10 +271,10 @@ class Feedback:
             return None
 
     async def _compact(
-        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, taught: Taught, tokens: int | None
+        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
         """Schedule the compaction for a refused call. A failure is only logged: the report itself succeeded."""
-        budget = self._budget(policy, call, taught, None, Retry(call.call_id, call.counted or call.estimate, tokens))
+        budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
         wanted = None
         if budget is not None:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
