@@ -84,9 +84,9 @@ class Task:
 
 
 def replacements(events: Sequence[Event]) -> dict[int, str]:
-    """Return the replacements that authors gave for their old events, by seq; a summary is made from them.
+    """Return the texts that authors gave to replace their old events, by seq; a summary is made from these.
 
-    Calls have none: their tool and arguments are summarized, as they are shown.
+    Those of calls are ignored: their tool and arguments are summarized, as they are shown.
     """
     given = {e.seq: (e.body or {}).get("replacement") for e in events if e.type is not EventType.TOOL_CALL}
     return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
