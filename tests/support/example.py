@@ -131,8 +131,8 @@ def page() -> str:
 
 `python -m tests.support.example` generates this page from `tests/samples/handover.jsonl`, a session that was written
 for it, and a test compares the page with the code. The summary is written without a model. It replaces the first two
-turns in a window of {WINDOW:,} tokens. It lists the messages, the actions with their outcomes where these are known, the
-agent's newest texts, then files, commands and names, each once. Edits of files in use stay next to it.
+turns in a window of {WINDOW:,} tokens. It lists the messages, the actions and their known outcomes, the agent's newest
+texts, then files, commands and names, each once. Edits of files in use stay next to it.
 
 ## The context
 
