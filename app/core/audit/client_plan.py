@@ -1,7 +1,7 @@
-"""What a planned context means for a client's own messages: which stay, which say something else, what comes between.
+"""The plan for a client's own messages: which to keep, replace or drop, and what to insert between them.
 
-A client that holds its conversation as objects of its own gives these back wherever they are shown verbatim. The plan
-says so message by message; applied to the messages it says what the request says.
+A client that holds its conversation as objects of its own keeps those that are shown verbatim. Applied to its messages,
+the plan yields the content of the rendered request.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ Action = Literal["keep", "replace", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """What becomes of one event of a message. `text` replaces its content, of a tool call the JSON of its arguments."""
+    """The plan for one event of a message. `text` replaces its content, for a tool call the JSON of its arguments."""
 
     seq: int
     call_id: str | None
@@ -33,7 +33,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """What becomes of a message. `parts` are given where it came to several events and not all of them stay or go."""
+    """The plan for one message. `parts` are set if it holds several events that are neither all kept nor all dropped."""
 
     index: int
     action: Action
@@ -44,7 +44,7 @@ class MessagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A message that stands in front of the client's message `before`, or behind all where there is no such message."""
+    """A message to insert before the client's message `before`, or at the end if there is no such message."""
 
     before: int
     kind: Literal["summary", "note", "layer", "injection", "pending"]
@@ -56,7 +56,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """What to do with a client's messages, one by one, and what to insert, in the order of places."""
+    """The plans for a client's messages, in their order, and the messages to insert, by position."""
 
     messages: tuple[MessagePlan, ...]
     inserted: tuple[Inserted, ...]
@@ -68,9 +68,9 @@ def client_plan(
     state: Frontier,
     tail: Sequence[tuple[Literal["layer", "injection", "note"], str | None, Content]] = (),
 ) -> ClientPlan:
-    """Make the plan for messages that came to the events at `seqs`, message by message.
+    """Return the plan for messages whose events are at `seqs`, message by message.
 
-    `tail` is what is shown behind the conversation: its kind, its name and its content.
+    `tail` is the content shown after the conversation: its kind, its name and its content.
     """
     shown = {item.event.seq: item for unit in context.units for item in unit.all_items if item.shown}
     reworded = _reworded(context.units)
@@ -94,7 +94,7 @@ def client_plan(
 
 
 def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
-    """The blocks, by their seq, of what is shown in other words; a unit keeps its blocks from call to call."""
+    """Return the blocks, by seq, of items that are not shown verbatim; a unit keeps its blocks from call to call."""
     found: dict[int, Block] = {}
     for unit in units:
         if any(item.stub is not None or _erased(item) for item in unit.all_items):
@@ -105,7 +105,7 @@ def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
 
 
 def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], reworded: Mapping[int, Block]) -> MessagePlan:
-    """The plan for a message that is not shown as it is, or that came to no event."""
+    """Return the plan for a message that is not shown verbatim or has no events."""
     parts = tuple(_part(seq, shown.get(seq), reworded.get(seq)) for seq in seqs)
     actions = {part.action for part in parts}
     if len(actions) == 1 and actions != {"replace"}:
@@ -134,9 +134,9 @@ def _text(block: Block) -> str:
 
 
 def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
-    """The plans, with those of messages that came to no event of the conversation: reasoning, or nothing at all.
+    """Replace the plans of messages without events, such as reasoning.
 
-    A provider wants reasoning with what follows it, so they stay only if that does.
+    Providers require reasoning together with what follows it, so these messages are kept only if the next one is.
     """
     done: list[MessagePlan] = []
     follows: Action = "drop"
@@ -164,7 +164,7 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
 
 
 def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) -> list[Inserted]:
-    """What the log has between a client's messages and the client has not: notes, and results that are pending."""
+    """Return the log's content between the client's messages that the client lacks: notes and pending results."""
     known = sorted(index_of)
     found: list[Inserted] = []
 

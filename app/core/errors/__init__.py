@@ -122,7 +122,7 @@ class ErasureCountConflict(Conflict):
 
 
 class Moved(Conflict):
-    """A session's name means another line than the one that was taken for it; `line` is the id of that line."""
+    """The session's name means another line than the one it was resolved to; `line` is the id of that line."""
 
     def __init__(self, line: str) -> None:
         super().__init__("the session has gone over to another line meanwhile; ask again", line=line)
@@ -142,7 +142,7 @@ class InjectionOverReserve(ContextError):
 
 
 class NotReproducible(ContextError):
-    """A recorded call no longer gives the same bytes; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
+    """A recorded call no longer renders to the same bytes; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
 
 
 class OutOfReach(ContextError):
@@ -166,11 +166,11 @@ class TooManyEvents(ContextError):
 
 
 class SessionErased(ContextError):
-    """The session was erased on request, and is not brought back without its metadata; field: the `session`."""
+    """The session was erased on request and cannot be recreated without its metadata; field: the `session`."""
 
 
 class ContentsErased(ContextError):
-    """The key that the tenant's contents are sealed with was dropped; nothing of them can be read again."""
+    """The key that the tenant's contents are sealed with was dropped, so none of them can be read."""
 
 
 class StoreUnavailable(ContextError):
@@ -186,8 +186,8 @@ class Overloaded(ContextError):
 
 
 class UpstreamFailed(ContextError):
-    """The provider behind the gateway could not be reached, or broke off before it answered."""
+    """The gateway's provider could not be reached, or closed the connection before it answered."""
 
 
 class UpstreamLate(ContextError):
-    """The provider behind the gateway did not answer in time."""
+    """The gateway's provider did not answer in time."""

@@ -54,6 +54,6 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCall(CallRecord):
-    """A call to record. `keep_days` is how long the record is kept at least; None means for ever."""
+    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit."""
 
     keep_days: int | None = None
