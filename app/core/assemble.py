@@ -92,8 +92,8 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     injected = ephemeral_content(planned.notice, injections, inputs.layers)
     standing = inputs.standing
-    goes_on = standing is not None and planned.state is standing.plan.state
-    planned = planned if goes_on else replace(planned, context=planned.context.without_unshown())
+    continues = standing is not None and planned.state is standing.plan.state
+    planned = planned if continues else replace(planned, context=planned.context.without_unshown())
     text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
     by_source = planned.context.by_source
     return Rendered(
@@ -103,7 +103,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         request=text.request(_breakpoints(inputs, planned, text)),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
-        evictions=standing.evictions if standing and goes_on else evictions(planned.state, planned.context),
+        evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
         unfit=unfit(text.losses, form),
     )
 
@@ -153,7 +153,7 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return loaded.view.afresh or "policy"
     difference = changed(loaded.view, inputs.settings)
     if inputs.fresh and difference is None:
-        # At an earlier seq it is a redaction: the epoch asked for shows a summary of the redacted event.
+        # At an earlier seq the cause is a redaction: the requested epoch shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
     return difference or planned.cause or "start"
 
@@ -186,7 +186,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     budget, request, planned = inputs.budget, inputs.request, rendered.plan
     points = rendered.request.breakpoints
     seqs = [point.seq for point in points]
-    behind = tokens_behind(planned.context, planned.state, seqs) if points else {}
+    tokens = tokens_behind(planned.context, planned.state, seqs) if points else {}
     return CallManifest(
         window=budget.window,
         reserve=budget.reserve,
@@ -196,7 +196,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         outside_by=inputs.outside_by,
         by_source=budget.parts(rendered.by_source),
         prefix_sha256=rendered.request.prefix_sha256,
-        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(behind.get(p.seq, 0)), p.at) for p in points),
+        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points),
         hour=any(point.hour for point in points),
         unfit=shown_evictions(inputs, rendered.unfit),
         summaries=sum(fold.shown for fold in planned.state.folds),

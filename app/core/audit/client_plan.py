@@ -33,7 +33,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """The plan for one message. `parts` are set if it holds several events that are neither all kept nor all dropped."""
+    """The plan for one message. `parts` are set if it has several events that are neither all kept nor all dropped."""
 
     index: int
     action: Action
@@ -99,7 +99,7 @@ def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
     for unit in units:
         if any(item.stub is not None or _erased(item) for item in unit.all_items):
             shown = (item for item in unit.all_items if item.shown)
-            pairs = zip(shown, unit.blocks, strict=False)  # behind them stand those of pending results
+            pairs = zip(shown, unit.blocks, strict=False)  # blocks of pending results follow
             found.update((item.event.seq, block) for item, block in pairs if item.stub is not None or _erased(item))
     return found
 
@@ -168,11 +168,11 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
     known = sorted(index_of)
     found: list[Inserted] = []
 
-    def behind(seq: int) -> int:
+    def position_after(seq: int) -> int:
         at = bisect_right(known, seq)
         return max(begins, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
 
-    reached = begins  # behind the units so far: what came within a round stands behind it
+    end = begins  # of the units so far: an event within a round is inserted after the round
     for unit in units:
         for item in unit.items:
             if item.event.seq in index_of or not item.shown:
@@ -181,11 +181,10 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
                 text = content_text(block.content or "")
-                found.append(Inserted(max(reached, behind(item.event.seq)), "note", role, text))
+                found.append(Inserted(max(end, position_after(item.event.seq)), "note", role, text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
-        reached = max([reached, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
+        end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
         for place in sorted(index_of[seq] for seq in unit.late if seq in index_of):
-            reached += place == reached  # nothing else of the client's lies in between
-        waiting = unit.open_calls
-        found += [Inserted(reached, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
+            end += place == end  # unless another message of the client is in between
+        found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in unit.open_calls]
     return found

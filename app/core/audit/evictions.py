@@ -98,7 +98,7 @@ def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, 
 
 def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, int]]:
     """Return, by reducer, the number of events that an epoch newly leaves out or shortens and the tokens this saves."""
-    same = set(map(id, before.stubs))  # most stay the very same: to look at each would take longer than to plan
+    same = set(map(id, before.stubs))  # most are the same objects: comparing each would take longer than planning
     stubs = [stub for stub in after.stubs if id(stub) not in same]
     saved = {stub.seq: stub.saved for stub in before.stubs} if stubs else {}
     grown: dict[str, tuple[int, int]] = {}
@@ -179,7 +179,7 @@ def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> d
     front += context.summary_tokens
     total = front + context.note_tokens + sum(context.item_tokens)
     wanted = set(seqs) - found.keys()
-    for unit in reversed(context.units):  # most of them stand near the end
+    for unit in reversed(context.units):  # most seqs are near the end
         if not wanted:
             return found
         for item in reversed(unit.all_items):

@@ -103,7 +103,7 @@ class Explainer:
 
 @dataclass(frozen=True, slots=True)
 class DecidingEpoch:
-    """The epoch that made a difference, and its cause; None and `appended` if only an append made it."""
+    """The epoch that made a difference, and its cause. `epoch` is None if an append or a redaction made it."""
 
     epoch: int | None
     cause: str | None
@@ -158,14 +158,14 @@ def changes(
 
 
 def _alike(a: DispositionChange, b: DispositionChange) -> bool:
-    def said(one: DispositionChange) -> tuple[object, ...]:
+    def fields_of(one: DispositionChange) -> tuple[object, ...]:
         return (one.before.disposition, one.after.disposition, one.why.summary, one.why.reducer, one.why.reason)
 
-    return said(a) == said(b) and a.decision == b.decision
+    return fields_of(a) == fields_of(b) and a.decision == b.decision
 
 
 def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return the difference of `total` tokens by cause: that of events, of summaries and notes (`extra`), and `other`."""
+    """Return the difference of `total` tokens by cause: events, summaries and notes (`extra`), and `other`."""
     sums: dict[str, int] = {}
     for change in found:
         cause = change.decision.cause or "other"
@@ -189,8 +189,8 @@ def first_difference(a: ReplayedCall, b: ReplayedCall) -> dict[str, Json] | None
     return None
 
 
-def _blocks(again: ReplayedCall) -> tuple[Block, ...]:
-    layout = again.layout
+def _blocks(call: ReplayedCall) -> tuple[Block, ...]:
+    layout = call.layout
     tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
     return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
 

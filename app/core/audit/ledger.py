@@ -198,7 +198,7 @@ def _stored(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
 
 
 def _found(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
-    """Return the longest prefix of this call that is still cached; an automatic cache's is cut where the two diverge."""
+    """Return the longest cached prefix of this call; an automatic cache's is cut where the two diverge."""
     best: _Entry | None = None
     stored = _stored(call, scale)
     for entry in reversed(entries):
@@ -225,10 +225,10 @@ def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
 def _divided(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
     total = call.usage.input if call.usage else round(call.counted * scale)
     marked = max((round(mark.tokens * scale) for mark in _stored(call, scale)), default=0)
-    return divide(call.rules, total, min(total, _units(found)), min(total, marked))
+    return divide(call.rules, total, min(total, _provider_tokens(found)), min(total, marked))
 
 
-def _units(entry: _Entry | None) -> int:
+def _provider_tokens(entry: _Entry | None) -> int:
     return 0 if entry is None else round(entry.tokens * entry.scale)
 
 
@@ -271,7 +271,7 @@ def _line(
         cause = "elsewhere"
     elif actual.read < expected.read - margin:
         cause = _unexpected(call, scale, expected, found, idle or 0.0)
-        place = _behind(before, call, actual.read / scale)
+        place = _seq_after(before, call, actual.read / scale)
     elif missed > margin and before is not None:
         cause = _reason(call, scale, before, common, epochs)
         place = _place(call, before, cause, epochs)
@@ -350,13 +350,13 @@ def _place(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[in
     if epoch is None or cause not in ("epoch", "tools", "system_prompt", "lookback", "markers"):
         return 1
     if cause in ("lookback", "markers"):
-        return _behind(before, call, 0)
+        return _seq_after(before, call, 0)
     if cause == "epoch":
         return epoch.changed_seq or max(epoch.tools_seq, epoch.system_seq) + 1
     return epoch.tools_seq if cause == "tools" else epoch.system_seq
 
 
-def _behind(before: LedgerLine | None, call: CountedCall, read: float) -> int:
+def _seq_after(before: LedgerLine | None, call: CountedCall, read: float) -> int:
     """Return the seq after the last known position up to which `read` tokens were read."""
     places = [(mark.tokens, mark.seq) for mark in call.marks]
     if before is not None:

@@ -1,4 +1,4 @@
-"""Sums of a view's ledger: the cost and gain of each epoch, and the whole bill compared with never evicting anything."""
+"""Sums of a view's ledger: the cost and gain of each epoch, and the whole bill compared with never evicting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from app.core.audit.bill import Bill, divide
 from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, left_behind
 from app.core.policy.provider import Prices
 
-AFRESH: Final = frozenset({"start", "model", "window", "policy", "redaction"})
+REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
 """Causes of epochs that are planned from scratch: removals by earlier epochs no longer count as theirs."""
 MILLION: Final = 1_000_000
 
@@ -80,22 +80,22 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
     whole = _append_only(lines)
     prices = (line.scale * _carrying(line.call, bill) for line, bill in zip(lines, whole, strict=True))
     carried = list(accumulate(prices, initial=0.0))
-    afresh = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in AFRESH)
+    replanned = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in REPLANNED)
     made = []
     for epoch in epochs:
         if epoch.number not in firsts:
             continue
         first = firsts[epoch.number]
-        end = next((index for index in afresh if index > first), len(lines))
+        end = next((index for index in replanned if index > first), len(lines))
         opening, before = lines[first], lines[first - 1] if first else None
-        base = 0 if before is None or epoch.cause in AFRESH else before.call.left_out
+        base = 0 if before is None or epoch.cause in REPLANNED else before.call.left_out
         removed = max(0, opening.call.left_out - base)
         units = round(removed * opening.scale)
         found = _would_be_found(opening, before)
         rules = opening.call.rules
         rewritten = max(0, found - opening.expected.read - units)
         cost = rewritten * max(0.0, rules.write_price - rules.read_price)
-        gain = _saved_at_once(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
+        gain = _saved_by_opening(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
         made.append(
             Account(
                 epoch=epoch,
@@ -127,7 +127,7 @@ def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
     return left if left >= line.call.rules.minimum_tokens else 0
 
 
-def _saved_at_once(line: LedgerLine, found: int, removed: int) -> float:
+def _saved_by_opening(line: LedgerLine, found: int, removed: int) -> float:
     """Return the amount by which the call that opened an epoch is cheaper for it; negative if dearer."""
     total = line.expected.tokens + removed
     marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0

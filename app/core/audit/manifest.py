@@ -32,7 +32,7 @@ class RecordedBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppliedCalibration:
-    """The ratio of the provider's tokens to the estimator's, its margin, and the number of calls it was learned from."""
+    """The ratio of the provider's tokens to the estimator's, its margin, and the number of calls used."""
 
     ratio: float
     margin: float
@@ -81,14 +81,14 @@ class CallManifest:
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-_UNSAID: Final[tuple[Json, ...]] = (None, False, 0, [], {})
+_DEFAULTS: Final[tuple[Json, ...]] = (None, False, 0, [], {})
 """Values that are not stored, because they are the defaults."""
 
 
 def to_json(manifest: CallManifest) -> dict[str, Json]:
     """Return the manifest as stored."""
     points, found = manifest.breakpoints, manifest.calibration
-    said = manifest.outside or manifest.outside_by is not None
+    has_outside = manifest.outside or manifest.outside_by is not None
     optional = {
         "breakpoint_tokens": [point.tokens for point in points],
         "breakpoint_blocks": [point.blocks for point in points],
@@ -111,13 +111,13 @@ def to_json(manifest: CallManifest) -> dict[str, Json]:
         "reserve": manifest.reserve,
         "injection_reserve": manifest.injection_reserve,
         "estimator": manifest.estimator,
-        **({"outside": manifest.outside, "outside_by": manifest.outside_by} if said else {}),
+        **({"outside": manifest.outside, "outside_by": manifest.outside_by} if has_outside else {}),
         "by_source": dict(manifest.by_source),
         "prefix_sha256": manifest.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in points],
         **({} if manifest.cache_last else {"cache_last": False}),
         **({} if manifest.evictions is None else {"evictions": [eviction_row(row) for row in manifest.evictions]}),
-        **{name: value for name, value in optional.items() if value not in _UNSAID},
+        **{name: value for name, value in optional.items() if value not in _DEFAULTS},
     }
 
 
@@ -130,7 +130,7 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
     unknown = [None] * len(kinds)
     points = (kinds, document.get("breakpoint_tokens", unknown), document.get("breakpoint_blocks", unknown))
     evictions, calibration, now = (document.get(name) for name in ("evictions", "calibration", "now"))
-    summaries = document.get("summaries", 0)  # the oldest records list them
+    summaries = document.get("summaries", 0)  # a list in the oldest records
     return CallManifest(
         window=document.get("window", 0),
         reserve=document.get("reserve", 0),

@@ -1,4 +1,4 @@
-"""Every way a request can fail, as one tree.
+"""The tree of expected errors.
 
     ContextError
       InvalidRequest        the request can never be accepted as it is
@@ -8,17 +8,17 @@
         UnknownCall         a tool result names no open call
         DuplicateCall       a tool call has the id of one that is still open
       NotFound              the tenant has nothing by that name
-        SessionGone         the session was erased during the request
+        SessionGone         the session was erased while the request was processed
       Conflict              the request conflicts with the current state
-        HeadConflict        the log has another head than expected
+        HeadConflict        the session's head is not the expected one
         IdempotencyConflict a key or event id was used with other content
         ErasureCountConflict an erasure would erase another number of sessions
-        Moved               the session's name means another line by now
+        Moved               the session's name now means another line
       CannotFit             no valid context fits the target
       NothingToSend         the session holds no conversation yet
       InjectionOverReserve  injected content exceeds its reserve
       NotReproducible       a recorded call can no longer be reproduced
-      OutOfReach            the key has no access to some session concerned
+      OutOfReach            the key has no access to a session of the request
       TooManySessions       the tenant's limit of sessions is reached
       TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
@@ -28,6 +28,8 @@
       StoreUnavailable      the database is unavailable
       TooManyStreams        the process's limit of streams is reached
       Overloaded            the process's limit of requests is reached
+      UpstreamFailed        the gateway's provider could not be reached, or broke off
+      UpstreamLate          the gateway's provider did not answer in time
 
 `api/errors.py` alone maps them to HTTP statuses.
 """

@@ -109,7 +109,7 @@ def budget_of(
     outside = outside_of(view, settings, request)
     known = calibration_of(view, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
-        known = None  # it knows only of the refused call, from which the retry starts anyway
+        known = None  # it was learned only from the refused call, which the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = measured_from(view, request, counter, fresh=fresh)
     if reported is not None:

@@ -57,7 +57,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     state = loaded.frontier
     if inputs.anew:
         state = replace(START, began=loaded.head)
-        used_at = None if loaded.view is None else -math.inf  # under other settings the cache is of no use
+        used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     read = PlanInputs(
         inputs.events,
         loaded.turn,
