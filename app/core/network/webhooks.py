@@ -30,8 +30,8 @@ _SPECIAL: Final = tuple(
             "168.63.129.16/32",  # Azure's own services, reachable from its machines
             "192.0.0.0/24",  # IETF protocol assignments, among them the metadata service of Oracle's cloud
             "192.88.99.0/24",  # relays of 6to4, deprecated
-            "::/96",  # IPv4-compatible, deprecated: an IPv4 address of any kind is inside
-            "::ffff:0:0:0/96",  # IPv4-translated, the same
+            "::/96",  # IPv4-compatible, deprecated: embeds any IPv4 address
+            "::ffff:0:0:0/96",  # IPv4-translated: likewise
             "64:ff9b:1::/48",  # NAT64 within a local network
             "100:0:0:1::/64",  # dummy prefix
             "3fff::/20",  # documentation

@@ -18,7 +18,7 @@ from app.core.tokens.learned import Learned
 class ViewRow:
     """A view's settings and current epoch; `epochs` is the highest epoch number in use.
 
-    `afresh` is the cause of the next epoch if the next context must be planned from an empty frontier, else None.
+    `afresh` is the cause of the next epoch if the next context must be planned from scratch, else None.
     """
 
     policy: tuple[str, int]
