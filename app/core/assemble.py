@@ -109,7 +109,6 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
 
 
 def _opens(inputs: ContextInputs, planned: Plan) -> bool:
-    """Return whether a plan opens an epoch."""
     return planned.cause is not None or inputs.loaded.view is None or inputs.anew
 
 
@@ -143,7 +142,6 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
 
 
 def _cause(inputs: ContextInputs, planned: Plan) -> str:
-    """Return the cause of the epoch that a plan opens."""
     loaded, request = inputs.loaded, inputs.request
     if request.retry is not None:
         return "overflow"

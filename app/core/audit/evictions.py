@@ -43,10 +43,9 @@ def eviction_of(row: Mapping[str, Any]) -> Eviction:
 
 
 def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
-    """Return an eviction for each run of consecutive events of one kind that lost the same content to a format.
+    """Return content that a format cannot express as evictions, one for consecutive blocks of a kind with equal losses.
 
-    This is a fact about rendering in that format, not a decision: no epoch records it, and the log and other formats
-    keep the content.
+    It is a fact about rendering, not a decision: no epoch records it, and the log and other formats keep the content.
     """
     runs: dict[tuple[str, str], tuple[Eviction, int]] = {}
     done: list[Eviction] = []
@@ -78,8 +77,7 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
 
 
 def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
-    """Return the rows in seq order, with the runs of folds split around events that are shown or have a run of their
-    own.
+    """Return the rows in seq order, with the runs of folds split around events shown or in a run of their own.
 
     The last part of a split run carries all of the tokens that it saves. Rows that are already split do not change.
     """
@@ -114,7 +112,7 @@ def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, in
 
 
 def _runs(state: Frontier) -> dict[str, tuple[int, int]]:
-    """Return, by reducer, the events and tokens of all that is left out in runs: drops, folds and superseded events."""
+    """Return, by reducer, the events and tokens left out in runs: drops, folds and superseded events."""
     sums: dict[str, tuple[int, int]] = {}
     for drop in state.drops:
         _add(sums, drop.reducer, drop.to_seq - drop.from_seq + 1, drop.tokens)
@@ -170,10 +168,7 @@ def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_s
 
 
 def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
-    """Return, for each of `seqs`, the context's tokens up to the end of the item, note or summary at that seq.
-
-    A seq at which nothing is shown is left out.
-    """
+    """Return the context's tokens up to and including the item, note or summary at each of `seqs` that has one."""
     front = sum(event.tokens for event in context.prefix)
     found = {event.seq: front for event in context.prefix if event.seq in seqs}
     front += context.summary_tokens
@@ -221,7 +216,6 @@ def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
 
 
 def _run(stubs: Sequence[Stub]) -> Eviction:
-    """Return the eviction for consecutive stubs with one reason."""
     first, saved = stubs[0], sum(stub.saved for stub in stubs)
     return Eviction(first.seq, stubs[-1].seq, first.disposition, first.reducer, first.reason, saved)
 

@@ -24,10 +24,9 @@ SHOWN: Final = frozenset({"verbatim", "stubbed", "redacted"})
 
 @dataclass(frozen=True, slots=True)
 class EventFate:
-    """An event's disposition under a frontier, the decision that caused it, and the tokens that it takes.
+    """An event's disposition under a frontier, the decision that caused it, and its tokens as shown.
 
-    Fates that are equal show the event in the same way; `tokens` is not compared. `stub` distinguishes stubs of one
-    event.
+    Equal fates show the event in the same way; `tokens` is not compared. `stub` distinguishes stubs of one event.
     """
 
     disposition: str
@@ -141,10 +140,8 @@ def changes(
     later: Mapping[int, EventFate],
     decided: Mapping[int, DecidingEpoch],
 ) -> list[DispositionChange]:
-    """Return the differences as runs of neighbours that changed alike.
-
-    `later` is `before` or `after`, whichever is of the later call; its decisions made the difference.
-    """
+    """Return the differences as runs of neighbours that changed alike. `later` is whichever of `before` and `after` is
+    of the later call, whose decisions made the difference."""
     runs: list[DispositionChange] = []
     for seq in differing(before, after):
         old, new, why = (side.get(seq, ABSENT) for side in (before, after, later))

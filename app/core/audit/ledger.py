@@ -25,10 +25,8 @@ TOLERANCE_TOKENS: Final = 256
 TOLERANCE_SHARE: Final = 0.05
 """Share of a call's input by which a part's true count may differ when one scale converts all parts."""
 IDLE_SHARE: Final = 0.5
-"""Share of the time to live after which an idle entry may be gone.
-
-OpenAI promises five of its ten minutes, and the request may have been sent later than recorded.
-"""
+"""Share of the time to live after which an idle entry may be gone: OpenAI promises five of its ten minutes, and the
+request may have been sent later than recorded."""
 ENTRIES_MAX: Final = 64
 """Number of newest entries kept for each cache; older ones are further back than markers reach."""
 ROUNDING: Final = 4

@@ -49,11 +49,8 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all calls of a ledger.
-
-    `append_only` is an estimate for the same calls with nothing left out, of which `beyond_window` would have exceeded
-    the model's window. `unreported` calls count as expected.
-    """
+    """Sums over all calls of a ledger. `append_only` estimates the same calls with nothing left out, of which
+    `beyond_window` would have exceeded the model's window. `unreported` calls count as expected."""
 
     calls: int
     unreported: int
@@ -170,10 +167,8 @@ def _whole(call: CountedCall) -> int:
 
 
 def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
-    """Return the bill of each call if nothing had ever been left out.
-
-    Then only time, another model, new tools or a new system prompt keep a call from reading all of the previous one.
-    """
+    """Return the bill of each call if nothing had ever been left out: only time, another model, new tools or a new
+    system prompt then keep a call from reading all of the previous one."""
     last: dict[tuple[str | None, str], LedgerLine] = {}
     bills: list[Bill] = []
     for line in lines:

@@ -45,10 +45,9 @@ class CallManifest:
 
     `breakpoints` are in the order of the record's seqs; with `hour` their entries live for an hour. `outside` is sent
     outside the request, as stated by `outside_by` (call, policy, session, learned). `unfit` is content that the format
-    cannot express. `evictions` are those of records that hold their own; None if the epoch holds them. `summaries` is
-    the number shown, `redactions` the number of events erased before the call. `now` is the clock that the caller set.
-    `layers` are versions by kind, `injections` names and contents. `cache_last`: whether the end was marked for the
-    next call.
+    cannot express. `evictions` are those of records that hold their own; None if the epoch does. `summaries` and
+    `redactions` count those shown, and those before the call. `now` is the clock that the caller set. `layers` are
+    versions by kind, `injections` names and contents. `cache_last`: whether the end was marked for the next call.
     """
 
     window: int = 0

@@ -84,16 +84,13 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
-    """Return the summaries with a marker in place of text that was erased."""
+    """Return the summaries with a marker as the text of erased ones."""
     return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
 
 
 def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
-    """Return those of `seqs` whose content a call's bytes hold: shown, quoted by a stub or the note, or in a shown
-    summary.
-
-    A redacted event that the note quoted is found by the marker left there.
-    """
+    """Return those of `seqs` whose content a call's bytes hold: shown, quoted by the note, or in a shown summary. A
+    redacted event that the note quoted is found by the marker left there."""
     shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}
     shown |= {seq for seq, path in state.left_out.files if path == ERASED}
     spans = [(fold.from_seq, fold.to_seq) for fold in state.folds if fold.shown]

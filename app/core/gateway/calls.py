@@ -133,10 +133,9 @@ def rewritten(
 ) -> bytes:
     """Return the call's body with the messages and system prompt of a context's `request`; the rest is unchanged.
 
-    Cache markers are the context's, as far as those on the call's tools leave room for them. Streamed chat completions
-    are made to include usage. A call that continues a reply becomes one with the whole conversation. `following` are
-    messages to append to those of an Anthropic request. A call that counts tokens (`counts`) keeps its own system
-    prompt.
+    Cache markers are the context's, as far as those on the call's tools leave room. Streamed chat completions are made
+    to include usage. A call that continues a reply becomes one with the whole conversation. `following` are messages to
+    append to those of an Anthropic request. A call that counts tokens (`counts`) keeps its own system prompt.
     """
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()

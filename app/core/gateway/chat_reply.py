@@ -47,10 +47,7 @@ class ChatReply:
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
-    """Return the reply in a response that was not streamed.
-
-    With several choices it has no messages: the client's next request contains the chosen one.
-    """
+    """Return the reply in a response that was not streamed; it has no messages if the client has several choices."""
     choices = answer.get("choices")
     only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     message = _sendable(mapping(mapping(only).get("message")), whole=True)
@@ -133,10 +130,7 @@ def _built(value: Any) -> Any:
 
 
 def _sendable(received: Mapping[str, Any], *, whole: bool) -> Message | None:
-    """Return the message as clients send it back; None if it is empty.
-
-    Incomplete calls of a reply that is not `whole` are removed.
-    """
+    """Return the message as clients send it back; None if empty. Incomplete calls are removed unless it is `whole`."""
     message: dict[str, Json] = {"role": "assistant"}
     message |= {
         name: value for name, value in received.items() if value is not None and name not in ("role", "tool_calls")

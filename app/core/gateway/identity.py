@@ -32,10 +32,10 @@ class Identity:
 def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Json] | None) -> Identity | None:
     """Return the session of a call; None if nothing names one.
 
-    `headers` has lower-case names, `path` is the name in the URL. Names for Palimpsest take precedence: its header,
-    then the path. Then come the names that clients send without configuration: Claude Code, Codex, opencode, and last
-    Anthropic's `metadata.user_id`. Cache keys and system prompts are not used: they change within a session and are
-    shared between sessions. Raises InvalidRequest for an illegal name in header or path.
+    `headers` have lower-case names, `path` is the URL's name. Names for Palimpsest come first: its header, then the
+    path. Then come the names that clients send by default: Claude Code, Codex, opencode, and Anthropic's
+    `metadata.user_id`. Cache keys and system prompts do not count: they change within a session and are shared between
+    sessions. Raises InvalidRequest for an illegal name.
     """
     for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (path, "sid")):
         if name is not None:

@@ -65,10 +65,8 @@ def credentials(value: str) -> Iterable[str]:
 
 
 def redacted(text: str, hidden: Collection[str]) -> str:
-    """Return a text without its quotes of the credentials.
-
-    Quotes are also found in JSON, URLs, HTML, hexadecimal, base32 and base64, and in two of them nested.
-    """
+    """Return a text without its quotes of the credentials, also those in JSON, URLs, HTML, hexadecimal, base32 and
+    base64, or in two of them nested."""
     grams = _grams(hidden)
     text = plain = _without(text, grams)
     for _ in range(LAYERS_MAX):

@@ -122,5 +122,4 @@ def _has_inner_capital(text: str) -> bool:
 
 
 def _has_apostrophe(text: str) -> bool:
-    """Return whether the text holds an apostrophe, as in `Anna's`."""
     return "'" in text or "’" in text

@@ -19,12 +19,9 @@ SHORT_LIMIT = 50
 SHORT_TOKENS = 150
 SHORT_SCORE = 0.25
 SHORT_SHARE = 0.75
-"""Limits of a search without an explicit limit.
-
-It returns LIMIT originals, and up to SHORT_LIMIT if the further ones are short: at most SHORT_TOKENS, with at least
-SHORT_SCORE of the best score, and together within SHORT_SHARE of the budget. A question that needs several events
-seldom has all of them in ten.
-"""
+"""Without a limit, a search returns LIMIT originals, and up to SHORT_LIMIT if the further ones are short: at most
+SHORT_TOKENS, with at least SHORT_SCORE of the best score, all within SHORT_SHARE of the budget. A question that needs
+several events seldom has all of them in ten."""
 TOKENS = 4_000
 TOKENS_MIN = 100
 TOKENS_MAX = 200_000
@@ -78,8 +75,7 @@ def short_ones(
 ) -> list[int]:
     """Return the seqs of short events beyond LIMIT, for a search without an explicit limit.
 
-    `taken` are the seqs already chosen; their sizes count if they are in `sizes`, which has the events that are not
-    shown.
+    `taken` are the seqs already chosen; their sizes count if they are in `sizes`, which has only events not shown.
     """
     floor = SHORT_SCORE * max(scores.values(), default=0.0)
     left = int(SHORT_SHARE * room) - sum(sizes.get(seq, 0) for seq in taken)
@@ -183,10 +179,9 @@ def kind_of(event: Event) -> TextKind:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An event in the response.
+    """An event in the response; if it is visible, `content` is None and `snippet` may quote it.
 
-    `content` is None if the event is visible; then `snippet` may quote it. The content begins at character `start` and
-    ends at `end`, None for the end of the text.
+    The content begins at character `start` and ends at `end`, None for the end of the text.
     """
 
     event: Event

@@ -23,24 +23,17 @@ from app.core.log.events import DIALOGUE, EventType, readable
 
 K1: Final = 1.0
 B: Final = 0.15
-"""BM25's saturation and length normalization.
-
-Events differ in length by kind (a message, a file), not by repetition: less normalization than the usual 0.75 does
-better (docs/benchmarks.md).
-"""
+"""BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by repetition:
+less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
 NEARBY: Final = (0.5, 0.3, 0.2, 0.2, 0.1, 0.1)
-"""The shares of a term's score that an event gains from an event 1, 2, ... seqs away, on the better side.
-
-An answer is found by its question, a result by its call.
-"""
+"""The shares of a term's score that an event gains from events 1, 2, ... seqs away, on the better side: an answer is
+found by its question, a result by its call."""
 REPEATED: Final = 0.75
 """The factor on that gain for a term that the event itself holds: nearby events mainly add missing terms."""
 AROUND: Final = 0.5
 FADING: Final = 0.95
-"""The share of the best score around an event that it gains, times FADING for each seq between them.
-
-More of the answer is likely near events about its subject.
-"""
+"""The share of the best score around an event that it gains, times FADING for each seq between them: more of the answer
+is likely near events about its subject."""
 ANSWERS: Final = 2.0
 """The factor on that gain from a question immediately before the event, which probably answers it."""
 ASKS: Final = 0.8
@@ -197,9 +190,8 @@ def rank(
 ) -> list[Ranked]:
     """Rank the hits and the seqs near them, the best first; of equals the newer first.
 
-    Hits in `question`, the seqs of the events that the query was made from, come last, and no event gains from them.
-    The caller must leave out near seqs that are not indexed or do not exist. With an empty `nearby` each hit is ranked
-    alone.
+    Hits in `question`, the events that the query was made from, come last, and no event gains from them. The caller
+    must leave out near seqs that are not indexed or do not exist. Each hit is ranked alone if `nearby` is empty.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(1.0, corpus.length / max(1, corpus.entries))
@@ -223,7 +215,6 @@ def rank(
 
 
 def _scores(hit: Hit, weights: Sequence[float], mean: float) -> list[float]:
-    """Return the score of each term in an event."""
     damping = K1 * (1 - B + B * hit.length / mean)
     pairs = zip(weights, hit.counts, strict=True)
     return [weight * count * (K1 + 1) / (count + damping) for weight, count in pairs]

@@ -273,7 +273,6 @@ class _VisibilityDecider:
         return worth(context, saves, self._view.cache)
 
     def _tokens_after(self) -> dict[int, int]:
-        """Return the tokens after each event."""
         after: dict[int, int] = {}
         total = 0
         for item in reversed(self._view.context.items):

@@ -28,10 +28,9 @@ ROUNDS_OFFSET: Final = 4
 class Marking:
     """The rules for setting markers: a policy's `markers`, and the provider's limits.
 
-    `lookback` is the number of blocks that the provider searches from a marker, the marker's own included. `turn_seq`
-    is the first seq of the running turn, `changed_seq` the first seq that a new epoch shows differently (0: none, or
-    all), `once_from` the first that is not cached (0: all are). `tail`: the end of the cached part is marked, for the
-    next call to read.
+    `lookback` is the number of blocks searched from a marker, its own included. `turn_seq` is the first seq of the
+    running turn, `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `once_from` the
+    first that is not cached (0: all are). `tail`: the end of the cached part is marked, for the next call to read.
     """
 
     markers: str = "tail"
@@ -100,11 +99,8 @@ def _tail(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """Return the system marker, `previous`, steps and the tail.
-
-    If there are too few markers for every step, `previous` is kept and the newest steps are dropped: this call then
-    reads everything that was written, and writes the rest once.
-    """
+    """Return the system marker, `previous`, steps and the tail. If markers are scarce, `previous` is kept and the
+    newest steps are dropped: this call then reads everything that was written, and writes the rest once."""
     tail = places[next(reversed(places))]
     steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
     if not marking.tail:
@@ -132,11 +128,8 @@ def _rounds(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """Return the end of the previous turn, a round ROUNDS_OFFSET back, the tail, and if possible the system prompt's
-    end.
-
-    If none of them reaches `previous`, it is marked as well, if necessary in place of the oldest.
-    """
+    """Return the end of the previous turn, a round ROUNDS_OFFSET back, the tail, and if possible the system prompt. If
+    none of them reaches `previous`, it is marked as well, if necessary in place of the oldest."""
     blocks = [block for block in layout.blocks if not block.ephemeral]
     older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
     kinds: dict[Place, str] = {}

@@ -34,7 +34,7 @@ class Request:
 class Hashes:
     """SHA-256 of requests that begin with the same messages, computed from stored states.
 
-    For each opening it stores the states after some of the settled messages.
+    States after some of the settled messages are stored for each opening.
     """
 
     def __init__(self, known: "Hashes | None" = None) -> None:
@@ -81,10 +81,9 @@ def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> 
 
 
 def written(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
-    """Return the writer with the blocks before the ephemeral tail, and one with all blocks; the same if there is no
-    tail.
+    """Return the writer with the blocks before the ephemeral tail, and one with all; the same one without a tail.
 
-    Both are ended. The blocks are added to `writer` itself.
+    Both are ended; the blocks are added to `writer` itself.
     """
     stable = next((number for number, block in enumerate(blocks) if block.ephemeral), len(blocks))
     for block in blocks[:stable]:

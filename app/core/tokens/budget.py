@@ -120,10 +120,7 @@ def provider_tokens(tokens: int, ratio: float) -> int:
 
 
 def beyond(goal: int, most: int) -> int:
-    """Return the tokens by which a unit may exceed `goal`: half of the way to `most`.
-
-    A unit may do so if otherwise more than SLACK of the goal would remain unused.
-    """
+    """Return the tokens that a unit may take beyond `goal` if over SLACK of it were unused: half the way to `most`."""
     return max(0, most - goal) // 2
 
 

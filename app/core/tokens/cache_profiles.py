@@ -75,10 +75,8 @@ TABLE: Final[Mapping[str, CacheProfile]] = {
 
 
 def model_name(model: str) -> str:
-    """Return a model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`).
-
-    The dots that routers put into Claude's names (`anthropic/claude-opus-4.5`) become dashes.
-    """
+    """Return a model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`) and
+    with dashes for the dots that routers put into Claude's names (`anthropic/claude-opus-4.5`)."""
     name = model.lower().rsplit("/", 1)[-1]
     return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
 

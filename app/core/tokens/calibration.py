@@ -165,10 +165,8 @@ def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
 
 
 def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, now: float) -> Calibration:
-    """Return the calibration of a model after `samples`, of which only the `corroborated` ones count.
-
-    If these are too few, it is the initial calibration.
-    """
+    """Return the calibration of a model after `samples`, of which only the `corroborated` ones count; the initial
+    calibration if these are too few."""
     good = corroborated(samples, now)
     if sum(sample.counted for sample in sizeable(good)) >= COUNTED_MIN:
         known = learn(before, good, own_margin)
@@ -179,10 +177,7 @@ def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, n
 
 
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
-    """Return the samples that are not too old and that another one agrees with.
-
-    A refusal needs one of another source.
-    """
+    """Return the samples that are not too old and that another agrees with, for a refusal one of another source."""
     fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
     return tuple(sample for sample in fresh if any(_agrees(sample, other) for other in fresh if other is not sample))
 
@@ -219,10 +214,7 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
 
 
 def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
-    """Return the calibration after an error named a window.
-
-    The window is applied if `believed` or confirmed, otherwise kept as a claim.
-    """
+    """Return the calibration with a window named by an error: applied if `believed` or confirmed, else kept as a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
     claims = [old for old in before.claims if not _is_old(old.at, claim.at, WINDOW_DAYS) and old.source != claim.source]

@@ -102,10 +102,7 @@ def budget_of(
     fresh: bool,
     injected: int = 0,
 ) -> Budget:
-    """Return the budget for a context of `events` with `injected` tokens of injections.
-
-    Raises the errors of `budget_for`.
-    """
+    """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
     outside = outside_of(view, settings, request)
     known = calibration_of(view, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
@@ -145,7 +142,6 @@ def _retry_budget(
     outside: Outside,
     injected: int,
 ) -> Budget:
-    """Return the budget for the retry of a call that was refused as too long."""
     policy, window = settings.policy, settings.window_tokens
     refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
     if refused.sensible:
@@ -156,7 +152,6 @@ def _retry_budget(
 
 
 def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
-    """Return the tokens of the events added to a view since `head`."""
     shows, total = settings.policy.shows, 0
     for event in reversed(events):
         if event.seq <= head:

@@ -17,10 +17,7 @@ def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> l
 
 
 def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], budget: Budget) -> int:
-    """Return the total of `counts`, the tokens of each injection.
-
-    Raises InjectionOverReserve, naming the first injection that is too large.
-    """
+    """Return the total of `counts`. Raises InjectionOverReserve, naming the first injection that is too large."""
     total, reserve = 0, budget.injection_reserve
     for injection, counted in zip(injections, counts, strict=True):
         total += counted

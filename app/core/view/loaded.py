@@ -31,20 +31,19 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """Everything read of a session for one context. `head` and `turn` are as of the requested seq.
+    """Everything read of a session for one context. `head` and `turn` are as of the requested seq, `real_head` the
+    log's.
 
-    `real_head` is the log's own head. `head` and `version` together identify the session's state: every change other
-    than an append raises `version`. `used_at` is the time of the epoch's last call, in epoch seconds by that call's own
-    clock.
+    `head` and `version` together identify the session's state: every change other than an append raises `version`.
+    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
 
-    `cover` are the live summaries of every author filter, `finer` their sources (None: not read), `folded` the
-    summaries that the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last
-    seq summarized by compactions that clients requested, 0 without one; `requested_error` is the reason why the last
-    compaction failed, if a client requested it. `redactions` is the number of the session's redacted events.
+    `cover` are the live summaries of every author filter, `finer` their sources (None: not read), `folded` those that
+    the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last seq summarized by
+    compactions that clients requested, 0 without one; `requested_error` is why the last compaction failed, if a client
+    requested it. `redactions` is the number of the session's redacted events.
 
     `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
-    the facts learned from the view's own calls, `outside_tokens` the tokens that the session states are sent outside
-    the request.
+    the facts learned from the view's own calls, `outside_tokens` the tokens stated to be sent outside the requests.
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
     all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has

@@ -54,10 +54,8 @@ def may_fold(inputs: ContextInputs) -> bool:
 
 
 def wants_more(inputs: ContextInputs) -> bool:
-    """Return whether unread older events may still fit.
-
-    They may if the events read need no reduction, or if the newest round was read only in part.
-    """
+    """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
+    the newest round."""
     read, state = read_of(inputs)
     planned = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)

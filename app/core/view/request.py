@@ -61,10 +61,7 @@ class ViewSettings:
 
 
 def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
-    """Return the setting of a view that `settings` changes; None if none.
-
-    Such a view is replanned, since the provider has nothing cached for the new setting.
-    """
+    """Return the setting of a view that `settings` changes, after which nothing is cached for it; None if none."""
     if view is None:
         return None
     if view.model != settings.model:

@@ -50,10 +50,8 @@ from app.core.render.formats.writer import Writer, framed, sendable
 ROLES: Final = ("user", "function", "tool")
 """Roles of contents that are not the model's; the last two are other names for the user's when it has results."""
 UNSIGNED: Final = "skip_thought_signature_validator"
-"""The signature that the provider's documentation prescribes for a call that another model made.
-
-Since Gemini 3 a call without a signature is refused.
-"""
+"""The signature that the provider's documentation prescribes for a call that another model made; since Gemini 3 a call
+without any is refused."""
 WHOLE: Final = "json"
 _TEXTS: Final = ("output", "result", "error")
 """Fields that hold the text of a function's response if it has no other field."""
@@ -209,11 +207,8 @@ class _Content:
 
 
 class GeminiWriter(Writer):
-    """Writes contents as the provider accepts them; it caches prefixes automatically.
-
-    The first content is the user's, none is empty, no two of the model are adjacent, and each with calls is followed by
-    one that begins with their responses.
-    """
+    """Writes contents as the provider accepts them: the first is the user's, none is empty, no two of the model are
+    adjacent, and one with calls precedes one that begins with their responses. The provider caches automatically."""
 
     _newest: _Content | None
 
@@ -264,10 +259,8 @@ class GeminiWriter(Writer):
         self._newest = None
 
     def _put(self, block: Block, role: str, parts: Sequence[Part], *, joins: bool = False) -> _Content:
-        """Add parts to the current content, or to a new one.
-
-        A new one begins if the role changes, or with a user's content of this format.
-        """
+        """Add parts to the current content, or to a new one if the role changes or a user's content of this format
+        begins."""
         head = head_of(block, NAME)
         content = self._newest
         if content is None or content.role != role or (role == "user" and head is not None and not joins):

@@ -23,11 +23,8 @@ def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({}))
 
 
 def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the name from `names`, else `name` made legal for Gemini.
-
-    Gemini also allows dots and colons, and 128 characters, but no digit or dash at the start. A longer name is cut to
-    64 characters, as for every provider.
-    """
+    """Return the name from `names`, else `name` made legal for Gemini, which allows dots, colons and 128 characters,
+    but no digit or dash at the start. A longer name is cut to NAME_CHARS_MAX, as for every provider."""
     if name is not None and name in names:
         return names[name]
     legal = _ILLEGAL_DOTTED.sub("_", name or "tool")

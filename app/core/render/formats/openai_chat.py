@@ -1,7 +1,4 @@
-"""OpenAI's Chat Completions API: `{"messages": [...], "tools"?}`.
-
-Lossless except for content that the provider would refuse.
-"""
+"""OpenAI's Chat Completions API: `{"messages": [...], "tools"?}`. Lossless apart from content that it would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

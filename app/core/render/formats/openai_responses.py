@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless apart from refused content."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Self

@@ -57,10 +57,8 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
 
 
 def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] = tool_name) -> Mapping[str, str]:
-    """Return the name of each function tool in a request, by its own name; calls must use the same names.
-
-    `legal` returns a name that the provider accepts.
-    """
+    """Return the request's name of each function tool, by its own name; calls must use the same. `legal` returns a name
+    that the provider accepts."""
     own_names = [parsed.name for _, parsed in _flat(tools) if parsed]
     taken = {name for name in own_names if legal(name) == name}
     names: dict[str, str] = {}
@@ -177,10 +175,8 @@ def _tool(shape: NativeFormat | None, value: Mapping[str, Json], schema: str) ->
 
 
 def _builtin_of(tool: Mapping[str, Json]) -> NativeFormat:
-    """Return the provider of a built-in tool.
-
-    Anthropic's have a dated type and a name, OpenAI's chat has only custom ones, Gemini's are fields of one object.
-    """
+    """Return the provider of a built-in tool: Anthropic's have a dated type and a name, OpenAI's chat has only custom
+    ones, Gemini's are fields of one object."""
     if tool and tool.keys() <= _GEMINI_TOOLS:
         return "gemini"
     kind = str(tool.get("type", ""))
