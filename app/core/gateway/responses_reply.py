@@ -79,8 +79,7 @@ def _usage(reported: Mapping[str, Json]) -> Mapping[str, int | None] | None:
 
 
 def _sendable(items: list[Mapping[str, Json]], *, stored: bool) -> tuple[Message, ...]:
-    """Return the items that can be sent back. Reasoning can if it is encrypted or the provider keeps it, if another
-    item follows."""
+    """Return the items that can be sent back: of reasoning, items that are encrypted or stored, if others follow."""
     kept = [dict(one) for one in items if one.get("type") != "reasoning" or stored or one.get("encrypted_content")]
     while kept and kept[-1].get("type") == "reasoning":
         kept.pop()

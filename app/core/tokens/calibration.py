@@ -214,7 +214,7 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
 
 
 def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
-    """Return the calibration with a window named by an error: applied if `believed` or confirmed, else kept as a claim."""
+    """Return the calibration after an error's claim: applied if `believed` or confirmed, else kept as a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
     claims = [old for old in before.claims if not _is_old(old.at, claim.at, WINDOW_DAYS) and old.source != claim.source]
