@@ -110,7 +110,7 @@ class LedgerLine:
     `missed` is the number of tokens that the previous call left in the cache and this one did not read. `cause`
     explains them, or a difference between report and expectation; it is None if both are within the tolerance.
     `diverges_at` is the seq of the first block that was not read, as precisely as the record allows. `idle` is in
-    seconds since the last call.
+    seconds since the last call that did not fail.
     """
 
     call: CountedCall

@@ -32,7 +32,7 @@ class RecordedBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppliedCalibration:
-    """The ratio of the provider's tokens to the estimator's, its margin, and the number of calls used."""
+    """The ratio of the provider's tokens to the estimator's, the margin, and the number of calls they are from."""
 
     ratio: float
     margin: float
@@ -45,9 +45,9 @@ class CallManifest:
 
     `breakpoints` are in the order of the record's seqs; with `hour` their entries live for an hour. `outside` is sent
     outside the request, as stated by `outside_by` (call, policy, session, learned). `unfit` is content that the format
-    cannot express. `evictions` are those of records that hold their own; None if the epoch does. `summaries` and
-    `redactions` count those shown, and those before the call. `now` is the clock that the caller set. `layers` are
-    versions by kind, `injections` names and contents. `cache_last`: whether the end was marked for the next call.
+    cannot express. `evictions` are those of records that hold their own; None if the epoch does. `summaries` counts the
+    ones shown, `redactions` the events erased before the call. `now` is the clock that the caller set. `layers` are
+    versions by kind, `injections` names and contents. `cache_last`: the end was marked for the next call.
     """
 
     window: int = 0

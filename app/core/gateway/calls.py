@@ -15,7 +15,7 @@ MARKERS_MAX: Final = 4
 """Cache markers that Anthropic accepts in one request."""
 AT_PROVIDER: Final = "conversation-at-provider"
 NOT_IN_LOG: Final = "not-in-log"
-"""Reasons why a call is not budgeted: its history is at the provider; the messages to count are not the session's."""
+"""Reasons why a call is not budgeted: its history is at the provider, or the messages to count are not in the log."""
 ATTRIBUTION: Final = "x-anthropic-billing-header:"
 """Start of the text that Claude Code puts first in its system prompt, and that differs in every call."""
 

@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def refill(self) -> int:
-        """The size up to which a forced reduction shows evicted content again: a third of the way above the goal."""
+        """The size up to which a forced reduction shows evicted content again: a third of the way from goal to trigger."""
         return self.goal + max(0, min(self.trigger, self.target) - self.goal) // 3
 
     def cap(self, tier: str) -> int:
@@ -120,7 +120,7 @@ def provider_tokens(tokens: int, ratio: float) -> int:
 
 
 def beyond(goal: int, most: int) -> int:
-    """Return the tokens that a unit may take beyond `goal` if over SLACK of it were unused: half the way to `most`."""
+    """Return how far a unit may exceed `goal` if more than SLACK of it were otherwise unused: half way to `most`."""
     return max(0, most - goal) // 2
 
 

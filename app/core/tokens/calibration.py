@@ -195,8 +195,8 @@ def _is_old(at: float, now: float, days: int) -> bool:
 def believable(window: int, asked: int, counted: int, accepted: int, sent: int | None = None) -> bool:
     """Return whether a window that an error names is plausible.
 
-    It must be smaller than the window `asked` for, no smaller than the largest input `accepted` or a small share of our
-    count (`counted`) of the call, and smaller than the tokens `sent`, unless the error does not give them (None).
+    It must be smaller than the window `asked` and than the tokens `sent` (None: the error does not say), and no smaller
+    than the largest input `accepted` or a small share of our count (`counted`) of the call.
     """
     least = max(WINDOW_LEAST, counted // WINDOW_SHARE, accepted)
     return least <= window < asked and (sent is None or sent > window)
@@ -205,7 +205,8 @@ def believable(window: int, asked: int, counted: int, accepted: int, sent: int |
 def consistent(window: int, expected: float, sent: int | None) -> bool:
     """Return whether the tokens `expected` of a call confirm that it exceeded `window`.
 
-    They must be near the tokens that the error says were `sent`; without these (None), above the window, but not far.
+    They must be near the tokens `sent`; if the error does not say these (None), they must be above the window, but not
+    far.
     """
     doubt = PESSIMIST * HEADROOM
     if sent is not None:

@@ -8,9 +8,9 @@ over our count. They are fitted to the last calls: the slope is the median of th
 (the Theil-Sen estimator), `outside` the least remainder of any call. The remainders spread because of content with
 another ratio, or tools that were added and removed. The fit is used only if the calls differ enough in size and the
 spread is a small part of `outside`. While the calls are too similar, an `outside` learned from earlier ones is kept if
-the rest of each call is a plausible count. An error of the fit becomes part of the ratio; an `outside` that is too
-large makes the ratio too small. Since both are fitted to the same reports, these are met either way and covered by the
-margin.
+the rest of each call is a plausible count. The part of `outside` that the fit misses becomes part of the ratio; an
+`outside` that is too large makes the ratio too small. Since both are fitted to the same reports, these are met either
+way and covered by the margin.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def started(model: str | None, estimator: str, own_margin: float) -> Learned:
 
 
 def with_cache(before: Learned, tokens: int | None, read: int | None, written: int | None, *, known: bool) -> Learned:
-    """Return the state after one more report of `tokens` of usage; None means not reported, which is not zero.
+    """Return the state after one more report of usage, of `tokens` in total; None means not reported, not zero.
 
     `known`: the model's cache is in the table, so that zeros mean a cold cache, not a missing one.
     """

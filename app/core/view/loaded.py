@@ -47,7 +47,7 @@ class LoadedView:
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
     all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
-    none. `moved_to` is the id of the line that the session's name means, None if it is this one or a further line.
+    none. `moved_to` is the id of the line that the session's name means, None for that line and for any but the first.
     """
 
     session_id: UUID
