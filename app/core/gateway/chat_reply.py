@@ -47,7 +47,7 @@ class ChatReply:
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
-    """Return the reply in a response that was not streamed; it has no messages if the response offers several choices."""
+    """Return the reply in a response that was not streamed; without messages if the response offers several choices."""
     choices = answer.get("choices")
     only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     message = _sendable(mapping(mapping(only).get("message")), whole=True)

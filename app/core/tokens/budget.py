@@ -59,7 +59,7 @@ class Budget:
 
     @property
     def refill(self) -> int:
-        """The size up to which a forced reduction shows evicted content again: a third of the way from goal to trigger."""
+        """The size up to which a forced reduction shows evicted content again, a third of the way to the trigger."""
         return self.goal + max(0, min(self.trigger, self.target) - self.goal) // 3
 
     def cap(self, tier: str) -> int:
