@@ -83,11 +83,11 @@ def client_plan(
         for index, own in enumerate(seqs)
     ]
     index_of = {seq: index for index, own in enumerate(seqs) for seq in own}
-    begins = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
+    start = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
     inserted = [
-        *_summaries(context.summaries, state, begins),
-        *([Inserted(begins, "note", "user", state.note)] if state.note else ()),
-        *sorted(_between(context.units, index_of, begins), key=lambda one: one.before),
+        *_summaries(context.summaries, state, start),
+        *([Inserted(start, "note", "user", state.note)] if state.note else ()),
+        *sorted(_between(context.units, index_of, start), key=lambda one: one.before),
         *(Inserted(len(seqs), kind, "user", content_text(content), name) for kind, name, content in tail),
     ]
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
@@ -163,16 +163,16 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
     ]
 
 
-def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) -> list[Inserted]:
+def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> list[Inserted]:
     """Return the log's content between the client's messages that the client lacks: notes and pending results."""
     known = sorted(index_of)
     found: list[Inserted] = []
 
     def position_after(seq: int) -> int:
         at = bisect_right(known, seq)
-        return max(begins, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
+        return max(start, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
 
-    end = begins  # of the units so far: an event within a round is inserted after the round
+    end = start  # of the units so far: an event within a round is inserted after the round
     for unit in units:
         for item in unit.items:
             if item.event.seq in index_of or not item.shown:

@@ -81,13 +81,13 @@ def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, 
 
     The last part of a split run carries all of the tokens that it saves. Rows that are already split do not change.
     """
-    apart = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
+    excluded = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
     split: list[Eviction] = []
     for row in rows:
         if row.reducer != "fold":
             split.append(row)
             continue
-        parts = _without((row.from_seq, row.to_seq), apart)
+        parts = _without((row.from_seq, row.to_seq), excluded)
         split += [replace(row, from_seq=first, to_seq=last, tokens_saved=0) for first, last in parts]
         if parts:
             split[-1] = replace(split[-1], tokens_saved=row.tokens_saved)

@@ -182,8 +182,8 @@ def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
         stable = total - round(call.ephemeral * line.scale)
         found = 0
         if before is not None and warm and (before.call.tools, before.call.system) == (call.tools, call.system):
-            reached = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
-            found = min(round(reached * before.scale), stable)
+            shared = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
+            found = min(round(shared * before.scale), stable)
         enough = stable >= call.rules.minimum_tokens
         least = call.rules.minimum_tokens
         bills.append(divide(call.rules, total, found if found >= least else 0, stable if enough else 0))

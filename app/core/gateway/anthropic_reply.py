@@ -38,11 +38,11 @@ class _Block:
         """Return the block as far as it was received; None if that cannot be sent back."""
         value = dict(self.value)
         for name, text in self.texts.items():
-            begun = value.get(name)
-            value[name] = f"{begun if isinstance(begun, str) else ''}{text}"
+            first = value.get(name)
+            value[name] = f"{first if isinstance(first, str) else ''}{text}"
         for name, items in self.lists.items():
-            begun = value.get(name)
-            value[name] = [*(begun if isinstance(begun, list) else ()), *items]
+            first = value.get(name)
+            value[name] = [*(first if isinstance(first, list) else ()), *items]
         if self.arguments is not None and str(self.arguments).strip():
             value["input"] = object_or_none(str(self.arguments))
             if value["input"] is None and not self.done:

@@ -63,9 +63,9 @@ class ResponsesReply:
 
 def read(answer: Mapping[str, Json], *, stored: bool = True) -> Reply:
     """Return the reply in a response that was not streamed, read as a stream of its last event."""
-    alone = ResponsesReply(stored=stored)
-    alone.feed({"type": f"response.{answer.get('status')}", "response": answer})
-    return alone.reply()
+    accumulator = ResponsesReply(stored=stored)
+    accumulator.feed({"type": f"response.{answer.get('status')}", "response": answer})
+    return accumulator.reply()
 
 
 def _usage(reported: Mapping[str, Json]) -> Mapping[str, int | None] | None:

@@ -132,8 +132,8 @@ def _metadata_terms(event: Event) -> Iterable[str]:
 def paths(event: Event) -> tuple[str, ...]:
     """Return the files that an event is about: its own path, and the paths in single arguments of a call."""
     own = (event.body or {}).get("path")
-    alone = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
-    return tuple(dict.fromkeys(readable(path) for path in (own, *alone) if isinstance(path, str) and path))
+    single = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
+    return tuple(dict.fromkeys(readable(path) for path in (own, *single) if isinstance(path, str) and path))
 
 
 def files(event: Event) -> tuple[str, ...]:

@@ -75,12 +75,12 @@ class CallIds:
         waiting = self._waiting.get(call_id)
         if not waiting:
             return call_id
-        given = waiting.popleft()
+        assigned = waiting.popleft()
         if not waiting:
             del self._waiting[call_id]
         if not self.unique:
-            self._used.pop(given, None)
-        return given
+            self._used.pop(assigned, None)
+        return assigned
 
     def copy(self) -> "CallIds":
         """Return an independent copy."""

@@ -70,7 +70,9 @@ def _is_readable(draft: Draft, native: Mapping[str, Json]) -> bool:
         read = FORMATS[form].read([*before, message])[len(before) :]
     except InvalidMessage:
         return False
-    return len(read) == 1 and _set_fields(read[0], head="head" in native) == _set_fields(_bare(draft), head=True)
+    return len(read) == 1 and _set_fields(read[0], head="head" in native) == _set_fields(
+        _reader_fields(draft), head=True
+    )
 
 
 def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
@@ -84,7 +86,7 @@ def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
     return all(isinstance(value, Mapping) or value is True for value in inner)
 
 
-def _bare(draft: Draft) -> _Object:
+def _reader_fields(draft: Draft) -> _Object:
     """Return the fields of an event that a reader sets."""
     names = ("content", "call_id", "tool", "arguments", "is_error", "native")
     return {"type": draft.type} | {name: getattr(draft, name) for name in names}
