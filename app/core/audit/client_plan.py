@@ -186,5 +186,6 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> 
         end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
         for place in sorted(index_of[seq] for seq in unit.late if seq in index_of):
             end += place == end  # unless another message of the client is in between
-        found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in unit.open_calls]
+        waiting = unit.open_calls
+        found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
     return found

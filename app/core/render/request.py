@@ -129,6 +129,5 @@ def ephemeral_content(
     notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()
 ) -> list[Content]:
     """Return the content after the conversation: the layers, then the notice and the injections (name, content)."""
-    notices: list[Content] = [] if notice is None else [notice]
-    enclosed = [enclose_injection(name, content) for name, content in injections]
-    return [layer.shown for layer in layers] + notices + enclosed
+    own: list[Content] = [] if notice is None else [notice]
+    return [layer.shown for layer in layers] + own + [enclose_injection(name, content) for name, content in injections]
