@@ -49,7 +49,7 @@ class Recorded:
     moments: tuple[Moment, ...]
 
     def calls(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the spans (from, up to) in which an agent appends the messages from `first` up to `last`, one a model
+        """Yield the spans (from, up to) in which an agent appends the messages from `first` up to `last`, by model
         call.
         """
         begun = first

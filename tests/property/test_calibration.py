@@ -1,4 +1,4 @@
-"""What is learnt from samples: near the truth, never below the evidence, unmoved by oddities, and seldom changed."""
+"""Calibration from samples: near the truth, never below the evidence, robust against outliers, and seldom changed."""
 
 from dataclasses import replace
 from random import Random
@@ -55,7 +55,7 @@ def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[S
 
 
 def largest(seen: tuple[Sample, ...]) -> float:
-    """The largest recent ratio among those that are not far smaller than the others."""
+    """Return the largest recent ratio among the samples that are not far smaller than the others."""
     most = max(sample.counted for sample in seen)
     used = [sample for sample in seen if sample.counted >= SMALL_SHARE * most]
     return max(sample.ratio for sample in used[-RECENT:])
@@ -234,7 +234,7 @@ def test_what_is_outside_is_what_remains_over_the_slope(
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000))
 def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], truth: float, outside: int) -> None:
-    """What a view's own calls came to is never above what is planned by, so that a wrong guess is safe."""
+    """The usage reported by a view's own calls never exceeds its planned size, so that a wrong guess is safe."""
     own = started("m", "heuristic", OWN)
     for one in counted:
         own = with_point(own, Point(one, round(one * truth) + outside), OWN)
@@ -254,7 +254,7 @@ def test_what_was_learned_to_be_outside_stands_while_calls_are_alike(outside: in
     for one in counted:
         own = with_point(own, Point(one, one + outside), OWN)
         assert own.outside == outside
-    bare = with_point(own, Point(20_000, 200), OWN)  # less than such a call could have been
+    bare = with_point(own, Point(20_000, 200), OWN)  # fewer than such a call could have used
     assert bare.outside is None
 
 

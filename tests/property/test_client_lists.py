@@ -1,4 +1,4 @@
-"""Reading what is new of a client's list comes to the same as reading all of it, whatever the client did to it."""
+"""Reading only the new messages of a client's list gives the same as reading all, whatever the client changed."""
 
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,7 @@ some = settings(
 
 @st.composite
 def changed(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
-    """What a client may send next: more, fewer, something else in between, other prompts, or what no provider takes."""
+    """Draw a client's next list: more, fewer, or changed messages, other prompts, or invalid ones."""
     system = SYSTEMS.get(form, SYSTEM)
     place = draw(st.integers(0, len(messages)))
     match draw(st.sampled_from(["more", "more", "same", "fewer", "edit", "system", "prompt", "odd"])):
@@ -45,7 +45,7 @@ def changed(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
 
 
 def outcome(read: Any, *given: Any) -> Any:
-    """What reading comes to: everything that is asked of it, or the error."""
+    """Return everything that a read provides, or its error."""
     try:
         found: ClientMessages = read(*given)
         own = (found.count, list(found.indices), list(found.links), found.prompts, found.tools)

@@ -1,4 +1,4 @@
-"""A plan applied to a client's messages shows what the layout shows: the same events, words and order."""
+"""A plan applied to a client's messages shows the same events, texts and order as the layout."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ Shown = tuple[str, int | str | None, str | None]
 
 
 def messages_of(events: Sequence[Event]) -> list[list[int]]:
-    """The seqs of each message as a chat client would hold them: an answer with its calls is one message."""
+    """Return the seqs of each message as a chat client would hold them: a response with its calls is one message."""
     found: list[list[int]] = []
     joins = False
     for event in events:
@@ -36,7 +36,7 @@ def messages_of(events: Sequence[Event]) -> list[list[int]]:
 
 
 def applied(plan: ClientPlan) -> list[Shown]:
-    """What the client shows: its events, each as it is (None) or with other words, and what is inserted."""
+    """Return the items that the client shows: its events, unchanged (None) or with another text, and insertions."""
     found: list[Shown] = []
     for message in plan.messages:
         found += [_inserted(one.text, one.call_id) for one in plan.inserted if one.before == message.index]
@@ -52,7 +52,7 @@ def _inserted(text: str, call_id: str | None) -> Shown:
 
 
 def laid_out(blocks: Sequence[Block], front: int, events: Sequence[Event], own: set[int]) -> list[Shown]:
-    """What a layout shows, without answers that are nothing but reasoning; `front` blocks stand for several events."""
+    """Return the items that a layout shows, without responses of reasoning alone; `front` blocks are of many events."""
     by_seq = {event.seq: event.block for event in events}
     found = [_inserted(_words(block), None) for block in blocks[:front]]
     for block in blocks[front:]:
@@ -89,5 +89,5 @@ def test_a_plan_applied_shows_what_the_layout_shows(
         found = applied(made)
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
         seqs = [one[1] for one in expected if one[0] == "own"]
-        if seqs == sorted(seqs, key=lambda seq: int(seq or 0)):  # no result is shown in front of where it came
+        if seqs == sorted(seqs, key=lambda seq: int(seq or 0)):  # false if a result precedes its original position
             assert found == expected

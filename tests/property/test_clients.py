@@ -1,7 +1,7 @@
-"""Several clients that send their whole conversations, in one session and by two servers: after every answer the model
-sees what the client meant, nothing is logged twice, and nothing is lost.
+"""Several clients that send their whole conversations, in one session and to two servers.
 
-A short form, the same at every run; `tests/long/test_clients.py` draws anew.
+After every response the model sees what the client meant, nothing is logged twice, and nothing is lost. This is a short
+form with fixed examples; `tests/long/test_clients.py` draws new ones.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Cuts on random logs are legal, and nothing that must stay goes with them."""
+"""Cuts on random logs are legal, and keep every event that must stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Expiry and pruning on random logs whose events say when they expire: I3, I4, I9, and that done is done."""
+"""Expiry and pruning on random logs with expiring events: I3, I4, I9, and both are final."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _fields = st.fixed_dictionaries(
 
 @st.composite
 def perishable_logs(draw: st.DrawFn) -> list[Raw]:
-    """Logs as an agent may post them; about half of the events say something of how long they are needed."""
+    """Draw logs as an agent may post them, of which about half the events have an expiry."""
     dated = []
     for number, event in enumerate(draw(logs()), start=1):
         said: Raw = draw(_fields) if draw(st.booleans()) else {}
@@ -63,7 +63,7 @@ batches = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A session after one more batch, and what the two reducers made of it at `now`."""
+    """A session after one more batch, and the result of both reducers at `now`."""
 
     session: Session
     before: Frontier
@@ -72,7 +72,7 @@ class Step:
 
 
 def settled(session: Session, state: Frontier) -> Reduced:
-    """The context as it stands before any reducer runs."""
+    """Return the context before any reducer runs."""
     state = demanded.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
@@ -83,13 +83,13 @@ def settled(session: Session, state: Frontier) -> Reduced:
 
 
 def reduced(done: Reduced, now: float, pruning: TtlPruning, used_at: float | None) -> Reduced:
-    """Expiry, then pruning."""
+    """Apply expiry, then pruning."""
     done = ExpiryReducer(now).reduce(done.context, ROOM, done.state)
     return TtlReducer(pruning, now, used_at).reduce(done.context, ROOM, done.state)
 
 
 def steps(raw: Sequence[Raw], sizes: Sequence[int], pruning: TtlPruning) -> Iterator[Step]:
-    """The log appended in batches; some calls come after the provider's cache has gone cold, some before."""
+    """Append the log in batches; some calls come after the provider's cache has gone cold, some before."""
     session, state, at = Session(), START, 0
     while at < len(raw):
         size = sizes[at % len(sizes)]

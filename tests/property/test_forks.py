@@ -1,4 +1,4 @@
-"""A fork is as good as a session that was given the same events itself, whatever its parents did afterwards."""
+"""A fork equals a session with the same events of its own, whatever its parents do afterwards."""
 
 import itertools
 from dataclasses import replace
@@ -38,26 +38,26 @@ on_a_database = settings(
     max_examples=examples(10),
     database=None,
     deadline=None,
-    phases=[Phase.generate],  # an example takes half a second: making it smaller would take minutes
+    phases=[Phase.generate],  # shrinking would take minutes, at half a second an example
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 
 
 async def post(http: httpx.AsyncClient, name: str, events: list[Raw]) -> None:
-    for start in range(0, len(events), 7):  # several appends, some of which land on a fork's first seq
+    for start in range(0, len(events), 7):  # several appends, some of which start at a fork's first seq
         answer = await http.post(f"/v1/sessions/{name}/events", json={"events": events[start : start + 7]})
         assert answer.status_code == 201, answer.text
 
 
 async def forked(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name: str) -> str:
-    """The session of these events, cut into a line of forks; every parent goes on with something else."""
+    """Create these events as a line of forks, and continue every parent differently."""
     await http.put(f"/v1/sessions/{name}0", json={})
     for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(raw)])):
         await post(http, f"{name}{number}", raw[start:end])
         if number == len(cuts):
             break
         body = {"id": f"{name}{number + 1}"}
-        if number % 2:  # once what is forked is the past
+        if number % 2:  # fork from a seq that is no longer the head
             body["at"] = end
             await _go_on(http, f"{name}{number}")
         answer = await http.post(f"/v1/sessions/{name}{number}/fork", json=body)
@@ -68,7 +68,7 @@ async def forked(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name:
 
 
 async def _go_on(http: httpx.AsyncClient, name: str) -> None:
-    """The parent's calls are answered there too, and more is said."""
+    """Answer the parent's open calls and append more events to it."""
     calls: dict[str, None] = {}
     for row in (await http.get(f"/v1/sessions/{name}/events", params={"limit": 1000})).json()["items"]:
         if row["type"] == "tool.call":
@@ -154,7 +154,7 @@ def test_segments_hold_each_seq_once(ends: list[int], first: int, last: int) -> 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[InheritableSummary], list[int]]:
-    """Summaries as they come about, of events or of the last few of them, and where those that stand end."""
+    """Draw summaries in order of creation, of events or of the last few summaries, and the ends of the live ones."""
     made: list[InheritableSummary] = []
     standing: list[InheritableSummary] = []
     for number in range(draw(st.integers(0, 12))):

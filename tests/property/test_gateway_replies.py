@@ -1,4 +1,4 @@
-"""A reply read from a stream is that of the answer at once, in whatever pieces the bytes come and however lines end."""
+"""A reply read from a stream equals that of the whole response, for any chunking and any line ends."""
 
 import itertools
 import json
@@ -74,7 +74,7 @@ def test_a_stream_that_breaks_off_gives_what_is_whole_and_says_so(path: str, one
 
 
 def _plain(messages: Any) -> Any:
-    """Without what only one way of answering says: nulls."""
+    """Return the messages without nulls, which only one way of responding has."""
     return [{name: value for name, value in sorted(one.items()) if value is not None} for one in messages]
 
 

@@ -1,4 +1,4 @@
-"""The expectation is what an exact simulation of the cache bills, for any history; and each loss has a name."""
+"""The expected bill equals an exact simulation of the cache for any history, and each loss has a cause."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ PREFIX = 2
 
 @dataclass(frozen=True)
 class Step:
-    """What happens before a call: time passes, items of so many tokens come, and perhaps something changes."""
+    """The events before a call: seconds that pass, items with their tokens, and perhaps a change."""
 
     seconds: int
     items: tuple[tuple[int, bool], ...]
@@ -56,7 +56,7 @@ steps = st.lists(
 
 
 class World:
-    """A view as it goes on: its requests in blocks, and what would be recorded of them."""
+    """A view over time: its requests in blocks, and the records of them."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -205,7 +205,7 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
 @given(steps, st.sampled_from(["claude", "gpt", "paid"]))
 @settings(max_examples=examples(150), deadline=None)
 def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model: str) -> None:
-    """Nothing of the difference to never leaving anything out is left over, or told of twice."""
+    """Every part of the difference to append-only belongs to exactly one account."""
     evicting = [replace(s, model=model, failed=False, change=s.change if s.change == "evict" else "") for s in happens]
     world = played(evicting)
     made = lines(world.calls, world.epochs)
@@ -217,7 +217,7 @@ def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model
 @pytest.mark.parametrize("rules", ["claude", "gpt", "paid"])
 @pytest.mark.parametrize("calls_after", [0, 3, 40])
 def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: int) -> None:
-    """The same history with and without one eviction, both billed exactly."""
+    """Compares the same history with and without one eviction, both billed exactly."""
     grows = [Step(10, ((3_000, False), (400, False)), model=rules) for _ in range(10)]
     after = [Step(10, ((90, False),), model=rules) for _ in range(calls_after)]
     evicts = Step(10, ((90, False),), "evict", 0.3, rules)
@@ -225,7 +225,7 @@ def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: i
     made = lines(ours.calls, ours.epochs)
     account = accounts(made, ours.epochs)[-1]
     saved = sum(bill.billed for bill in theirs.bills) - sum(bill.billed for bill in ours.bills)
-    step = 128 * (calls_after + 2) * 0.9  # what automatic caches round away at each call
+    step = 128 * (calls_after + 2) * 0.9  # rounding by automatic caches at each call
     assert account.net == pytest.approx(saved, abs=1 if rules == "claude" else step)
     assert account.removed == 2_992
     assert account.calls_since == 1 + calls_after
@@ -237,7 +237,7 @@ GROWS = [Step(10, ((3_000, False),)) for _ in range(3)]
 
 
 def last(*more: Step, **report: int) -> LedgerLine:
-    """The last line of a short history, perhaps with a report of its own."""
+    """Return the last line of a short history, with a report if one is given."""
     world = played([*GROWS, *more])
     calls = world.calls
     if report:

@@ -1,4 +1,4 @@
-"""The codec of manifests: whatever is written is read as the same value, and so is what earlier versions wrote."""
+"""The codec of manifests reads its own values unchanged, and those that earlier versions wrote."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -24,7 +24,7 @@ from tests.support.examples import examples
 SOURCES = ("tools", "system", "summaries", "history", "current_turn", "ephemeral")
 counts = st.integers(0, 2**31 - 1)
 seqs = st.integers(1, 2**63 - 1)
-words = st.text(max_size=30)  # with NUL and lone surrogates, as agents have them
+words = st.text(max_size=30)  # with NUL and lone surrogates, which agents do send
 parts = st.fixed_dictionaries({"type": st.just("text"), "text": words})
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 evictions = st.lists(st.builds(Eviction, seqs, seqs, words, words, words, counts), max_size=3).map(tuple)

@@ -1,4 +1,4 @@
-"""Results shown once: plans go on as if made anew, markers stand in front, and no stub comes before its call."""
+"""Results shown once: resumed plans equal new ones, markers are set before them, and no stub precedes its call."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The pieces of a conversation for a summarizing model: each within its limit, and together the whole."""
+"""The portions of a conversation for a summarizing model: each within its limit, and together the whole."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ MEASURE = make_measure(lambda text: HEURISTIC.count(text, TextKind.PROSE))
 TURN = 7
 REQUEST = "the request of the turn"
 BARE = 60
-"""More than the instructions take."""
+"""A limit above the tokens of the instructions."""
 
 
 def form(portion: Portion) -> Prompt:

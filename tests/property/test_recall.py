@@ -1,4 +1,4 @@
-"""A recall stays within its bound, gives back originals, and orders by nothing but what the log says."""
+"""A recall stays within its bound, returns originals, and orders them by the log alone."""
 
 from typing import Any
 

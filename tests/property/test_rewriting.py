@@ -1,4 +1,4 @@
-"""What a rewrite costs and what sending everything would have cost, against their definitions item by item."""
+"""The cost of a rewrite and of append-only, against their definitions computed item by item."""
 
 from itertools import pairwise
 
@@ -64,7 +64,7 @@ def test_of_contexts_read_anew_and_of_those_that_grow(
 
 
 def written(steps: list[tuple[str, int]]) -> Log:
-    """A log, ten seconds between its events; results answer any open call, so that some come late."""
+    """Return a log with ten seconds between its events; results answer any open call, so that some are late."""
     log, open_calls = Log(), []
     for what, number in steps:
         at = 10.0 * len(log.events)
@@ -102,7 +102,7 @@ def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, ou
 
 
 def answers_of(context: Context) -> list[Event]:
-    """The first events of the model's answers; its messages with nothing between them are one."""
+    """Return the first events of the model's responses; adjacent messages are one response."""
     before = [None, *context.units]
     return [
         unit.items[0].event
@@ -120,7 +120,7 @@ def of_model(unit: Unit) -> bool:
 
 
 def rewritten(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> dict[int, tuple[Item, int]]:
-    """Each item of a unit that was sent, by seq, with what must be rewritten if it changes."""
+    """Return each item of a unit that was sent, by seq, with the tokens to be rewritten if it changes."""
     answers, end = answers_of(context), last_said(context)
     cold = [new.seq - 1 for old, new in pairwise(answers) if new.at - old.at >= cache.ttl_seconds]
     whole_to = max([state.began, state.earned_to, 0, *cold])

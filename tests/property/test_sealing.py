@@ -1,4 +1,4 @@
-"""What is stored comes back as it was, sealed or not, and nothing that is not sealed passes for it."""
+"""Stored values are read unchanged, sealed or not, and nothing unsealed is taken for sealed."""
 
 import json
 import os

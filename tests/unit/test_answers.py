@@ -1,4 +1,4 @@
-"""Short answers of users, and the questions and options that they mean."""
+"""Short answers of users, and the questions and options that they refer to."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_an_answer_is_told_with_its_option_and_question(answer: str, question: s
 @pytest.mark.parametrize(
     ("answer", "text", "question"),
     [
-        # Numbered answers to numbered questions; the other number means something else.
+        # Numbered answers to numbered questions; the other number refers to something else.
         (
             "1. the 3rd style, 2. metric",
             "1. Which style?\n2. Which unit?\n3. Shall tides be sorted, newest first?",
@@ -141,7 +141,7 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
         ("Bash", {"command": "git add -A"}, SAID, True, "don't check this in (rejected: Bash git add -A)"),
         ("Write", {"file_path": "a.sh", "content": "x"}, SAID, False, "don't check this in (rejected: Write a.sh)"),
         ("Bash", {"command": "git push"}, REJECTED + "STOP what you are doing", True, "Rejected: Bash git push"),
-        # What a command prints, or a page says, is nobody's word.
+        # Output of a command or a page is not the user's text.
         ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
         ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
         ("execute_command", {"command": "x"}, "The user denied this operation.", True, "Rejected: execute_command x"),

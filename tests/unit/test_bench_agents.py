@@ -1,4 +1,4 @@
-"""The agents' benchmark on a session small enough to reckon by hand."""
+"""The agents' benchmark on a session small enough to compute by hand."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The cost benchmark on sessions small enough to reckon by hand."""
+"""The cost benchmark on sessions small enough to compute by hand."""
 
 import pytest
 
@@ -36,7 +36,7 @@ LINE = {
 
 
 def long_session(results: int, size: int, gap: float, needed: int | None = None) -> Session:
-    """Results of one size, a call after each; the first may be needed at the last call."""
+    """Return a session with results of one size and a call after each; the first may be needed at the last call."""
     events = [Event(1, EventType.USER_MESSAGE, 1, 10, 10, body={"content": "go"})]
     calls = [Call(1, 0.0, ())]
     for number in range(results):
@@ -100,8 +100,8 @@ def test_what_stays_is_read_up_to_the_first_change() -> None:
     sizes = [size for size, _ in tally.sizes]
     masked = 20 + STUB_TOKENS
     assert sizes == [FIXED + n for n in (10, 1_030, 10 + masked + 1_020, 10 + 2 * masked + 1_020)]
-    # The third call keeps the first call, and what was cached last before its end is the first request; the
-    # fourth finds what the third one marked there.
+    # The third call keeps the first call, and the last cached prefix before its end is the first request; the fourth
+    # finds the prefix that the third one marked.
     assert tally.bill.read == (FIXED + 10) + (FIXED + 10) + (FIXED + 30)
 
 
@@ -188,7 +188,7 @@ def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
     given = session(EDITING, 1)
     whole, masked = billed(given, rivals.append_only), billed(given, rivals.evicting(lambda _: {4}))
     assert (whole.edits, whole.edits_seen, whole.rereads) == (2, 2, 0)
-    assert (masked.edits, masked.edits_seen) == (2, 1)  # the second one quotes the call before it
+    assert (masked.edits, masked.edits_seen) == (2, 1)  # the second edit quotes the call before it
     assert masked.sight == 0.5
     read = given.events[3]
     call, size = 100, masked.sizes[1][0]
@@ -244,7 +244,7 @@ def test_the_picture_is_drawing_and_names() -> None:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
-    """Never above append-only, from the first call of a log that is smaller than what a provider caches."""
+    """A policy never costs more than append-only, from the first call of a log below the provider's minimum."""
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(20)]
     bare = without_prefix({**LINE, "system": "Be brief. " * 900, "messages": messages, "meta": {}}, 1)
     assert bare.prefix_tokens > ANTHROPIC.minimum_tokens > sum(event.tokens for event in bare.events)

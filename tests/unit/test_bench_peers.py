@@ -1,4 +1,4 @@
-"""The peers' benchmark: its conversation, what it says of what it saw, and the way to a peer's process and back."""
+"""The peers' benchmark: its conversation, its tables, and the pipe to a peer's process."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from bench.peers.tables import Line, messages_table, times_table
 
 ROOT = Path(__file__).parents[2]
 
-# It says how many messages it was given, and prints what is no answer.
+# It returns the number of messages it was given, and prints a line that is no response.
 PEER = """
 from contextlib import asynccontextmanager
 from bench.peers.process import serve
@@ -112,6 +112,6 @@ async def test_a_peer_in_a_process_does_what_it_is_asked_for(tmp_path: Path) -> 
     assert await peer.append() > 0
     seconds, messages = await peer.context()
     assert seconds > 0
-    assert messages == 2 + 3  # of the ten there are now, the first, fifth and ninth are the user's
+    assert messages == 2 + 3  # of the ten now stored, the first, fifth and ninth are the user's
     process.stdin.close()
     assert await process.wait() == 0

@@ -1,4 +1,4 @@
-"""The quality benchmark's own figures on a session small enough to reckon by hand."""
+"""The quality benchmark's figures on a session small enough to compute by hand."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Where Anthropic's cache markers stand: few, movable, and each readable from one written before."""
+"""Positions of Anthropic's cache markers: few, movable, and each readable from one written before."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,11 +13,11 @@ from tests.support.written import chosen, written_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 REACH = 19
-"""Of the 20 blocks a marker looks at its own is the first."""
+"""A marker looks back over 20 blocks, of which its own is the first."""
 
 
 def talk(first: int, last: int) -> tuple[Block, ...]:
-    """Alternating messages of one content block each, the first one the user's."""
+    """Return alternating messages of one content block each, the user's first."""
     return tuple(
         Block(Kind.USER if (seq - first) % 2 == 0 else Kind.ASSISTANT, seq, f"words {seq}")
         for seq in range(first, last + 1)
@@ -121,7 +121,7 @@ def test_parallel_calls_are_looked_back_over_as_one_block_but_their_results_are_
     calls = [Block(Kind.CALL, 3 + n, call_id=f"c{n}", tool="read", arguments={}) for n in range(15)]
     results = [Block(Kind.RESULT, 18 + n, "found", call_id=f"c{n}", tool="read") for n in range(15)]
     given = layout(Block(Kind.USER, 2, "go"), *calls, *results)
-    # The calls end as block 2, their results are blocks 3 to 17: in reach of the user's message, block 1.
+    # The calls end as block 2, their results are blocks 3 to 17: within reach of the user's message, block 1.
     assert marked(given, (1, 2)) == [(1, "system"), (2, "previous"), (32, "tail")]
     assert marked(given, (1, 2), lookback=16)[2:] == [(31, "chain"), (32, "tail")]
 
@@ -139,7 +139,7 @@ def test_ephemeral_blocks_are_behind_the_last_marker() -> None:
 
 
 def test_a_settled_pending_stub_carries_the_marker_of_its_call() -> None:
-    """It bears the call's seq: one seq is one place, the later of the two."""
+    """The stub has the call's seq; one seq is one position, the later of the two."""
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     pending = Block(Kind.RESULT, 3, "pending", call_id="c", tool="read", replaced=True)
     given = layout(Block(Kind.USER, 2, "go"), call, pending, *talk(4, 5))
@@ -202,7 +202,7 @@ def test_with_two_markers_what_was_written_last_comes_before_the_prefix() -> Non
 
 
 def test_an_event_of_many_blocks_is_one_place() -> None:
-    """No marker can stand inside it, so that behind it nothing before it is in reach but by a marker of its own."""
+    """No marker can be set inside it, so after it an earlier block is only in reach of a marker of its own."""
     long = Block(Kind.USER, 4, [{"type": "text", "text": f"part {n}"} for n in range(30)])
     given = layout(*talk(2, 3), long)
     assert marked(given, (1, 3)) == [(1, "system"), (3, "previous"), (4, "tail")]
@@ -226,7 +226,7 @@ KINDS = {"h": Kind.USER, "p": Kind.USER, "s": Kind.NOTE, "a": Kind.ASSISTANT, "c
 
 
 def points_of(turns: str, upto: int | None = None) -> dict[str, int]:
-    """The marked indices by kind; `upto` hides all blocks from there on."""
+    """Return the marked indices by kind; `upto` hides all blocks from there on."""
     blocks = [Block(KINDS[letter], seq) for seq, letter in enumerate(turns.replace(" ", ""), 1)][:upto]
     earlier = len("".join(turns.split()[:-1]))
     points = round_points(round_ends(blocks), earlier - 1 if earlier else None, len(blocks))
@@ -253,8 +253,10 @@ def test_s0_25_kinds() -> None:
 
 
 def test_s0_26_the_tail_is_the_last_visible_block() -> None:
-    """The original's document says so, and so does this; its code marks the last completed round instead, which is
-    what comes of the blocks up to there. The answer to come then reads the new prompt from the cache."""
+    """The original's document specifies this position; its code marks the last completed round instead.
+
+    Marking the blocks up to `upto` gives that one. The next response then reads the new prompt from the cache.
+    """
     assert set(points_of("hpa hp").values()) == {2, 4}
     assert set(points_of("hpa hp", upto=3).values()) == {2}
 
@@ -284,7 +286,7 @@ def test_a_round_is_an_answer_with_its_results() -> None:
 
 
 def working(first: int, rounds: int) -> tuple[Block, ...]:
-    """A user's message and so many rounds of one call."""
+    """Return a user message and `rounds` rounds of one call."""
     blocks = [Block(Kind.USER, first, "go")]
     for number in range(rounds):
         call_id = f"c{first}-{number}"
@@ -312,7 +314,7 @@ def test_rounds_keep_the_newest_markers_where_fewer_are_allowed() -> None:
 
 
 def test_rounds_read_what_was_written_last_even_where_it_is_far_back() -> None:
-    """A round of 30 calls puts the last tail out of reach of the new one, and of any round's end before it."""
+    """A round of 30 calls puts the last tail out of reach of the new one, and of the end of every round before it."""
     calls = [Block(Kind.CALL, 30 + n, call_id=f"c{n}", tool="read", arguments={}) for n in range(30)]
     results = [Block(Kind.RESULT, 60 + n, "found", call_id=f"c{n}", tool="read") for n in range(30)]
     given = layout(*talk(2, 3), *working(4, 4), *calls, *results)
@@ -330,7 +332,7 @@ def test_rounds_read_what_was_written_last_even_where_it_is_far_back() -> None:
 
 
 def test_a_result_that_came_late_does_not_end_the_turn_before() -> None:
-    """It stands with its call, before blocks that are older than it."""
+    """The result is placed after its call, before blocks that are older than it."""
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     late = Block(Kind.RESULT, 7, "found", call_id="c", tool="read")
     given = layout(Block(Kind.USER, 2, "go"), call, late, *talk(4, 6))

@@ -1,4 +1,4 @@
-"""What is known of providers' caches, and how an operator's table and a policy change it."""
+"""The table of providers' caches, and its changes by an operator's table and by a policy."""
 
 from typing import Any
 

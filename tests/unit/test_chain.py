@@ -1,4 +1,4 @@
-"""What makes two events the same, whoever wrote them down, and two conversations one."""
+"""Equality of events and of conversations, whatever format they were written in."""
 
 from typing import Any
 

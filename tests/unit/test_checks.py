@@ -1,4 +1,4 @@
-"""Commands that check: which are runs of one check, how each ended, and what the newest run says of older ones."""
+"""Commands that check: runs of the same check, their outcomes, and the effect of a newer run on older ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Commits that agents made, and what summaries take of their messages."""
+"""Commits that agents made, and the parts of their messages that summaries keep."""
 
 import pytest
 

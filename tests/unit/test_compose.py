@@ -1,4 +1,4 @@
-"""The Compose files are valid, and say what `docs/deploy.md` and `docs/scaling.md` promise."""
+"""The Compose files are valid, and keep the promises of `docs/deploy.md` and `docs/scaling.md`."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ def compose() -> dict[str, Any]:
 
 
 class Loader(yaml.SafeLoader):
-    """YAML with the tag by which a Compose file replaces what it would add to."""
+    """A YAML loader that knows the tag by which a Compose file replaces a value instead of extending it."""
 
 
 Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
@@ -149,7 +149,7 @@ def test_the_api_does_not_start_without_a_key(compose: dict[str, Any]) -> None:
 
 
 def test_every_setting_can_be_given(compose: dict[str, Any]) -> None:
-    """By the file of settings; what the Compose file gives itself is where the database is, and its secrets."""
+    """Every setting can be set in the settings file; the Compose file itself sets only the database and its secrets."""
     own = {"PALIMPSEST_DATABASE_URL", "PALIMPSEST_DATABASE_PASSWORD_FILE"}
     pooled = own | {"PALIMPSEST_DATABASE_POOLER_URL"}
     given = {"migrate": own, "worker": pooled, "api": pooled | {"PALIMPSEST_API_KEY_FILE"}}

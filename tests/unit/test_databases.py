@@ -1,4 +1,4 @@
-"""Which tests are run where an option says where their databases are."""
+"""The selection of tests by the option that names their database."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a digest finds in a span, how neighbours unite, and what is written down of it in how little room."""
+"""Digests: the facts found in a span, their union with neighbours, and their text within a token limit."""
 
 import json
 import time
@@ -21,7 +21,7 @@ from tests.unit.builders import COUNTER, Log
 
 
 def used(log: Log, tool: str, arguments: dict[str, Any] | str, says: str = "fine", **more: Any) -> int:
-    """One call and its result; returns the result's seq."""
+    """Append a call and its result; return the result's seq."""
     call = log.call(tool, body={"arguments": arguments})
     return log.result(call, body={"content": says}, **more)
 
@@ -58,7 +58,7 @@ def tokens_of(text: str) -> int:
 
 
 def work() -> Log:
-    """Two turns of a coding agent."""
+    """Return two turns of a coding agent."""
     log = Log()
     log.system()
     spoken(log, "Fix the tide table. Never touch docs/api.md. Is it urgent?")
@@ -288,7 +288,7 @@ def test_a_digest_comes_back_from_json_as_it_was() -> None:
     stored = json.loads(json.dumps(to_json(digest)))
     assert from_json(stored) == digest
     assert complete(stored)["artifacts"][0]["visibility"] == "external"
-    # A worker of the release before, which knows these fields only, can read it.
+    # A worker of the previous release, which knows only these fields, can read it.
     assert [stored[name][0].keys() for name in ("artifacts", "searches", "commands")] == [
         {"path", "mime", "seq", "turn"},
         {"tool", "query", "hits", "found"},

@@ -1,4 +1,4 @@
-"""What the documents repeat from the code is what the code says."""
+"""Documents agree with the code that they repeat."""
 
 import json
 import re
@@ -63,7 +63,7 @@ COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
 
 def found(module: str, names: list[str]) -> object:
-    """What a document calls `module.name`, in its own module and not only passed on by it. Raises AttributeError."""
+    """Return the object that a document calls `module.name`, defined in that module. Raises AttributeError."""
     thing: object = import_module(f"app.{module.replace('/', '.')}")
     for depth, name in enumerate(names):
         if depth and name in getattr(thing, "__dataclass_fields__", {}):
@@ -77,7 +77,7 @@ def found(module: str, names: list[str]) -> object:
 
 
 def named(text: str) -> list[tuple[str, list[str]]]:
-    """Every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
+    """Return every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
     names = ((module, dotted.split(".")[1:]) for module, dotted in NAMED.findall(text))
     return [(module, parts) for module, parts in names if parts[0] not in ("py", "md")]
 
@@ -113,7 +113,7 @@ def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
 
 
 def test_the_rooms_are_those_of_the_contracts() -> None:
-    """The page has every room of the core, in the order in which the import contract has them."""
+    """The page lists every room of the core, in the order of the import contract."""
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["app.core"])
     section = (
@@ -165,11 +165,11 @@ def distribution(project: Path) -> str:
 
 OURS = frozenset({distribution(DOCS.parent), distribution(DOCS.parent / "clients" / "python")})
 OTHERS = frozenset({"anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"})
-"""The packages of others that a page tells its reader to install."""
+"""Packages of others that a page tells its reader to install."""
 
 
 def tracked(*patterns: str) -> list[str]:
-    """The files of the working tree that git knows or would add."""
+    """Return the files of the working tree that git tracks or would add."""
     command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns)
     listed = subprocess.run(command, cwd=DOCS.parent, capture_output=True, check=True, text=True).stdout.split()
     return [name for name in listed if (DOCS.parent / name).is_file()]
@@ -213,7 +213,7 @@ def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
 
 
 def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None:
-    """The names `palimpsest` and `palimpsest-client` on the index are other people's."""
+    """The names `palimpsest` and `palimpsest-client` belong to others on the index."""
     assert {"palimpsest-context", "palimpsest-context-client"} == OURS
     kinds = (".md", ".sh", ".yml", ".yaml", ".toml", ".py", ".html", "Makefile", "Dockerfile", ".ci/run")
     files = [one for one in tracked() if one.endswith(kinds) and not one.startswith("tests/")]
@@ -234,9 +234,9 @@ def test_the_readme_says_which_names_are_not_ours() -> None:
 
 
 RUN_BY_STEP = re.compile(r"<!-- (?:step: |walk:)\w+ -->\n\Z")
-"""A block that a test of its page runs by its name."""
+"""A block that a test of its page runs by name."""
 FRAGMENTS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/guides/", "tests/")
-"""Pages for those who work on the code, whose blocks are pieces of it."""
+"""Pages for contributors, whose blocks are fragments of the code."""
 
 
 def test_every_command_of_a_page_is_run_or_says_why_not() -> None:

@@ -1,4 +1,4 @@
-"""A database's address is read and written as SQLAlchemy does."""
+"""Database addresses are parsed and formatted like SQLAlchemy's."""
 
 import pytest
 from hypothesis import given

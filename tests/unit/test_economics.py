@@ -1,4 +1,4 @@
-"""When evictions pay, what goes first, and what stands in its place."""
+"""The break-even of evictions, their order, and their stubs."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def stubbed(found: Plan) -> list[int]:
 def test_what_is_carried_goes_once_carrying_cost_as_much_as_rewriting() -> None:
     log = Log()
     log.user()
-    first = log.round(tokens=1_000)  # may go once the next result is there
+    first = log.round(tokens=1_000)  # may be evicted once the next result has arrived
     log.round(tokens=1_000)
     log.says(tokens=1)
     log.user(tokens=1)
@@ -108,12 +108,12 @@ def test_what_saves_at_once_as_much_as_it_costs_does_not_wait() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=5_000)
-    log.round(tokens=400)  # has not been sent yet, and is written in any case
+    log.round(tokens=400)  # not sent yet, so written in any case
     assert stubbed(planned(log, careful())) == [first]
     log.says(tokens=600)
     log.user()
     log.says()
-    log.user()  # now the words behind it were sent as well, and would be written again
+    log.user()  # now the text after it has been sent as well, and would be written again
     assert first not in stubbed(planned(log, careful()))
 
 
@@ -308,7 +308,7 @@ def test_pinned_never_evicted_and_open_ones_stay() -> None:
 
 def test_a_session_pinned_above_its_threshold_opens_few_epochs() -> None:
     log = Log()
-    log.user(tokens=9_000)  # must stay, and is nearly all of the threshold
+    log.user(tokens=9_000)  # must stay, and takes nearly all of the threshold
     policy = economic(factor=100.0)
     state, epochs, evicted, stalls = START, 0, 0, 0
     for number in range(200):
@@ -338,7 +338,7 @@ def test_fixed_parts_above_the_threshold_stall_with_a_reason() -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(200, 20_000), st.lists(st.integers(1, 2_000), min_size=1, max_size=60))
 def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grows: list[int]) -> None:
-    """One result that may go, and calls that each add something behind it."""
+    """One result may be evicted, and each of the calls appends something after it."""
     log = Log()
     log.user(tokens=1)
     log.round(tokens=size)
@@ -359,7 +359,7 @@ def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grow
     paid = sum(carried) + rewrites[evicted_at]
     stub = min(carried)
     later = [0.1 * size * k + rewrites[k] + stub * (len(grows) - k) for k in range(evicted_at, len(grows))]
-    slack = 0.2 * size  # a call's carrying may come between the two, and a stub's size is guessed
+    slack = 0.2 * size  # a call's carrying cost may fall between the two, and a stub's size is estimated
     assert paid <= 2 * min([never, *later]) + slack
 
 

@@ -1,4 +1,4 @@
-"""The example page is what the code makes of the sample, and what it says was read is so."""
+"""The example page equals the code's output on the sample, and its statements about the log are true."""
 
 import pytest
 

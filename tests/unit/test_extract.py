@@ -1,4 +1,4 @@
-"""The body of a summary made without a model: its headings, its room, whose words it quotes."""
+"""The body of a summary made without a model: its headings, its size, and the sources of its quotes."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_nothing_of_a_span_without_words_is_made_up() -> None:
 
 
 def silent() -> Log:
-    """Work that nobody said a word about."""
+    """Return a log of work without any text by the user or the model."""
     log = Log()
 
     def used(tool: str, arguments: dict[str, Any], says: str = "fine", **more: Any) -> None:

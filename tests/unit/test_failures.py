@@ -1,4 +1,4 @@
-"""What the providers' errors mean."""
+"""Classification of the providers' errors."""
 
 import pytest
 

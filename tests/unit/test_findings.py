@@ -1,4 +1,4 @@
-"""Statements of agents: which give a decision or a finding with its reason, and which are not so, or say nothing."""
+"""Statements of agents: decisions and findings with their reason, against refuted statements and narration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a summary must be before anyone sees it."""
+"""The quality gate of summaries."""
 
 from typing import Any
 

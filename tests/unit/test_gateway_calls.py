@@ -1,4 +1,4 @@
-"""The gateway's pure parts: whose a call is, what of it is replaced, and which header fields go on."""
+"""The gateway's pure parts: the session of a call, the replaced parts of its body, and the forwarded headers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The goal of a summary: the first request, and the newest one."""
+"""The goal of a summary: the first request and the newest one."""
 
 from app.core.compaction.extractive.body import extract
 from app.core.compaction.extractive.goals import goals

@@ -1,4 +1,4 @@
-"""Calls that an earlier process recorded come out the same: the wording of a render version is settled for good."""
+"""Recorded calls render to the same bytes: the wording of a render version never changes."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_a_file_is_what_its_version_makes_of_its_rows(version: int) -> None:
 
 
 def test_a_new_file_begins_as_the_one_before() -> None:
-    """Version 2's was made in this way and given no rows of its own."""
+    """Version 2's file was made in this way and given no rows of its own."""
     before, after = (file_of(version).read_text(encoding="utf-8") for version in (1, 2))
     assert rendered(before, 2, afresh=True) == after
 
@@ -66,7 +66,7 @@ def test_a_version_that_is_not_there_is_named() -> None:
 
 
 def test_what_a_stored_policy_says_of_rendering_stays() -> None:
-    """A knob that was not given when a policy was stored means what it meant then; presets are version 1 for good."""
+    """A knob that was missing when a policy was stored keeps its default of that time; presets stay at version 1."""
     assert (DEFAULT.authors, DEFAULT.summarize.view, DEFAULT.summarize.role) == (None, "all", "user")
     said = {name: (p.authors, p.summarize.view, p.summarize.role) for name, p in PRESETS.items() if name in DOCUMENTS}
     assert said == {

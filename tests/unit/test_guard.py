@@ -1,4 +1,4 @@
-"""When a provider is left alone: after failures in a row, and when enough was spent."""
+"""The circuit breaker of a provider: after consecutive failures, and at the spending limit."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ GOOD = Completion("fine", "m", input_tokens=300, output_tokens=50)
 
 @dataclass
 class Scripted:
-    """A summarizer that does what it is told, and counts how often it is asked."""
+    """A summarizer with scripted outcomes, which counts its calls."""
 
     outcomes: list[Completion | Exception] = field(default_factory=list)
     gate: asyncio.Event | None = None
@@ -50,7 +50,7 @@ def fails(kind: str = "server", **more: float) -> ProviderError:
 
 
 async def ask(guarded: Summarizer) -> str:
-    """What came of it: `ok`, or the kind of failure."""
+    """Return the outcome: `ok`, or the kind of failure."""
     try:
         await guarded.summarize(ASK, timeout=1)
     except ProviderError as error:

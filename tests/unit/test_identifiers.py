@@ -1,4 +1,4 @@
-"""The names in a text: which, in what order, and in what time."""
+"""The names in a text: their choice, their order, and the time of finding them."""
 
 import re
 import time

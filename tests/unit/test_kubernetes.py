@@ -168,7 +168,7 @@ def test_a_worker_is_ready_by_the_command_that_compose_asks_too(pods: dict[str, 
     _, worker = pods["worker"]
     compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     assert json.dumps(["CMD", *worker["readinessProbe"]["exec"]["command"]]) in compose
-    assert "livenessProbe" not in worker  # a database that is away cures no restart
+    assert "livenessProbe" not in worker  # restarting the worker does not bring back the database
 
 
 def test_what_is_under_way_ends_before_the_grace_does(pods: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def test_an_ingress_holds_back_no_answer_and_ends_none(all_of_them: list[dict[st
     [rule] = ingress["spec"]["rules"]
     assert rule["host"] in ingress["spec"]["tls"][0]["hosts"]
     paths = {path["path"]: path["backend"]["service"] for path in rule["http"]["paths"]}
-    assert set(paths) == {"/v1", "/gateway", "/mcp", "/healthz"}  # and not /metrics
+    assert set(paths) == {"/v1", "/gateway", "/mcp", "/healthz"}  # `/metrics` is not exposed
     for backend in paths.values():
         assert backend == {"name": service["metadata"]["name"], "port": {"name": service["spec"]["ports"][0]["name"]}}
 

@@ -1,4 +1,4 @@
-"""What the last resort gives back of what the budget alone has taken."""
+"""Stubs that the last resort undoes: only those that the budget alone required."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ ROOM = Budget(100_000, 0, 0, 100_000, 100_000)
 
 
 def stubbed_by(*reducers: str) -> tuple[list[int], Reduced]:
-    """A round for each reducer, which has made a stub of its result; and the results' seqs."""
+    """Return the seqs of results and a context in which each reducer has stubbed one of them."""
     log = Log()
     log.user()
     results = [log.round() for _ in reducers]

@@ -1,4 +1,4 @@
-"""Attributes of immutable values that are computed at their first use."""
+"""Attributes of immutable values that are computed on first use."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ class Value:
 
     @lazy
     def found(self) -> object:
-        """What is found."""
+        """The computed value."""
         return self.compute()
 
 
@@ -39,7 +39,7 @@ def test_what_is_put_into_the_instance_is_not_computed() -> None:
 
 
 def test_the_class_gives_the_attribute_itself_with_its_description() -> None:
-    assert Value.found.__doc__ == "What is found."
+    assert Value.found.__doc__ == "The computed value."
 
 
 def test_two_instances_do_not_wait_for_one_another() -> None:

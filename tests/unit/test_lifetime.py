@@ -1,4 +1,4 @@
-"""Which sessions' time is over, by an operator's rules."""
+"""Expiry of sessions by an operator's rules."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ def life(created: float, used: float, *, busy: bool = False) -> Life:
     ("rules", "one", "rule"),
     [
         (Lifetimes(), life(9_000, 9_000), None),
-        (Lifetimes(session_days=30), life(30, 30), None),  # on the very moment it is still kept
+        (Lifetimes(session_days=30), life(30, 30), None),  # a session of exactly that age is kept
         (Lifetimes(session_days=30), life(30.1, 0), "age"),
         (Lifetimes(session_days=30), life(30.1, 0, busy=True), "age"),
         (Lifetimes(idle_days=10), life(90, 10), None),

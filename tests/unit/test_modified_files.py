@@ -1,4 +1,4 @@
-"""The newest modified files: the same as all of them would give, and no more is read than it takes to find them."""
+"""The newest modified files equal those of a full scan, and the scan stops when they are found."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ commands = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(("", " "))
 
 
 def used(log: Log, tool: str, path: str, *, failed: bool) -> dict[str, Any]:
-    """A call that modifies a file, or only reads it; returns what its result is made of."""
+    """Append a call that modifies a file, or only reads it; return the fields of its result."""
     arguments: dict[str, Any] = {"command": f"make > {path}"} if tool == "shell" else {"path": path, "content": "x"}
     if tool == "format":
         arguments = {"options": {}}

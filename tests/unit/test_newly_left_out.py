@@ -1,4 +1,4 @@
-"""What an epoch leaves out that the one before did not, by reducer."""
+"""Events newly left out by an epoch, by reducer."""
 
 from app.core.audit.evictions import newly_left_out
 from app.core.plan.context.frontier import START, Drop, Fold, Frontier, Stub, Superseded

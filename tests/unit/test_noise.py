@@ -1,4 +1,4 @@
-"""Names that tell an agent nothing."""
+"""Names that are useless to an agent."""
 
 import pytest
 

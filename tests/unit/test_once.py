@@ -1,4 +1,4 @@
-"""Results that are shown once: kept out of the cache by the call that shows them, and stubs from the next call on."""
+"""Results shown once: not cached in the call that shows them, and stubs from the next call on."""
 
 from dataclasses import replace
 from typing import Any
@@ -76,7 +76,7 @@ def test_results_behind_the_first_one_must_be_worth_it() -> None:
     calls = [log.call("ask"), log.call(), log.call("ask"), log.call()]
     sizes = (5_000, 3_000, 200, 2_000)
     results = [log.result(call, tokens) for call, tokens in zip(calls, sizes, strict=True)]
-    assert planned(log).once_from == results[1]  # the cheap one between is written by the next call
+    assert planned(log).once_from == results[1]  # the cheap one between them is cached by the next call
     log.says()
     log.user()
     assert [stub.seq for stub in planned(log).state.stubs] == [results[1], results[3]]

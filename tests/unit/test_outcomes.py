@@ -1,4 +1,4 @@
-"""How commands ended, and which are runs of the same."""
+"""Outcomes of commands, and runs of the same command."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is an overflow, by whose words, and what the words say of sizes."""
+"""Recognition of overflow errors in the providers' words, and the sizes that they name."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An event that was evicted before it was pinned comes back as soon as there is room for it."""
+"""An event evicted before it was pinned is shown again as soon as it fits."""
 
 import math
 from dataclasses import replace
@@ -13,13 +13,13 @@ POLICY = Policy(evict="on_pressure", retention=plainly(keep_last=0), dialogue_wi
 
 
 def budget(tokens: int) -> Budget:
-    """One that leaves so many tokens beside the room that a reduction keeps free."""
+    """Return a budget with `tokens` tokens beyond the room that a reduction keeps free."""
     target = math.ceil(tokens / (1 - ROOM_SHARE))
     return Budget(target, 0, 0, target, target)
 
 
 def evicted() -> tuple[Log, int, int]:
-    """A log of two results that a plan has made stubs of, and their seqs; the events are pinned behind that."""
+    """Return a log with two results that a plan has stubbed, and their seqs; the tests pin them afterwards."""
     log = Log()
     log.user()
     large, small = log.round(tokens=900), log.round(tokens=300)
@@ -54,5 +54,5 @@ def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
         log.user()
         log.says(tokens=600)
     after = log.plan(1_900, policy=POLICY, state=before.state)
-    assert after.cause == "budget"  # all of it was more than the target, and older turns went
+    assert after.cause == "budget"  # all together exceeded the target, and older turns were dropped
     assert large not in {stub.seq for stub in after.state.stubs}

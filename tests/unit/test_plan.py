@@ -1,4 +1,4 @@
-"""The reducers and their order, on logs that fit on a screen."""
+"""The reducers and their order, on small logs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Policies: every knob described and checked, every refusal names it."""
+"""Policies: every knob is described and checked, and every refusal names its knob."""
 
 import json
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def test_the_target_is_the_window_less_reserves_and_margin() -> None:
 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The knobs of a policy's schema by their paths, the groups opened up."""
+    """Yield the knobs of a policy's schema by path, groups included."""
     for name, inner in schema["properties"].items():
         where = f"{path}.{name}" if path else name
         nested = inner if "properties" in inner else inner.get("additionalProperties")

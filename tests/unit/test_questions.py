@@ -1,4 +1,4 @@
-"""Short answers keep their questions: what a text asks, and what stays of it beside a fold."""
+"""Short answers keep their questions: the part of a text that asks, shown next to a fold."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_the_part_that_asks_is_verbatim_and_has_the_options_that_are_named() -> 
 
 
 def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[Log, int, int]:
-    """A log with a question and its answer, and their seqs; nothing else in it asks."""
+    """Return a log with a question and its answer, and their seqs; no other text in it asks."""
     log = Log()
     log.user()
     log.says(tokens=500)
@@ -64,7 +64,7 @@ def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[
 def folded(
     log: Log, to_seq: int, target: int = 700, policy: Policy = PRESETS["default"], begun: Plan | None = None
 ) -> Plan:
-    """The plan with a summary of all up to a seq."""
+    """Return the plan with a summary of all events up to `to_seq`."""
     state = START if begun is None else begun.state
     ends = {to_seq} if begun is None else {to_seq, begun.state.folded_to}
     tree = [Summary(f"s{n}", 1, n, 0, 20, "what was said", sum(e.tokens for e in log.events[:n]), n) for n in ends]

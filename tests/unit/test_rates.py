@@ -1,4 +1,4 @@
-"""A token bucket never gives more than its rate and what it held, and says exactly when enough is there."""
+"""A token bucket never gives more than its rate plus its content, and reports exactly when enough is available."""
 
 from math import ceil
 

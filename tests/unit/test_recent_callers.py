@@ -1,4 +1,4 @@
-"""Who passes without the database, by the clock."""
+"""Callers that are authenticated from memory, by the clock."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

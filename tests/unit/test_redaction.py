@@ -1,4 +1,4 @@
-"""What a redaction takes out of what earlier plans quote."""
+"""Removal of redacted content from the texts of earlier plans."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Commits, branches, pushes and pull requests that commands made, and what they undid."""
+"""Commits, branches, pushes and pull requests made by commands, and those undone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rules of users that a later message takes back."""
+"""Rules of users that a later message revokes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an event is found by: words, identifiers and paths; and how what is found is ranked."""
+"""Index terms of an event: words, identifiers and paths; and the ranking of results."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A round is put in order by itself: a context is also written piece by piece, and must come out the same."""
+"""A round's order does not depend on other rounds, so that a context written in pieces is the same."""
 
 from app.core.log.block import Block, Kind
 from app.core.render.formats.fit import split_rounds

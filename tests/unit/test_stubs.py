@@ -1,4 +1,4 @@
-"""What making stubs costs: each text is counted once, and nothing that is known already."""
+"""Cost of making stubs: each text is counted once, and no known count is repeated."""
 
 from collections import Counter as Tally
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ POLICY = Policy(evict="economic", retention=RULES, economics=Economics(factor=1.
 
 @dataclass(eq=False)
 class Counting:
-    """An estimator that remembers what it was asked to count."""
+    """An estimator that records the texts it counts."""
 
     name: str = "heuristic"
     margin: float = 0.1
@@ -31,7 +31,7 @@ class Counting:
 
 
 def written(rounds: int = 6) -> Log:
-    """Rounds of a call with a long argument and its long result, counted as they are at an append."""
+    """Return rounds of a call with a long argument and its long result, counted as at an append."""
     log = Log()
     log.user()
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""What a summarizing model is asked."""
+"""The prompt of a summarizing model."""
 
 import re
 

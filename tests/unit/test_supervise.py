@@ -1,4 +1,4 @@
-"""The supervisor of processes, in a process of its own: it forks, and takes the signals of whoever runs it."""
+"""The supervisor of processes, run in a separate process because it forks and handles signals."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ structlog.configure(
 
 
 def run(script: str) -> tuple[list[str], list[dict[str, object]]]:
-    """Run a script that supervises something: what it and its processes print, and what they log."""
+    """Run a script that supervises processes; return their output and their log lines."""
     done = subprocess.run(
         [sys.executable, "-c", BEFORE + script],
         cwd=ROOT,

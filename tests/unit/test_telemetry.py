@@ -1,4 +1,4 @@
-"""What a log tells of a failure: where it was, and nothing of what was being handled."""
+"""Log records of failures: they show the place, and no values."""
 
 import subprocess
 import sys

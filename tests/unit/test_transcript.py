@@ -1,4 +1,4 @@
-"""What a summarizing model reads of the log."""
+"""The transcript that a summarizing model reads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pruning on a cold cache: when, what, and what stands in its place."""
+"""Pruning on a cold cache: its conditions, the events pruned, and their stubs."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def pruning(**rules: Any) -> Policy:
 
 
 def talk(turns: int) -> tuple[Log, list[int]]:
-    """Turns with a call each; the results' seqs."""
+    """Return turns with a call each, and the results' seqs."""
     log, results = Log(), []
     for turn in range(turns):
         log.user()

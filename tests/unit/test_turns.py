@@ -1,4 +1,4 @@
-"""Where turns begin."""
+"""The beginnings of turns."""
 
 import pytest
 

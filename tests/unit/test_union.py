@@ -1,4 +1,4 @@
-"""Several summaries as one text."""
+"""Several summaries united into one text."""
 
 import pytest
 

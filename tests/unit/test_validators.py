@@ -1,4 +1,4 @@
-"""The oracles themselves: what is good passes, and each rule refuses what breaks it."""
+"""Tests of the oracles: a valid request passes, and each rule refuses what violates it."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What hiding and showing do to a plan, and what they are worth."""
+"""Effects of hiding and showing on a plan, and the break-even of hiding."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def planned(
 
 
 def shown(found: Plan) -> dict[int, object]:
-    """The content of every block that stands for an event, by seq."""
+    """Return the content of every block that represents an event, by seq."""
     return {item.event.seq: item.block().content for item in found.context.items if item.shown}
 
 
@@ -78,7 +78,7 @@ def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
     assert planned(log, asked, policy=policy, state=back.state).cause is None
     forced = planned(log, asked, policy=policy, state=back.state, target=900)
     assert [stub.seq for stub in forced.state.stubs] == [first]
-    assert planned(log, asked, policy=policy, state=forced.state).cause is None  # not asked for since
+    assert planned(log, asked, policy=policy, state=forced.state).cause is None  # not requested again since
     renewed = planned(log, replace(asked, number=2), policy=policy, state=forced.state)
     assert renewed.state.stubs == ()
 
@@ -143,7 +143,7 @@ def sent(log: Log) -> Plan:
 
 
 def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again() -> None:
-    """Ten calls are shown, so ten are expected: at a tenth of the price they save what is hidden once over."""
+    """After ten calls, ten more are expected: at a tenth of the price they save the hidden tokens once."""
     log = Log()
     log.user()
     old = log.round(tokens=1_000)
@@ -152,7 +152,7 @@ def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again
         log.user(tokens=100)
     log.says(tokens=10)
     context = sent(log).context
-    behind = 8 * 200  # of what the model was sent before its last answer
+    behind = 8 * 200  # sent to the model before its last response
     assert worth(context, {old: 1_000}, CACHE) is None
     cheap = replace(CACHE, write_price=0.1 + 1_000 / (behind + 1))
     assert worth(context, {old: 1_000}, cheap) == old
@@ -185,7 +185,7 @@ def test_the_shown_text_is_what_is_counted() -> None:
 
 
 def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
-    """It was pinned when the summary took the place of all around it, and is no longer."""
+    """The event was pinned when the summary replaced all around it, and is no longer pinned."""
     log = Log()
     log.user()
     pinned = log.says(tokens=300, pinned=True)
@@ -197,7 +197,7 @@ def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
     folded = plan(read, budget(800), PLAIN, START)
     assert pinned in shown(folded)
     freed = [replace(event, pinned=False) for event in log.events]
-    for standing_cover in ((cover,), ()):  # folded anew, or dropped where there is nothing to fold
+    for standing_cover in ((cover,), ()):  # folded again, or dropped without a summary
         reading = replace(read, events=freed, tree=standing_cover, folded=(cover,))
         later = plan(reading, budget(420), PLAIN, folded.state)
         assert pinned not in shown(later)

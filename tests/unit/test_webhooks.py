@@ -8,7 +8,7 @@ from app.core.network.webhooks import DELAYS, check_secret, is_public, next_dela
 
 
 def test_the_signature_of_the_specifications_example() -> None:
-    """Standard Webhooks' own example (its reference library's test vector)."""
+    """The example of Standard Webhooks (its reference library's test vector)."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     found = signature(
         secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime(2021, 2, 25, 15, 2, 10, tzinfo=UTC), '{"test": 2432232314}'

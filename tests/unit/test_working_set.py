@@ -1,4 +1,4 @@
-"""The newest content of files, and what keeps it in a context."""
+"""The newest content of files, and the rules that keep it in a context."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ PLAIN = replace(DEFAULT, retention=replace(DEFAULT.retention, working_set=0))
 def called(
     log: Log, tool: str, arguments: dict[str, Any], tokens: int = 600, *, failed: bool = False
 ) -> tuple[int, int]:
-    """A call and its result; their seqs."""
+    """Append a call and its result; return their seqs."""
     call = log.call(tool, 200, body={"arguments": arguments})
     return call, log.result(call, tokens, is_error=failed)
 
@@ -208,7 +208,7 @@ def test_files_come_back_into_a_third_of_the_room_that_a_reduction_leaves() -> N
         searched(log, 700)
     room = 6_000
     found = planned(log, room)
-    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer worked on
+    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer in the working set
     assert old in whole(found)
     assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
     tight = planned(log, room, replace(DEFAULT, low_water=1.0))
@@ -244,7 +244,7 @@ def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() ->
     assert not found.state.drops
     assert set(range(last + 1, len(log.events) + 1)) <= whole(found)
     assert 0 < len(files & whole(found)) < len(files)
-    assert planned(log, 5_000).state.drops  # without a summary something must go
+    assert planned(log, 5_000).state.drops  # without a summary some events are dropped
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))

@@ -1,4 +1,4 @@
-"""The text of a new epoch: what is in front of its first change is that of the epoch before, not written again."""
+"""The text of a new epoch reuses that of the previous one up to the first change."""
 
 from dataclasses import replace
 from operator import is_
@@ -31,7 +31,7 @@ def stubbed(context: Context, state: Frontier, seq: int) -> tuple[Context, Front
 
 
 def same_front(one: WrittenContext, other: WrittenContext) -> int:
-    """How many messages at the beginning are the same objects."""
+    """Return the number of leading messages that are the same objects."""
     pairs = zip(one.settled.writer.texts, other.settled.writer.texts, strict=False)
     return next((number for number, pair in enumerate(pairs) if not is_(*pair)), len(one.settled.writer.texts))
 
@@ -49,7 +49,7 @@ def test_what_is_in_front_of_a_change_is_not_written_again(form: str, number: in
     assert (on.places, on.layout, on.settled.chars) == (anew.places, anew.layout, anew.settled.chars)
     changed = next(n for n, unit in enumerate(context.units) if unit is not after.units[n])
     assert changed > number
-    most = 3 * MARK_UNITS  # messages of as many units
+    most = 3 * MARK_UNITS  # messages of that number of units
     assert changed - most <= same_front(on, before) < len(before.settled.writer.texts)
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's messages: what is kept, what is refused, and what becomes of other formats' events."""
+"""Anthropic's messages: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_the_clients_cache_markers_are_taken_off_everywhere() -> None:
 
 
 def test_where_the_log_wants_one_place_the_order_is_the_providers() -> None:
-    """Results first in their message, and a round's results in one message."""
+    """Results come first in their message, and a round's results are in one message."""
     late = [USER, assistant(use("t"), use("u")), users(text("q"), answer("t")), users(answer("u"))]
     assert there_and_back("anthropic", late[:3])[2] == users(answer("t"), text("q"))
     together = [USER, assistant(use("t"), use("u")), users(answer("t")), users(answer("u"))]

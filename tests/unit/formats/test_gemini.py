@@ -1,4 +1,4 @@
-"""Gemini's contents: what is kept, what is refused, and what becomes of other formats' events."""
+"""Gemini's contents: fields that are kept or refused, and the form of other formats' events."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from tests.unit.formats.layouts import call, result, says, sent, there_and_back,
 Json = dict[str, Any]
 GO: Json = {"role": "user", "parts": [{"text": "go"}]}
 PNG: Json = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
-# An answer of gemini-3, as `response.candidates[0].content` of the SDK gives it with `model_dump(mode="json")`.
+# A response of gemini-3, as the SDK's `response.candidates[0].content` dumps it with `model_dump(mode="json")`.
 SIGNED: Json = {
     "role": "model",
     "parts": [

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what is kept, what is refused, and what becomes of other formats' events."""
+"""OpenAI's chat completions: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_neutral_calls_join_the_words_before_them() -> None:
 
 
 def test_words_after_an_open_call_belong_to_its_message() -> None:
-    """In calls recorded by render versions 1 and 2."""
+    """The text joins the open call's message in calls recorded by render versions 1 and 2."""
     blocks = (user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
     request = written("openai", *blocks, version=2)
     check_openai(request)

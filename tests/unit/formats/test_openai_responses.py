@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: what is kept, what is refused, and what becomes of other formats' events."""
+"""OpenAI's Responses API: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 

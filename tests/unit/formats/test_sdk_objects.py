@@ -1,4 +1,4 @@
-"""What the SDKs' own answers hold comes back as what their requests may hold: checked against the installed SDKs."""
+"""The SDKs' response objects are sent back in the form that requests permit, checked against the installed SDKs."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def unwrapped(hint: Any) -> Any:
 
 
 def reached(hint: Any, wanted: Callable[[Any], bool], found: list[Any]) -> list[Any]:
-    """All classes of a kind that a type leads to."""
+    """Return all classes of a kind that a type refers to."""
     hint = unwrapped(hint)
     if inspect.isclass(hint) and wanted(hint):
         if hint not in found:
@@ -54,7 +54,7 @@ def is_model(hint: Any) -> bool:
 
 
 def allowed(*params: Any) -> dict[str, set[str]]:
-    """The fields that a request's objects of each type may have."""
+    """Return the fields that a request's objects of each type may have."""
     found: dict[str, set[str]] = {}
     for param in params:
         for one in reached(param, is_typeddict, []):
@@ -64,7 +64,7 @@ def allowed(*params: Any) -> dict[str, set[str]]:
 
 
 def objects(hint: Any, may: dict[str, set[str]]) -> Iterator[Json]:
-    """One object of each type that an answer may hold, every field of it set."""
+    """Yield an object of each type that a response may hold, with every field set."""
     members = get_args(unwrapped(hint)) or (hint,)
     models = [one for member in members for one in reached(member, is_model, [])[:1]]
     for model in models:

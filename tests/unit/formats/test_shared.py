@@ -1,4 +1,4 @@
-"""What the formats share: tool definitions, names and ids, and the layout as plain blocks."""
+"""Code shared by the formats: tool definitions, names and ids, and the layout as plain blocks."""
 
 from typing import Any, get_args
 

@@ -1,4 +1,4 @@
-"""Recordings out of each input format, and what is said about text that is none."""
+"""Recordings in each input format, and the errors on text that is none."""
 
 import json
 from pathlib import Path

@@ -30,7 +30,7 @@ def test_anthropic_writes_up_to_the_last_breakpoint_and_reads_it_back() -> None:
     bills = run(ANTHROPIC, first, second)
     assert split(bills[0]) == (0, 1500, 300)
     assert bills[0].billed == pytest.approx(1.25 * 1500 + 300)
-    # The breakpoint behind block 4 looks back and finds the entry behind block 2.
+    # The breakpoint after block 4 looks back and finds the entry after block 2.
     assert split(bills[1]) == (1500, 500, 0)
     assert bills[1].billed == pytest.approx(0.1 * 1500 + 1.25 * 500)
 
@@ -77,7 +77,7 @@ def test_the_time_to_live_starts_again_at_each_use() -> None:
     request = BilledRequest(blocks(2000), (1,), at=0)
     times = (0, 299, 598, 898)
     bills = run(ANTHROPIC, *(replace(request, at=at) for at in times))
-    # 299 and 598 are within 300 s of the use before; at 898 exactly 300 s have passed.
+    # 299 and 598 are within 300 s of the previous use; at 898 exactly 300 s have passed.
     assert [bill.read for bill in bills] == [0, 2000, 2000, 0]
 
 
@@ -93,7 +93,7 @@ def test_openai_reads_whole_steps_of_a_prefix_and_charges_no_write() -> None:
     second = BilledRequest(blocks(1000, 300, 100), (), at=5)
     bills = run(OPENAI, first, second)
     assert split(bills[0]) == (0, 0, 1300)
-    assert split(bills[1]) == (1280, 0, 120)  # 1300 is 10 steps of 128 and a rest of 20
+    assert split(bills[1]) == (1280, 0, 120)  # 1300 is 10 steps of 128 and a remainder of 20
     assert bills[1].billed == pytest.approx(128 + 120)
 
 

@@ -1,4 +1,4 @@
-"""Two policies side by side over one recording. The server is a function at the wire."""
+"""A comparison of two policies over one recording, against a stub of the server."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def test_what_another_estimator_counted_is_brought_into_the_tokens_of_the_first(
     a = [replace(call(n, 0), estimator="exact", chars=4_000, estimate=1_000) for n in (1, 2)]
     b = [replace(call(n, 0), estimator="rough", chars=2_000, estimate=400) for n in (1, 2, 3)]
     scaled = in_tokens_of(a, b)
-    assert [one.estimate for one in scaled] == [500] * 3  # half as long, so half as much
+    assert [one.estimate for one in scaled] == [500] * 3  # half the text, so half the tokens
     assert [(one.bill.read, one.bill.billed) for one in scaled] == [(750, 387.5)] * 3
     same = [replace(one, estimator="exact") for one in b]
     assert in_tokens_of(a, same) == tuple(same)

@@ -1,4 +1,4 @@
-"""How the story of an event is told."""
+"""The text that tells the dispositions of an event over the calls."""
 
 from typing import Any
 

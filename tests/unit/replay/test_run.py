@@ -1,4 +1,4 @@
-"""What a replay notices when a server does not keep its promises. The server is a function at the wire."""
+"""Violations of the contract that a replay detects, against a stub of the server."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ RECORDING = Recording(
 
 @dataclass
 class Wire:
-    """Answers as the contract says, ten tokens an event; `bend` may change any answer before it leaves."""
+    """A stub of the server that counts ten tokens an event; `bend` may change any response before it is sent."""
 
     bend: Callable[[str, dict[str, Any]], dict[str, Any] | None] = lambda path, answer: answer
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
