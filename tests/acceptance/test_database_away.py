@@ -1,4 +1,4 @@
-"""A Postgres that is away when a process of ours starts, and comes: every way to start, with real processes."""
+"""A Postgres that becomes available after our processes have started: every start command, with real processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """It is migrated, and stopped."""
+    """Return a cluster that is migrated and stopped."""
     with clusters_folder() as folder:
         made = Cluster(folder / "data")
         await make_cluster(made.folder, made.port)
@@ -45,7 +45,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def appended(url: str) -> int:
-    """The status of an append."""
+    """Return the status of an append."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         return (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code
 
@@ -57,13 +57,13 @@ async def is_ready(url: str) -> None:
 
 
 def forked(server: Command) -> set[psutil.Process]:
-    """The processes of a server that run."""
+    """Return a server's running child processes."""
     children = psutil.Process(server.process.pid).children()
     return {one for one in children if runs(one)}
 
 
 async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
-    """The API and the worker of a server, as soon as both are forked."""
+    """Return the API and the worker of a server, as soon as both are forked."""
     async with asyncio.timeout(SECONDS_MAX):
         while len(found := await asyncio.to_thread(forked, server) - besides) < 2:
             pass
@@ -71,7 +71,7 @@ async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset(
 
 
 async def ended_well(process: Command, *words: str) -> None:
-    """It ends when it is asked to, and has logged lines with these words."""
+    """Stop a process; assert its success and log lines with these words."""
     status, errors = await process.stop()
     assert status == 0, errors
     for said in words:
@@ -140,7 +140,7 @@ async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: 
 async def test_what_waiting_does_not_cure_is_refused_when_the_database_comes(
     commands: Commands, cluster: Cluster, command: str
 ) -> None:
-    """The database has no such name."""
+    """The URL names a database that does not exist."""
     process = await commands.start(command, DATABASE_URL=cluster.url.replace("/postgres", "/nothing"))
     await process.said("starting")
     await process.said("waiting for the database")

@@ -1,4 +1,4 @@
-"""Sessions out of a running server, by the real command: whole, and the same again when they are imported."""
+"""Export from a running server by the real command, whole and identical after an import."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.processes import Result
 
 @pytest.fixture
 def run(server: str) -> Run:
-    """A command that finds the server by PALIMPSEST_URL."""
+    """Return a runner of commands that find the server by PALIMPSEST_URL."""
     return lambda *arguments: command(*arguments, settings={"URL": server})
 
 
@@ -36,7 +36,7 @@ async def test_a_prompt_that_only_openai_writes_so_comes_out_as_it_went_in(run: 
         answered = [*messages, {"role": "assistant", "content": "So"}]
         file.write_text(json.dumps(answered))
         done = await run("replay", file, "--json", "--share", "0.5")
-        assert done.returncode == 0, done.stdout  # the log that is read back has them as they are expected
+        assert done.returncode == 0, done.stdout  # the log read back equals the expected events
         assert await imported(run, file) == {f"s{number}": (len(answered), 1)}
 
 
@@ -114,7 +114,7 @@ NOT_OF_THE_LOG = {"created_at", "occurred_at"}
 
 
 async def of_every_kind(client: httpx.AsyncClient, session: str) -> list[Json]:
-    """A log with everything that a log can hold."""
+    """Create a log with every kind of content."""
     await client.put(f"/v1/sessions/{session}", json={"model": "gpt-4o", "metadata": {"of": "us"}})
     prompts = [{"role": "system", "content": "You help."}, {"role": "developer", "content": "Be brief."}]
     body = {"format": "openai", "messages": prompts}
@@ -132,7 +132,7 @@ async def test_a_neutral_export_gives_the_same_log_again(run: Run, client: httpx
     done = await run("export", "s", "-o", file)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert names(tmp_path) == ["s.jsonl"]
-    assert await imported(run, file) == {"s": (len(original), 0)}  # where it came from, it is already
+    assert await imported(run, file) == {"s": (len(original), 0)}  # already present on the server it came from
     assert await imported(run, file, "--session", "copy") == {"copy": (len(original), len(original))}
 
     def logged(events: list[Json]) -> list[Json]:

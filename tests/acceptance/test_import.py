@@ -1,4 +1,4 @@
-"""Sessions of files into a running server, by the real command: once, with their times, and the others go on."""
+"""Import of files into a running server by the real command: once, with their times, and despite failures of some."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.unit.recordings.logs import lines, log_line, result, text, use
 
 @pytest.fixture
 def run(server: str) -> Run:
-    """A command that finds the server by PALIMPSEST_URL."""
+    """Return a runner of commands that find the server by PALIMPSEST_URL."""
     return lambda *arguments: command(*arguments, settings={"URL": server})
 
 
@@ -70,7 +70,7 @@ MAIN, OTHER = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-0
 
 
 def turn(number: int, **more: object) -> str:
-    """A question, a call, its result and an answer, as an agent logs them."""
+    """Return a question, a call, its result and a response, as an agent logs them."""
     return lines(
         log_line(
             "user", f"question {number}", uuid=f"{more}{number}.1", timestamp=f"2026-01-05T08:{number:02}:00Z", **more
@@ -87,7 +87,7 @@ def side(agent: str, session: str = MAIN) -> dict[str, object]:
 
 @pytest.fixture
 def projects(tmp_path: Path) -> Path:
-    """A folder as an agent fills it: two projects, sub-agents of every age, and files that are no sessions."""
+    """Create a folder as an agent fills it: two projects, sub-agents of every format, and files without sessions."""
     one, two = tmp_path / "-home-ann-tides", tmp_path / "-home-ann-other"
     workflow = one / MAIN / "subagents" / "workflows" / "wf_1"
     workflow.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What kubectl makes of `deploy/kubernetes`. Needs kubectl: Debian's `kubernetes-client`, or any newer one."""
+"""The output of kubectl for `deploy/kubernetes`. Needs kubectl: Debian's `kubernetes-client`, or any newer one."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ from tests.support import manifests
 
 ROOT = Path(__file__).parents[2]
 FIRST = {"Namespace", "ServiceAccount", "ConfigMap", "Secret", "NetworkPolicy", "Job"}
-"""What an upgrade applies before the servers: what the migration needs, and the migration."""
+"""Kinds that an upgrade applies before the servers: the migration and its requirements."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("kubectl") is None,
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The manifests with secrets, made as the page says."""
+    """Return the manifests with secrets, made by the page's steps."""
     copied = tmp_path / "kubernetes"
     shutil.copytree(manifests.FOLDER, copied, ignore=shutil.ignore_patterns("secrets"))
     subprocess.run(["sh", str(ROOT / "deploy/secrets.sh"), str(copied / "secrets")], check=True)

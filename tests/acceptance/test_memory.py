@@ -1,4 +1,4 @@
-"""An API process as many sessions use it: what it keeps of them in memory has an end."""
+"""The memory of an API process under many sessions is bounded."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -14,12 +14,13 @@ pytestmark = pytest.mark.long
 SESSIONS = 40
 MEGABYTE = 1_000_000
 APPENDED = 8 * MEGABYTE
-"""To each session, after its context was asked for; all that may be held is a twentieth of all of it."""
+"""Bytes appended to each session after its context; the views held in memory are limited to a twentieth of the total.
+"""
 GROWTH_MAX = 120 * MEGABYTE
 MANY_SESSIONS = 2_000
 SMALL_EVENTS = 40
 GROWTH_OF_MANY_MAX = 40 * MEGABYTE
-"""From the thousandth session to the last."""
+"""Permitted growth from the thousandth session to the last."""
 
 
 async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Commands, database_url: str) -> None:
@@ -30,7 +31,7 @@ async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Comma
             await appended(client, number, "begun")
             answer = await client.post(f"/v1/sessions/s{number}/context", json={"max_tokens": 100_000})
             assert answer.status_code == 200
-        await appended(client, SESSIONS, "words " * (APPENDED // 6))  # what one large body takes is no growth
+        await appended(client, SESSIONS, "words " * (APPENDED // 6))  # the memory of one large body is no growth
         before = process.memory_info().rss
         for number in range(SESSIONS):
             await appended(client, number, "words " * (APPENDED // 6))
@@ -38,7 +39,7 @@ async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Comma
 
 
 async def test_thousands_of_sessions_of_small_events_do_not_pile_up(commands: Commands, database_url: str) -> None:
-    """Each is appended to after its context, and asked again: as agents do."""
+    """Each session is appended to after its context, and its context requested again, as by an agent."""
     api = await commands.start("api", DATABASE_URL=database_url)
     process = psutil.Process(api.process.pid)
     grown: list[int] = []
@@ -52,7 +53,7 @@ async def test_thousands_of_sessions_of_small_events_do_not_pile_up(commands: Co
 
 
 async def talked(client: httpx.AsyncClient, number: int) -> None:
-    """Three contexts of a session, a batch of small events before each and behind the last."""
+    """Request three contexts of a session, with a batch of small events before each and after the last."""
     for batch in range(4):
         events = [{"type": "user.message", "content": f"batch {batch}, message {n}"} for n in range(SMALL_EVENTS)]
         answer = await client.post(f"/v1/sessions/m{number}/events", json={"events": events})

@@ -1,4 +1,4 @@
-"""The server as a process: it starts from nothing, refuses in one line, stops cleanly, survives being killed."""
+"""The server as a process: it starts from nothing, refuses in one line, stops cleanly, and survives SIGKILL."""
 
 import asyncio
 import json

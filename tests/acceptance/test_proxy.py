@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy with a server behind it, and the certificate that it shows."""
+    """A proxy in front of a server, and a context that trusts its certificate."""
 
     url: str
     trust: ssl.SSLContext
@@ -45,7 +45,7 @@ class Proxy:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
+    """Create a self-signed certificate for localhost; return the files of it and its key."""
     files = folder / "cert.pem", folder / "key.pem"
     request = [
         "openssl",
@@ -71,10 +71,10 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
-    """A server behind the proxy, as long as the block lasts."""
+    """Run a server and the proxy in front of it while the block lasts."""
     cert, key = certificate(folder)
     async with serving(told, database_url) as server:
-        port = free_port()  # once the server has its own
+        port = free_port()  # chosen once the server has its own
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -136,7 +136,7 @@ async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url
             pieces = answer.aiter_text()
             assert "message_start" in await anext(pieces)
             assert not hold.is_set()
-            hold.set()  # here the provider breaks off
+            hold.set()  # the provider breaks off after this
             assert "message_stop" not in "".join([piece async for piece in pieces])
 
 
@@ -154,7 +154,7 @@ async def test_twenty_megabytes_are_appended_and_read_again_by_a_slow_client(pro
         async with http.stream("GET", "/v1/sessions/s/events", params={"limit": 20}) as reading:
             pieces = reading.aiter_bytes()
             size = len(await anext(pieces))
-            assert (await http.get("/readyz")).status_code == 200  # while the rest waits to be taken
+            assert (await http.get("/readyz")).status_code == 200  # while the rest is still unread
             size += sum([len(piece) async for piece in pieces])
         assert size > 20 * MB
 

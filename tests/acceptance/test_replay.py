@@ -19,13 +19,13 @@ Replay: TypeAlias = Callable[..., Awaitable[Result]]
 
 
 async def run(*arguments: str, fresh: bool = False) -> Result:
-    # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
+    # A free default port cannot be guaranteed, so a server that is found there will do.
     return await outcome(await palimpsest("replay", *arguments, settings={}, fresh=fresh))
 
 
 @pytest.fixture
 def replay(server: str) -> Replay:
-    """The command against a server that runs already."""
+    """Return a runner of the command against a running server."""
     return lambda *arguments: run(*arguments, "--url", server)
 
 
@@ -66,7 +66,7 @@ async def test_what_a_replay_made_is_erased_unless_it_is_kept(replay: Replay, cl
     await client.put("/v1/sessions/mine", json={})
     lines(await replay(sample, "--session", "mine", "--json"))
     again = await replay(sample, "--session", "mine", "--json")
-    assert "session-not-new" in again.stdout  # what was there before is never erased
+    assert "session-not-new" in again.stdout  # a session that existed before is never erased
     lines(await replay(sample, "--session", "kept", "--keep", "--json"))
     assert {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]} == {"mine", "kept"}
 

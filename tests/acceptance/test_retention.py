@@ -1,4 +1,4 @@
-"""The walk of docs/operations/retention.md: its commands against a server and a worker, as an operator types them."""
+"""The commands of docs/operations/retention.md against a server and a worker, as an operator types them."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`serve` and `api --processes`: each process has its own work, is replaced when it dies, and none is left behind."""
+"""`serve` and `api --processes`: each process has its own work, is replaced when it dies, and ends with the command."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ async def gone(victims: list[psutil.Process]) -> None:
 
 
 async def lived(http: httpx.AsyncClient, sid: str) -> None:
-    """Append a session's worth of events."""
+    """Create a session and append its events."""
     texts = [f"turn {number}: {WORDS}" for number in range(TURNS)]
     types = ("user.message", "assistant.message")
     events = [{"type": kind, "content": text} for text in texts for kind in types]
@@ -39,7 +39,7 @@ async def lived(http: httpx.AsyncClient, sid: str) -> None:
 
 
 async def summarized(http: httpx.AsyncClient, sid: str) -> str:
-    """Have a session summarized, and tell how that ended."""
+    """Compact a session; return the run's final state."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             run = (await http.post(f"/v1/sessions/{sid}/compactions", json={"wait_ms": 10_000})).json()
@@ -48,7 +48,7 @@ async def summarized(http: httpx.AsyncClient, sid: str) -> str:
 
 
 async def answered(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """The answer of whoever is there to give it: a connection to a process that was killed is cut off."""
+    """Return the response, retrying while connections to killed processes break."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
@@ -129,13 +129,13 @@ async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
     assert b"100 Continue" in await reader.readline()
     serve.process.terminate()
     await serve.said("stopping")
-    with pytest.raises(ConnectionRefusedError):  # from the API's next look on
+    with pytest.raises(ConnectionRefusedError):  # from the API's next poll on
         async with asyncio.timeout(SECONDS_MAX):
             while True:
-                with suppress(ConnectionResetError):  # it was in the queue of the socket that was just closed
+                with suppress(ConnectionResetError):  # it was in the queue of the closed socket
                     _, refused = await asyncio.open_connection(address.host, address.port)
                     refused.close()
-    await processes(serve)  # the worker goes on as long as a request may wait for a summary
+    await processes(serve)  # the worker continues while a request may wait for a summary
     writer.write(b"not JSON!")
     assert b" 422 " in await reader.read()
     writer.close()
@@ -143,7 +143,7 @@ async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
 
 
 async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, database_url: str) -> None:
-    """It reaches the whole group of the terminal; the processes of `serve` are not in it."""
+    """SIGINT goes to the terminal's process group, which does not include the processes of `serve`."""
     serve = await commands.start("serve", DATABASE_URL=database_url)
     await serve.url()
     apis, workers = await processes(serve)
@@ -177,7 +177,7 @@ async def test_several_api_processes_share_a_port_and_their_metrics(commands: Co
 
 
 async def counted(http: httpx.AsyncClient) -> dict[tuple[str, str], float]:
-    """How many appends were answered, as a scrape tells it; what the database tells of the queue is there, too."""
+    """Return the number of appends in a scrape, by method and status; it also has the queue's metrics."""
     families = {one.name: one for one in text_string_to_metric_families((await http.get("/metrics")).text)}
     assert "palimpsest_jobs" in families
     return {

@@ -1,4 +1,4 @@
-"""Traces of the real processes, as a collector gets them: from HTTP through SQL to the provider, without content."""
+"""Traces of the real processes as a collector gets them: from HTTP through SQL to the provider, without content."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.support.provider import serving_provider
 from tests.support.summarizers import summarizers
 
 SECRET = "zanzibar"
-"""A word of every message, which no trace may hold."""
+"""A word in every message, which no trace may contain."""
 KEY = "sk-the-providers-key-123456"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -36,7 +36,7 @@ def named(spans: list[Seen], name: str) -> list[Seen]:
 
 
 def roots(spans: list[Seen], one: Seen) -> list[str]:
-    """The names of a span and of all above it, from below."""
+    """Return the names of a span and of all its ancestors, from below."""
     by_id = {span.id: span for span in spans if span.trace == one.trace}
     names = [one.name]
     while one.parent in by_id:
@@ -46,7 +46,7 @@ def roots(spans: list[Seen], one: Seen) -> list[str]:
 
 
 def asking(spans: list[Seen]) -> list[Seen]:
-    """Requests to models."""
+    """Return the spans of requests to models."""
     return [one for one in spans if "gen_ai.operation.name" in one.said]
 
 
@@ -55,7 +55,7 @@ def ids(spans: list[Seen]) -> set[str]:
 
 
 def header_of(one: Seen) -> str:
-    """The field that a request below a span carries, but for its flags."""
+    """Return the `traceparent` of a request below a span, without its flags."""
     return f"00-{one.trace}-{one.id}"
 
 
@@ -70,7 +70,7 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
         made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8_000}, headers=sent)
         assert made.status_code == 200
         assert (await http.get("/v1/sessions/none")).status_code == 404
-    assert (await api.stop())[0] == 0  # what is left is sent at the end
+    assert (await api.stop())[0] == 0  # remaining spans are sent at the end
     spans = collected.spans
     (served,) = named(spans, asked)
     assert (served.kind, served.trace, served.parent, served.failed) == ("server", TRACE, PARENT, False)
@@ -98,7 +98,7 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
     }
     (refused,) = named(spans, "GET /v1/sessions/{sid}")
     assert (refused.failed, refused.said["palimpsest.problem"]) == (False, "not-found")
-    assert {roots(spans, one)[-1].split(" /")[0] for one in spans} == {"GET", "POST"}  # nothing of the probe
+    assert {roots(spans, one)[-1].split(" /")[0] for one in spans} == {"GET", "POST"}  # no span of the probe
     assert SECRET.encode() not in collected.raw and b"max_tokens" not in collected.raw
 
 
@@ -201,7 +201,7 @@ async def test_a_job_is_linked_to_the_request_that_made_it_due(
             assert (await http.post(f"/v1/sessions/{session}/events", json={"events": turns[:1]})).status_code == 201
             assert (await http.get(f"/v1/sessions/{session}/context", params=small)).status_code == 200
         assert (await http.post("/v1/sessions/asked/compactions", json={}, headers=FROM_OUTSIDE)).status_code == 202
-        assert (await http.post("/v1/sessions/asked/compactions", json={})).status_code == 202  # it is queued already
+        assert (await http.post("/v1/sessions/asked/compactions", json={})).status_code == 202  # already queued
         assert (await http.post("/v1/sessions/appended/events", json={"events": turns[1:]})).status_code == 201
     worker = await commands.start("worker", DATABASE_URL=database_url)
     spans = await collected.until(lambda spans: len(named(spans, "compact")) == 2)
@@ -243,7 +243,7 @@ async def test_a_collector_that_is_away_holds_up_nothing(
 async def test_a_collector_that_does_not_answer_holds_up_no_end(
     commands: Commands, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never responds
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         api = await commands.start("api", DATABASE_URL=database_url, LOG_JSON="true", LOG_LEVEL="warning")
         async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:

@@ -10,7 +10,7 @@ LONG = "what the file says, line by line, and then some more of it\n" * 40
 
 
 async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
-    """The ids of a session's calls, one behind each event."""
+    """Append events with a context after each; return the ids of the calls."""
     calls = []
     for number in range(CALLS):
         event = {"type": "user.message", "content": f"{session} says {number}: {LONG}"}

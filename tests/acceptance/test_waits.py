@@ -1,4 +1,4 @@
-"""An API process under the largest requests: whoever asks for little meanwhile does not wait for them."""
+"""An API process under the largest requests: small ones do not wait for them."""
 
 import asyncio
 import sys
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.long
 EVENTS = 40_000
 BATCH = 1_000
 LONG_SECONDS = 0.5
-"""A request that takes less than this is no test of whom it holds up."""
+"""Minimum duration of a request that tests whether it delays others."""
 SHARE_MAX = 0.1
-"""Of what a long request takes: the longest that somebody else waits. Planning on the event loop is all of it."""
+"""Permitted wait of others, as a share of a long request's time. Planning on the event loop would be all of it."""
 POLLER = """
 import sys, threading, time, httpx
 done = threading.Event()
@@ -62,7 +62,7 @@ async def test_nobody_waits_for_what_is_long(commands: Commands, database_url: s
 
 
 async def beside(url: str, ask: Callable[[], Awaitable[httpx.Response]]) -> tuple[float, float]:
-    """The longest that a probe by another process waited, and what the request took, both in seconds."""
+    """Return the longest wait of another process's probe during a request, and the request's time, in seconds."""
     pipe = asyncio.subprocess.PIPE
     poller = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLER, url, stdin=pipe, stdout=pipe)
     assert poller.stdout is not None
@@ -81,7 +81,7 @@ async def append(client: httpx.AsyncClient, events: list[dict[str, Any]]) -> Non
 
 
 def said(number: int) -> list[dict[str, Any]]:
-    """A turn of four events."""
+    """Return a turn of four events."""
     call_id = f"c{number}"
     return [
         {"type": "user.message", "content": f"question {number} of many"},

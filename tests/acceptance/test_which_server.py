@@ -1,4 +1,4 @@
-"""Every command that asks a server finds it in one way, and says so in one line where it does not."""
+"""All commands find their server in the same way, and fail in one line if they do not."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is done beside the hot path, on one Postgres and on shards: the same comes of it."""
+"""Operations outside the hot path have the same effects on one Postgres and on shards."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.citus
 
 @dataclass(frozen=True)
 class Place:
-    """A database with a tenant of the test's own; `owner` sees the rows of all."""
+    """A database with a tenant of the test's own; `owner` sees all tenants' rows."""
 
     database: Database
     owner: asyncpg.Connection
@@ -28,7 +28,7 @@ class Place:
     distributed: bool
 
     async def session(self, name: str) -> UUID:
-        """A session with one event, whose stream somebody reads."""
+        """Create a session with one event and an active stream."""
         session_id = sessions.session_key(self.tenant_id, name)
         await self.owner.execute(
             "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, head, streamed_until)"
@@ -50,7 +50,7 @@ class Place:
         )
 
     async def told(self, session_id: UUID) -> list[dict[str, Any]]:
-        """The session's changes, in order."""
+        """Return the session's changes, in order."""
         rows = await self.owner.fetch(
             "SELECT number, body::text FROM changes WHERE session_id = $1 ORDER BY number", session_id
         )
@@ -82,11 +82,11 @@ async def place(request: pytest.FixtureRequest, one_url: str, shards_url: str) -
 
 @asynccontextmanager
 async def heard(place: Place) -> AsyncIterator[list[str]]:
-    """The sessions that the coordinator notifies of."""
+    """Return the sessions that the coordinator notifies of."""
     found: list[str] = []
     await place.owner.add_listener("palimpsest_stream", lambda *said: found.append(said[-1]))
     yield found
-    await place.owner.execute("SELECT 1")  # what was said by now has come
+    await place.owner.execute("SELECT 1")  # all earlier notifications have arrived
 
 
 async def scheduled(place: Place, session_id: UUID) -> UUID:
@@ -103,7 +103,7 @@ async def test_each_step_of_a_run_is_told_once_to_the_stream_and_to_webhooks(pla
     async with heard(place) as notified:
         id = await scheduled(place, session_id)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
-        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # it runs already
+        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
         assert await compactions.put_off(place.database, session_id, id, "not now") == 1
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.end(place.database, session_id, [id], RunOutcome("succeeded", None, (), 1, 1, 5, 0, 300))
@@ -146,7 +146,7 @@ async def test_nothing_is_told_of_what_is_undone(place: Place) -> None:
 
 
 async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
-    """As when the coordinator dies after the shard has committed, and before it has itself."""
+    """This happens if the coordinator dies after the shard's commit and before its own."""
     session_id = await place.session("lost")
     await place.hook("scheduled")
     await scheduled(place, session_id)

@@ -1,4 +1,4 @@
-"""A database spread over Citus' nodes: what lies where, what holds there, and which statements go to one shard."""
+"""A database distributed over Citus' nodes: placement of tables, their constraints, and statements for one shard."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
@@ -32,7 +32,7 @@ async def connect(url: str) -> asyncpg.Connection:
 
 
 async def begin(connection: asyncpg.Connection, tenant_id: UUID, name: str) -> UUID:
-    """A session with one event."""
+    """Create a session with one event."""
     session_id = sessions.session_key(tenant_id, name)
     await connection.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) VALUES ($1, $2, $3, 'chars')",
@@ -51,7 +51,7 @@ async def begin(connection: asyncpg.Connection, tenant_id: UUID, name: str) -> U
 
 @pytest.fixture
 async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection, as the owner, to a database that held twenty sessions before it was distributed."""
+    """Return the owner's connection to a database that held twenty sessions before it was distributed."""
     connection = await connect(migrated_url)
     await connection.execute("INSERT INTO tenants (tenant_id, name) VALUES ($1, 'acme')", ACME)
     await connection.execute("INSERT INTO tenants (tenant_id, name) VALUES ($1, 'other')", OTHER)
@@ -60,7 +60,7 @@ async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
     async with connection.transaction():
         await distribute.lay_out(connection, SHARDS)
     await connection.close()
-    connection = await connect(migrated_url)  # the database's settings are those of new connections
+    connection = await connect(migrated_url)  # new connections have the database's settings
     yield connection
     await connection.close()
 
@@ -170,7 +170,7 @@ async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
 
 
 async def test_what_a_later_migration_makes_is_placed_when_it_is_asked_for_again(migrated_url: str) -> None:
-    """Back and forth over a table that is on every node, and one of a session that no release has yet."""
+    """Covers down and up migrations of a table on every node, and a new table of a session's rows."""
     url = checked(migrated_url)
     await distribute.distribute(migrated_url, SHARDS)
     await migrate.downgrade(url, "0022")

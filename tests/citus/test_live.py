@@ -1,4 +1,4 @@
-"""A server whose database is spread over nodes: agents live on it, tenants stay apart, no job is lost."""
+"""A server whose database is distributed over nodes: agents run on it, tenants are isolated, no job is lost."""
 
 import asyncio
 from collections import Counter
@@ -25,12 +25,12 @@ TURNS = 6
 LONG = "what the file says, line by line, and then some more of it\n" * 20
 POLICY = {"window_tokens": 1200, "reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}}
 OTHERS: dict[str, str] = {}
-"""The headers by which a request is made for the other tenant."""
+"""Headers of a request for the other tenant."""
 
 
 @pytest.fixture(scope="module")
 async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
-    """A distributed database, made as an operator makes it, which the tests here share."""
+    """Return a distributed database, made by an operator's commands, which the tests here share."""
     url = await cluster.make("live")
     await migrate.upgrade(checked(url))
     await distribute.distribute(url, shards=4)
@@ -40,7 +40,7 @@ async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="module")
 async def http(live_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server on it, for one of two tenants."""
+    """Return a client of a server on it, for one of two tenants."""
     owner = Database(live_url, pool_size=2, role=None)
     ours, theirs = [(await Tenants(owner, None).create_key(name, "k", SCOPES)).secret for name in ("acme", "other")]
     await owner.close()
@@ -71,7 +71,7 @@ def turn(agent: str, number: int) -> list[Json]:
 
 
 async def live(http: httpx.AsyncClient, agent: str) -> list[Json]:
-    """An agent's life: it appends, with a key and without, asks for contexts and says what came of them."""
+    """Run an agent: appends with a key and without, contexts, and their outcomes."""
     await ask(http, "PUT", agent, {"policy": POLICY}, 201)
     made: list[Json] = []
     for number in range(TURNS):
@@ -181,7 +181,7 @@ async def test_while_a_node_is_gone_the_sessions_of_the_others_go_on(
 
 @pytest.fixture
 async def database(live_url: str) -> AsyncIterator[Database]:
-    """A pool of few connections, as a process has that makes jobs."""
+    """Return a pool of few connections, as in a process that queues jobs."""
     pool = Database(live_url, pool_size=2)
     with acting_for(DEFAULT_TENANT):
         yield pool
@@ -189,7 +189,7 @@ async def database(live_url: str) -> AsyncIterator[Database]:
 
 
 async def begun(database: Database, name: str) -> UUID:
-    """A session of the default tenant."""
+    """Create a session of the default tenant."""
     assert await sessions.create(database, DEFAULT_TENANT, name, estimator="chars")
     return sessions.session_key(DEFAULT_TENANT, name)
 
@@ -203,7 +203,7 @@ async def test_an_append_that_makes_compaction_due_queues_its_job(http: httpx.As
 
 
 async def test_a_job_is_there_before_what_it_is_for_is_committed(database: Database, live_url: str) -> None:
-    """So a crash between the two commits leaves a job with nothing to do, and never work without a job."""
+    """So a crash between the two commits leaves a job without work, and never work without a job."""
     session_id = await begun(database, "undone")
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as tx:
@@ -228,7 +228,7 @@ async def test_who_waits_for_a_job_that_lets_go_queues_the_next(database: Databa
 
 
 async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database: Database) -> None:
-    """Those for the queue are others: a pool whose connections all wait for one of its own would wait for ever."""
+    """The queue has other connections: waiting for one of the same pool would be a deadlock."""
     ids = [await begun(database, f"full-{number}") for number in range(4)]
     both = asyncio.Barrier(2)
 
@@ -251,12 +251,12 @@ async def _as_owner(url: str, sql: str, *values: object) -> list[asyncpg.Record]
 
 
 async def _jobs(url: str, key: str) -> list[str]:
-    """The states of the jobs with a key."""
+    """Return the states of the jobs with a key."""
     rows = await _as_owner(url, "SELECT status::text FROM pgqueuer WHERE dedupe_key = $1", key)
     return [row["status"] for row in rows]
 
 
 async def _waited_for(url: str) -> None:
     """Return when a statement waits for a row on any node."""
-    while not await _as_owner(url, "SELECT FROM citus_lock_waits"):  # nothing tells of it, so it is asked again
+    while not await _as_owner(url, "SELECT FROM citus_lock_waits"):  # polled, because there is no notification
         pass

@@ -1,4 +1,4 @@
-"""Answers as values: typed, lenient towards servers of another age, and JSON again on request."""
+"""Responses as values: typed, tolerant of other server versions, and convertible back to JSON."""
 
 from datetime import UTC, datetime
 
@@ -25,7 +25,7 @@ def test_an_answer_is_typed_throughout() -> None:
     assert session.policy.name == "default"
     assert session.created_at == session.updated_at == datetime(2026, 11, 22, 21, 21, 0, 738936, UTC)
     assert session.metadata == {"a": [1]}
-    assert session.parent is None  # left out, as by a server that does not know it
+    assert session.parent is None  # missing, as from a server that does not know it
     with pytest.raises(AttributeError):
         session.head = 4  # type: ignore[misc]
 

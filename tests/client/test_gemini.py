@@ -1,4 +1,4 @@
-"""Gemini's requests and answers as values; its turns with an agent are those of all formats (test_agents)."""
+"""Gemini's requests and responses as values; its turns with an agent are those of all formats (test_agents)."""
 
 import pytest
 from google.genai.errors import ClientError

@@ -1,4 +1,4 @@
-"""What goes over the wire: retries under one key, timeouts, options, raw answers, pages, and streams that break."""
+"""The wire protocol: retries under one key, timeouts, options, raw responses, pages, and streams that break."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ from tests.support.pooler import pooled
 
 
 class Cut:
-    """A network before the server: it may lose answers, or cut them off after some of their parts."""
+    """A network in front of the server that may lose responses, or cut them off after some of their parts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -84,7 +84,7 @@ async def behind_a_cut(database_url: str) -> Any:
 
 @asynccontextmanager
 async def answering(*answers: Callable[[], Response]) -> Any:
-    """A server that gives one answer after the other, and the headers that it was sent."""
+    """Serve the responses in order; return the headers of the requests."""
     left, seen = list(answers), list[dict[str, str]]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ async def test_an_answer_that_is_not_the_servers_is_an_error_of_this_package(con
 
 
 async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
-    """Not before the last of its sessions is let go of; nobody has to close anything."""
+    """They stay open until the last of its sessions is released; nothing has to be closed explicitly."""
 
     def use(url: str) -> None:
         memory = Palimpsest(base_url=url).session("s")
@@ -314,7 +314,7 @@ async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
             await memory.user(f"Message {n}.")
         async with memory.call():
             pass
-        cut.parts = 4  # the line that says when to try again, and three messages
+        cut.parts = 4  # the line with the retry time, and three messages
         seen = []
         async for one in memory.stream(types=["appended", "epoch"]):
             seen.append(one)

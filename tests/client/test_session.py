@@ -1,4 +1,4 @@
-"""What a session does for its agent beside the calls: what stands, results, branches, explanations, and refusals."""
+"""A session's other functions: prompts and tools, results, branches, explanations, and refusals."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ CALLS = [ToolCall("a", "one", "{}"), ToolCall("b", "two", "{}")]
 
 
 def whole(text: str = "", *calls: tuple[str, str, str]) -> dict[str, Any]:
-    """An answer of a chat model."""
+    """Return a chat model's response."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [
@@ -81,7 +81,7 @@ async def test_results_of_every_kind(server: str) -> None:
 async def test_what_stands_is_appended_once_and_again_when_it_changed(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         for prompt in ("A", "A", "B", "B", "A", "A"):
-            memory = client.session("s", model="gpt-4o", max_tokens=20_000)  # a program that starts anew
+            memory = client.session("s", model="gpt-4o", max_tokens=20_000)  # a program that starts again
             await memory.system(prompt)
             await memory.tools([TOOLS["openai"]])
             await memory.user("Go.")
@@ -172,7 +172,7 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
         async with declined.call() as call:
             assert [tool["function"]["name"] for tool in call.request["tools"]] == ["lookup"]
             reply = await call.send(lambda **_: whole("", ("c", "recall", "{}")))
-            assert [one.name for one in reply.tool_calls] == ["recall"]  # it is the agent's own
+            assert [one.name for one in reply.tool_calls] == ["recall"]  # it is left to the agent
         given = client.session("b", model="gpt-4o", recall=True)
         await given.user("Go.")
         async with given.call() as call:
@@ -199,7 +199,7 @@ async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends
             async with memory.call() as call:
                 await call.send(model)
         results = [event async for event in memory.list_events() if event.type == "tool.result"]
-        async with memory.call() as call:  # nothing is open: the agent can go on
+        async with memory.call() as call:  # no call is open: the agent can continue
             assert (await call.send(lambda **_: whole("Enough."))).content == "Enough."
     assert asked == len(results) == 8
     assert [event.is_error for event in results[:3]] == [True, None, True]

@@ -1,4 +1,4 @@
-"""Usage as it is reported: a figure that a provider did not name is left out, and 0 is one that it did name."""
+"""Reported usage: a figure that a provider did not name is left out, and 0 is one that it did name."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ READERS = {
     "anthropic": {"usage": {"input_tokens": 5}},
     "gemini": {"usageMetadata": {"promptTokenCount": 5}},
 }
-"""The least that an answer says of its usage, by format."""
+"""The minimal usage in a response, by format."""
 
 
 def read(form: str, **more: Any) -> UsageIn | None:

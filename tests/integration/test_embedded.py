@@ -1,4 +1,4 @@
-"""The embedded Postgres: starts anywhere, is alone on its folder, and comes back after any kill."""
+"""The embedded Postgres starts anywhere, has its folder to itself, and recovers after any kill."""
 
 import fcntl
 import os
@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that serves the folder until its standard input is closed."""
+    """Return another process that serves the folder until its standard input is closed."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -54,7 +54,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def zombie() -> Iterator[int]:
-    """The pid of a process that has ended and is not reaped until the test is over."""
+    """Return the pid of a process that has ended and is not reaped before the end of the test."""
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         yield process.pid
@@ -82,7 +82,7 @@ def postmaster(folder: Path) -> psutil.Process:
 
 def kill_all(processes: list[psutil.Process]) -> None:
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # some end by themselves when others are gone
+        with suppress(psutil.NoSuchProcess):  # some end when others are gone
             process.kill()
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
@@ -100,7 +100,7 @@ async def test_starts_from_nothing_and_stops(folder: Path) -> None:
     finally:
         server.stop()
     assert not runs(process)
-    server.stop()  # a second time does nothing
+    server.stop()  # a second call does nothing
 
 
 async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(folder: Path) -> None:
@@ -275,7 +275,7 @@ def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeyp
 
 @contextmanager
 def watching(watch: embedded.Watch) -> Iterator[None]:
-    """Look as often as is asked for, as the process that started the server does."""
+    """Poll as often as requested while the block lasts, like the process that started the server."""
     ending = threading.Event()
 
     def look() -> None:

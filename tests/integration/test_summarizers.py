@@ -1,4 +1,4 @@
-"""Both SDKs against both providers on loopback: what comes back, and what every failure is called."""
+"""Both SDKs against both providers on loopback: their responses, and the classification of every failure."""
 
 import asyncio
 import base64
@@ -155,7 +155,7 @@ async def test_a_key_that_the_provider_repeats_is_in_no_error(
     else:
         servers.will(stand_in.status(code, message=f"not with {quoted}"))
     error = await failing(model)
-    assert "[key]" in error.detail or code == 200  # whose text is cut off
+    assert "[key]" in error.detail or code == 200  # the text of that response is cut off
     assert quoted[:12] not in f"{error}{error.detail}{''.join(traceback.format_exception(error))}"
 
 

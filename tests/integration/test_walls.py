@@ -1,4 +1,4 @@
-"""Row-level security as the database has it, and connections that are set to a tenant."""
+"""Row-level security in the database, and the tenant setting of connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +24,7 @@ from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
 
 NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics", "work_counts"}
-"""Tables that hold nothing of a tenant's but ids."""
+"""Tables without a tenant's data except ids."""
 ACROSS = {
     "palimpsest_across_compactions",
     "palimpsest_across_degraded",
@@ -40,12 +40,12 @@ ACROSS = {
     "palimpsest_across_spend",
     "palimpsest_hits",
 }
-"""What runs as the owner: each has its reason in migration 0013, or in that of its own."""
+"""Functions that run as the owner; the migration that made each gives the reason, for most 0013."""
 SET_TO = "SELECT current_setting('palimpsest.tenant', true) AS tenant, current_user AS role, pg_backend_pid() AS pid"
 
 
 async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
-    """A new table fails here until somebody has said which of both it is."""
+    """A new table fails this test until it is added to one of the two groups."""
     rows = await database.fetch(
         "SELECT c.relname AS name, c.relrowsecurity AS on, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid "
         "AND a.attname = 'tenant_id') AS owned, ARRAY(SELECT (polpermissive, polcmd, polroles, polwithcheck IS NULL, "
@@ -57,7 +57,7 @@ async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
         assert row["owned"] == row["on"], row["name"]
         if row["on"]:
             [policy] = row["policies"]
-            assert policy.startswith("(t,*,{0},t,"), row["name"]  # for every command and role, of reads and writes
+            assert policy.startswith("(t,*,{0},t,"), row["name"]  # for every command and role, for reads and writes
             assert "tenant_id = ( SELECT" in policy and "'palimpsest.tenant'" in policy, row["name"]
 
 
@@ -86,7 +86,7 @@ async def test_what_runs_as_the_owner_is_known_and_for_the_application_only(data
 
 
 async def seen(database: Database) -> tuple[UUID | None, int]:
-    """Which tenant a connection is set to, and by which server process."""
+    """Return the tenant that a connection is set to, and the pid of its server process."""
     row = await database.fetchrow(SET_TO)
     assert row is not None and row["role"] == ROLE
     return UUID(row["tenant"]) if row["tenant"] else None, row["pid"]
@@ -140,7 +140,7 @@ async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: 
             with acting_for(uuid4()):
                 asking = asyncio.ensure_future(seen(database))
                 for _ in range(steps):
-                    await asyncio.sleep(0)  # one step of the loop each: cut off at another point every time
+                    await asyncio.sleep(0)  # each iteration cancels one step of the loop later
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
             with acting_for(DEFAULT_TENANT):
@@ -174,7 +174,7 @@ async def test_a_write_for_another_tenant_is_refused(application: Database) -> N
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """A server of its own, where the role was never made."""
+    """Start a server of its own, without the role."""
     with data_folder() as folder:
         server = embedded.start(folder)
         yield server.url
@@ -210,7 +210,7 @@ async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) ->
         await walls.check(url)
         await walls.check_owner(url)
 
-        # Whoever only serves need not own anything: it may act as the role, and that is all.
+        # A login that only serves need not own anything; it only needs to act as the role.
         await admin.execute("CREATE ROLE server LOGIN IN ROLE palimpsest_app")
         await walls.check(as_login(cluster, "server", "modests"))
         with pytest.raises(walls.NoWalls, match="the login that migrates"):
@@ -243,7 +243,7 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
 
 @needed
 async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
-    """Six connections of ours are one of the server's, which is handed on as it is."""
+    """Six connections of ours share one of the server's."""
     with pgbouncer(database_url, default_pool_size=1) as pooler:
         database = Database(database_url, pool_size=6, pooler_url=pooler.url(database_url))
 
@@ -273,7 +273,7 @@ async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(dat
 async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
     database_url: str, database: Database
 ) -> None:
-    """The API and a worker behind it: an append, a context, a compaction, a stream."""
+    """Covers the API and a worker behind the pooler: an append, a context, a compaction, a stream."""
     with pgbouncer(database_url) as pooler:
         settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))
         stop = asyncio.Event()

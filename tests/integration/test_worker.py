@@ -1,4 +1,4 @@
-"""The worker: its schedules, any number of it side by side, and a database that goes away."""
+"""The worker: its schedules, several workers at the same time, and a database that becomes unavailable."""
 
 import asyncio
 from pathlib import Path
@@ -37,7 +37,7 @@ HOUSEKEEPING = [
     "purge_job_log",
     "sweep_layers",
 ]
-"""What every worker does, whatever else it is for."""
+"""Schedules that every worker announces."""
 
 
 async def age(database: Database, keys: list[str], interval: str) -> None:
@@ -47,7 +47,7 @@ async def age(database: Database, keys: list[str], interval: str) -> None:
 
 
 async def scheduled(database: Database) -> list[str]:
-    """The schedules that some worker has announced, as soon as the housekeeping is among them."""
+    """Return the schedules that workers have announced, as soon as the housekeeping is among them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             rows = await database.fetch("SELECT entrypoint FROM pgqueuer_schedules ORDER BY entrypoint")
@@ -57,7 +57,7 @@ async def scheduled(database: Database) -> list[str]:
 
 
 def test_the_queue_has_the_schema_that_its_library_wants() -> None:
-    """When a new release of pgqueuer fails this, its changes need a migration of their own."""
+    """If a new release of pgqueuer fails this test, its changes need a migration of ours."""
     wanted = QueryBuilderEnvironment(DBSettings()).build_install_query().split("\n", 1)[1]
     assert wanted.strip() in QUEUE_SQL.read_text(encoding="utf-8")
 
@@ -159,7 +159,7 @@ async def test_a_worker_that_loses_its_connection_comes_back(
 async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
     client: httpx.AsyncClient, database: Database, database_url: str
 ) -> None:
-    """Of the transactions that notify only one at a time can commit, in the whole server."""
+    """Only one notifying transaction at a time can commit in the whole server."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
     await connection.add_listener("ch_pgqueuer", lambda *said: heard.put_nowait(said[-1]))

@@ -1,4 +1,4 @@
-"""What clients mean that send their whole conversations, drawn anew at every run."""
+"""Clients that send their whole conversations, with new examples at every run."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A session of ten thousand turns: what is live, and what a summarizer reads, stay in bounds."""
+"""A session of ten thousand turns: the live summaries, and the summarizer's input, stay within bounds."""
 
 import asyncio
 import math
@@ -54,7 +54,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
 
 
 def said(turn: int) -> list[dict[str, str]]:
-    """One turn: a question, an answer, about two hundred tokens."""
+    """Return a turn of a question and an answer, about two hundred tokens."""
     about = f"module_{turn % 97} and the value {turn * 7 % 10_007} of run {turn}"
     return [
         {"type": "user.message", "content": f"Question {turn}: what becomes of {about}? " + "Please be exact. " * 8},

@@ -1,4 +1,4 @@
-"""What a migration may not do while servers of the release before are at work, found by squawk in its statements."""
+"""Migrations lock and remove nothing that servers of the previous release need; squawk checks their statements."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 SQL = Path(__file__).parents[2] / "migrations" / "sql"
 FIRST = "0016"
-"""Older ones were made before there was a release to upgrade from."""
+"""Earlier migrations precede the first release."""
 EXCLUDED = {
     "prefer-robust-stmts": "a migration is one transaction: there is nothing half done to be repeated",
     "require-lock-timeout": "migrations/script.py.mako sets one for each migration, and a test looks for it",
@@ -28,11 +28,11 @@ ALLOWED = {
         "(docs/operations/upgrades.md has figures)"
     ),
 }
-"""What is done in spite of a rule, with the reason."""
+"""Violations of a rule that are accepted, with the reason."""
 
 
 def faults(*paths: Path) -> set[tuple[str, str]]:
-    """The file and the rule of each statement that a running release could not live with."""
+    """Return the file and the rule of each statement that would break a running release."""
     squawk = Path(sys.executable).parent / "squawk"
     options = ("--reporter", "json", "--pg-version", "15.0", "--assume-in-transaction", "--exclude", ",".join(EXCLUDED))
     found = subprocess.run((squawk, *options, *paths), capture_output=True, text=True, check=False)

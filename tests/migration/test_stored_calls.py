@@ -29,7 +29,7 @@ CALLS = """
 
 @pytest.fixture
 async def earlier(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A database as the earlier release left it."""
+    """Return a database as the earlier release left it."""
     await on(url, partial(upgrade, to=REVISION))
     connection = await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
     try:
@@ -58,7 +58,7 @@ OLDEST = '{"by_source": {"tools": 1, "system": 2, "ephemeral": 3}, "window": 9, 
 async def test_the_ledger_of_stored_calls_reads_their_manifests(
     url: str, earlier: asyncpg.Connection, oldest: bool
 ) -> None:
-    """What statements read of a manifest has columns since then, which the records of before leave empty."""
+    """The columns that were later added for manifest fields are empty in earlier records."""
     if oldest:
         await earlier.execute("UPDATE model_calls SET manifest = $1, breakpoints = '{7}'", OLDEST)
     await migrate.upgrade(url)
