@@ -1,4 +1,4 @@
-"""What all adapters share, against the real server: plans carried out, outages, overflows, errors that are raised."""
+"""Behaviour shared by all adapters, on the real server: plans, outages, overflows, and errors that are raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report,
 
 
 def conversation(rounds: int) -> list[dict[str, Any]]:
-    """A user, and so many rounds with a tool."""
+    """Return a user message and `rounds` rounds with a tool."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Look at all depots."}]
     for n in range(rounds):
         function = {"name": "depot", "arguments": f'{{"number": {n}}}'}
@@ -33,14 +33,14 @@ def conversation(rounds: int) -> list[dict[str, Any]]:
 
 
 def replaced(message: dict[str, Any], step: Any) -> dict[str, Any]:
-    """The copy of a message that says something else."""
+    """Return a copy of a message with a plan's content."""
     if message["role"] == "tool":
         return {**message, "content": change(step, message["tool_call_id"])[1]}
     raise AssertionError(f"only results are shortened here: {step}")
 
 
 def inserted(one: Any) -> dict[str, Any]:
-    """A message that the client does not have."""
+    """Return a message that the plan inserts."""
     return {"role": one["role"], "content": one["text"]}
 
 
@@ -117,7 +117,7 @@ def test_messages_of_an_erased_session_go_as_they_are_and_that_is_said_once(
     assert warnings_of(caplog) == ["refused"]
     with pytest.raises(NotFoundError):
         palimpsest.events(sid)
-    restarted = Budget("openai", settings)  # it creates the session with its metadata, by which it can be erased
+    restarted = Budget("openai", settings)  # creates the session with its metadata, by which it can be erased
     assert restarted.run(restarted.fit(sid, messages)) is not None
 
 

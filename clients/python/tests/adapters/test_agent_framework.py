@@ -50,17 +50,17 @@ class TooLong(Exception):
 
 
 def said(messages: Sequence[Message]) -> Any:
-    """What a model reads of messages."""
+    """Return the parts of messages that a model reads."""
     return [[one.text or one.result or one.arguments for one in message.contents] for message in messages]
 
 
 def tokens(messages: Sequence[Message]) -> int:
-    """What a request is as the provider counts it."""
+    """Return the tokens of a request as the provider counts them."""
     return size(said(messages)) + OUTSIDE
 
 
 class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc, type-arg]
-    """Looks at two depots a round, until it has seen all, and says how many. It notes what it was sent."""
+    """A model that looks at two depots a round until it has seen all, and returns their number. Records its inputs."""
 
     model = "gpt-4o"
 
@@ -88,7 +88,7 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Awaitable[ChatResponse[Any]] | ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         usage: Any = {"input_token_count": tokens(messages), "output_token_count": 7}
-        if any(one.role == "assistant" for one in messages):  # the first answer names no cache reads
+        if any(one.role == "assistant" for one in messages):  # the first response names no cache reads
             usage["cache_read_input_token_count"] = 9
 
         async def whole() -> ChatResponse[Any]:
@@ -103,7 +103,7 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
 
 
 def check(messages: Sequence[Message]) -> None:
-    """Hold that each call has its result behind it, and each result its call, as providers demand."""
+    """Assert that each call is followed by its result, and each result preceded by its call, as providers require."""
     waiting: list[str | None] = []
     for message in messages:
         results = [one.call_id for one in message.contents if one.type == "function_result"]
@@ -115,7 +115,7 @@ def check(messages: Sequence[Message]) -> None:
 
 
 class Own(ChatMiddleware):
-    """Notes the framework's own messages before they are budgeted."""
+    """Records the framework's own messages before they are budgeted."""
 
     def __init__(self) -> None:
         self.seen: list[list[Message]] = []
@@ -177,7 +177,7 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_messa
     model.rounds = 0
     assert await run(one, "Once more?", session, stream=stream) == f"I looked at {ROUNDS}."
     after = palimpsest.events(sid)
-    assert len(after) == len(events) + 2  # the prompt and the answer: nothing came twice
+    assert len(after) == len(events) + 2  # the prompt and the response, nothing twice
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 

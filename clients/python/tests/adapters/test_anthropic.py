@@ -1,4 +1,4 @@
-"""The Anthropic middleware in the SDK's own clients, with a provider that is a function."""
+"""The Anthropic middleware in the SDK's own clients, with a function as the provider."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OVERFLOW = (
 
 
 def calls(*numbers: int, text: str = "") -> list[Json]:
-    """The content of an answer that asks for depots."""
+    """Return the content of a response that calls for depots."""
     said = [{"type": "text", "text": text}] if text else []
     return [
         *said,
@@ -45,12 +45,12 @@ def calls(*numbers: int, text: str = "") -> list[Json]:
 
 
 def text(said: str) -> list[Json]:
-    """The content of an answer that only says something."""
+    """Return the content of a response of text only."""
     return [{"type": "text", "text": said}]
 
 
 class Provider:
-    """Answers by a script: contents of messages, or a status and an error. It keeps the bodies that it was sent."""
+    """Responds by a script: contents of messages, or a status and an error. It records the bodies of its requests."""
 
     def __init__(self, script: Sequence[Any]) -> None:
         self.script, self.seen, self.headers = list(script), list[Json](), list[Mapping[str, str]]()
@@ -73,7 +73,7 @@ class Provider:
             "stop_sequence": None,
             "usage": {"input_tokens": size(body), "output_tokens": 7},
         }
-        if len(self.seen) > 1:  # the first answer names no cache reads
+        if len(self.seen) > 1:  # the first response names no cache reads
             message["usage"]["cache_read_input_tokens"] = 3
         if not body.get("stream"):
             return httpx2.Response(200, json=message)
@@ -82,7 +82,7 @@ class Provider:
 
 
 def events(message: Json) -> Iterator[Json]:
-    """A message as the API streams it."""
+    """Yield a message as the API streams it."""
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         if block["type"] == "text":
@@ -101,7 +101,7 @@ def events(message: Json) -> Iterator[Json]:
 
 
 class Agent:
-    """A loop as people write it: it sends everything that was said, each time."""
+    """An agent loop that sends the whole conversation each time."""
 
     def __init__(self, provider: Provider, middleware: PalimpsestMiddleware, way: str) -> None:
         self.way, self.messages = way, list[Json]()
@@ -110,7 +110,7 @@ class Agent:
         self.asynchronous = AsyncAnthropic(http_client=httpx2.AsyncClient(transport=transport), **more)
 
     def turn(self, said: str, **more: Any) -> str:
-        """A turn until the model asks for no more tools."""
+        """Run a turn until the model calls no more tools."""
         self.messages.append({"role": "user", "content": said})
         given = {"model": MODEL, "max_tokens": 500, "system": PROMPT, "tools": TOOLS, **more}
         while True:
@@ -146,7 +146,7 @@ WAYS = pytest.mark.parametrize("way", ["create", "stream", "async create", "asyn
 
 
 def middleware_of(palimpsest: Gate, sid: str | None, **settings: Any) -> PalimpsestMiddleware:
-    """The middleware, with a room that is too small for all."""
+    """Return the middleware with a window that is too small for the whole conversation."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= settings
     return PalimpsestMiddleware(sid, **given)

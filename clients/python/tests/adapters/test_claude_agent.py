@@ -38,7 +38,7 @@ async def client(palimpsest: Gate) -> AsyncIterator[AsyncPalimpsest]:
 
 @pytest.fixture
 def options(tmp_path: Path, client: AsyncPalimpsest) -> ClaudeAgentOptions:
-    """The SDK's own process runner, with a program that speaks its protocol."""
+    """Return options for the SDK's own process runner, with a program that speaks its protocol."""
     program = tmp_path / "claude"
     program.write_text(f"#!{sys.executable}\n" + PROGRAM.read_text())
     program.chmod(0o755)
@@ -78,7 +78,7 @@ async def test_a_session_is_resumed_where_its_files_are_gone(
 
     shutil.rmtree(tmp_path / "config")
     options.resume = first.session_id
-    options.session_store = PalimpsestSessionStore(client)  # a process that starts anew
+    options.session_store = PalimpsestSessionStore(client)  # a process that starts again
     assert (await ask("And now?", options)).result == "I remember 7 entries."
     loaded = await options.session_store.load(key)
     assert loaded is not None and loaded[:7] == written and len(loaded) == 14

@@ -49,7 +49,7 @@ class TooLong(Exception):
 
 
 def said(contents: Sequence[types.Content]) -> Any:
-    """What a model reads of contents."""
+    """Return the parts of contents that a model reads."""
     return [
         part.text
         or (part.function_call and part.function_call.args)
@@ -60,12 +60,12 @@ def said(contents: Sequence[types.Content]) -> Any:
 
 
 def tokens(contents: Sequence[types.Content]) -> int:
-    """What a request is as the provider counts it."""
+    """Return the tokens of a request as the provider counts them."""
     return size(said(contents)) + OUTSIDE
 
 
 class Model(BaseLlm):
-    """Looks at two depots a round, until it has seen all, and says how many. It notes what it was sent."""
+    """A model that looks at two depots a round until it has seen all, and returns their number. Records its inputs."""
 
     model: str = "gemini-2.5-flash"
     rounds: int = ROUNDS
@@ -89,7 +89,7 @@ class Model(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         parts = self.answer(llm_request.contents)
-        cached = 9 if len(llm_request.contents) > 1 else 0  # ADK's LiteLlm has a 0 where its provider names none
+        cached = 9 if len(llm_request.contents) > 1 else 0  # LiteLlm's 0 means no figure
         used = types.GenerateContentResponseUsageMetadata(
             prompt_token_count=tokens(llm_request.contents), cached_content_token_count=cached, candidates_token_count=7
         )
@@ -101,7 +101,7 @@ class Model(BaseLlm):
 
 
 class Own(BasePlugin):
-    """Notes the contents before they are budgeted."""
+    """Records the contents before they are budgeted."""
 
     def __init__(self) -> None:
         super().__init__("own")
@@ -161,7 +161,7 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_conte
     assert last[-1] is before[-1]
     assert 2 < len(kept) < len(before)
     assert report(1) not in str([part.function_response for one in last for part in one.parts or ()])
-    for contents in model.sent:  # the provider wants a response for each call, right behind it
+    for contents in model.sent:  # the provider requires each call's response in the next content
         for at, content in enumerate(contents):
             calls = [part.function_call.name for part in content.parts or () if part.function_call]
             if calls:
@@ -183,7 +183,7 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_conte
 
     model.rounds = 0
     assert await run(runner, sid, "Once more?", stream=stream) == f"I looked at {ROUNDS}."
-    assert len(palimpsest.events(name_of(sid))) == len(events) + 2  # the prompt and the answer: nothing came twice
+    assert len(palimpsest.events(name_of(sid))) == len(events) + 2  # the prompt and the response, nothing twice
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{name_of(sid)}@line.1"}
 
 

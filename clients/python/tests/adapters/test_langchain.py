@@ -40,7 +40,7 @@ def depot(number: int) -> str:
 
 
 def calls(*numbers: int, text: str = "") -> AIMessage:
-    """An answer that asks for depots."""
+    """Return a response that calls for depots."""
     return AIMessage(
         text,
         tool_calls=[{"name": "depot", "args": {"number": n}, "id": f"call_{n}", "type": "tool_call"} for n in numbers],
@@ -48,7 +48,7 @@ def calls(*numbers: int, text: str = "") -> AIMessage:
 
 
 class Scripted(BaseChatModel):
-    """A model that answers by a script; an exception in it is raised. It keeps what it was sent."""
+    """A model that responds by a script; an exception in it is raised. It records its inputs."""
 
     script: list[Any]
     seen: list[list[BaseMessage]]
@@ -68,7 +68,7 @@ class Scripted(BaseChatModel):
             raise said
         tokens = size([message.content for message in messages])
         usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 7, "total_tokens": tokens + 7}
-        if len(self.seen) > 1:  # the first answer names no cache reads
+        if len(self.seen) > 1:  # the first response names no cache reads
             usage["input_token_details"] = {"cache_read": 3}
         return said.model_copy(update={"usage_metadata": usage})
 
@@ -93,14 +93,14 @@ class Scripted(BaseChatModel):
 
 
 def overflow() -> Exception:
-    """The error of a provider whose window was exceeded."""
+    """Return the error of a provider whose window was exceeded."""
     error = ValueError(TOO_LONG)
     error.status_code, error.code = 400, "context_length_exceeded"  # type: ignore[attr-defined]
     return error
 
 
 def agent_of(palimpsest: Gate, model: Scripted, **settings: Any) -> Any:
-    """An agent with a checkpointer, as people have them."""
+    """Return an agent with a checkpointer."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= settings
     return create_agent(
@@ -109,23 +109,23 @@ def agent_of(palimpsest: Gate, model: Scripted, **settings: Any) -> Any:
 
 
 def in_thread(sid: str) -> Any:
-    """The configuration that names a thread, with room for many rounds."""
+    """Return the configuration that names a thread and permits many rounds."""
     return {"configurable": {"thread_id": sid}, "recursion_limit": 200}
 
 
 def said(text: str) -> Any:
-    """What a user says, as input of the graph."""
+    """Return a user message as input of the graph."""
     return {"messages": [HumanMessage(text)]}
 
 
 def run_blocking(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `invoke`."""
+    """Run with `invoke`."""
     found: list[BaseMessage] = agent.invoke(said(text), in_thread(sid))["messages"]
     return found
 
 
 def run_async(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `ainvoke`, in an event loop of its own."""
+    """Run with `ainvoke`, in an event loop of its own."""
 
     async def run() -> Any:
         return (await agent.ainvoke(said(text), in_thread(sid)))["messages"]
@@ -135,7 +135,7 @@ def run_async(agent: Any, sid: str, text: str) -> list[BaseMessage]:
 
 
 def run_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `stream`, token by token."""
+    """Run with `stream`, token by token."""
     tokens = list(agent.stream(said(text), in_thread(sid), stream_mode="messages"))
     assert len(tokens) > 1
     found: list[BaseMessage] = agent.get_state(in_thread(sid)).values["messages"]
@@ -143,7 +143,7 @@ def run_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
 
 
 def run_async_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `astream`."""
+    """Run with `astream`."""
 
     async def run() -> Any:
         return [one async for one in agent.astream(said(text), in_thread(sid), stream_mode="messages")]
@@ -303,10 +303,10 @@ def test_only_a_middleware_with_recall_changes_the_graph(palimpsest: Gate) -> No
 
 def test_a_subclass_that_cannot_answer_the_recall_tool_is_refused_it(palimpsest: Gate) -> None:
     class Own(PalimpsestMiddleware):
-        """A middleware of a program's own."""
+        """A program's own middleware."""
 
     class OwnRecall(PalimpsestRecallMiddleware):
-        """One that answers the recall tool."""
+        """A middleware that handles the recall tool."""
 
     assert not Own(client=palimpsest.client()).tools
     assert OwnRecall(client=palimpsest.client(), recall=True).tools

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or the import asks another host for it
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise the import requests it from another host
 import litellm
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 
@@ -36,16 +36,16 @@ Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "depot", "parameters": {"type": "object", "properties": {}}}}]
 STREAMED = pytest.mark.parametrize("stream", [False, True])
 OUTSIDE = 300
-"""Tokens of the tool's definition and of what encloses messages."""
+"""Tokens of the tool's definition and of the wrapping of messages."""
 
 
 def tokens(messages: list[Json]) -> int:
-    """What a request is as the provider counts it."""
+    """Return the tokens of a request as the provider counts them."""
     return size(messages) + OUTSIDE
 
 
 def usage(messages: list[Json]) -> Json:
-    """What the provider says of a call."""
+    """Return the provider's usage of a call."""
     told = {"prompt_tokens": tokens(messages), "completion_tokens": 7, "total_tokens": tokens(messages) + 7}
     again = any(one["role"] == "assistant" for one in messages)
     # LiteLLM has a 0 where Anthropic's usage names no cache reads.
@@ -54,7 +54,10 @@ def usage(messages: list[Json]) -> Json:
 
 @dataclass
 class Model:
-    """Looks at two depots a round, until it was asked about all, and says so. It notes what it was sent."""
+    """A model that looks at two depots a round until it has called for all, and returns their number.
+
+    It records its inputs.
+    """
 
     url: str = ""
     rounds: int = ROUNDS
@@ -123,7 +126,7 @@ def model() -> Iterator[Model]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -138,7 +141,7 @@ def model() -> Iterator[Model]:
 async def hooked(palimpsest: Gate) -> AsyncIterator[None]:
     use(palimpsest)
     yield
-    await GLOBAL_LOGGING_WORKER.flush()  # or its reports break off with the event loop
+    await GLOBAL_LOGGING_WORKER.flush()  # otherwise its reports break off with the event loop
     litellm.logging_callback_manager._reset_all_callbacks()
 
 
@@ -150,7 +153,7 @@ def use(palimpsest: Gate, **more: Any) -> None:
 
 
 async def ask(model: Model, messages: list[Json], sid: str | None, *, stream: bool = False, router: Any = None) -> Json:
-    """One call, and its message as an agent logs it."""
+    """Make one call; return its message as an agent logs it."""
     about: Json = {"litellm_session_id": sid} if sid else {}
     given = {"messages": messages, "tools": TOOLS, "stream": stream, **about}
     if stream:
@@ -166,7 +169,7 @@ async def ask(model: Model, messages: list[Json], sid: str | None, *, stream: bo
 
 
 async def run(model: Model, messages: list[Json], sid: str | None, *, stream: bool = False, router: Any = None) -> str:
-    """An agent's run; the messages grow with it."""
+    """Run an agent, which appends to `messages`."""
     while True:
         message = await ask(model, messages, sid, stream=stream, router=router)
         messages.append(message)
@@ -178,7 +181,7 @@ async def run(model: Model, messages: list[Json], sid: str | None, *, stream: bo
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what LiteLLM does behind the caller's back: it logs streams in a task of its own."""
+    """Wait for LiteLLM's background task, which logs streams."""
     await asyncio.to_thread(until, condition)
 
 
@@ -229,7 +232,7 @@ async def test_what_is_kept_are_the_very_messages(palimpsest: Gate, sid: str) ->
     kept = [message for message, step in zip(messages, plan, strict=True) if step["action"] == "keep"]
     assert 2 < len(kept) < len(messages)
     assert all(any(one is own for one in changed["messages"]) for own in kept)
-    again = {**changed, "litellm_session_id": sid}  # an attempt with what was made to fit before
+    again = {**changed, "litellm_session_id": sid}  # an attempt with messages that were already fitted
     await litellm.callbacks[0].async_pre_call_deployment_hook(again, "acompletion")
     assert palimpsest.contexts[-1][1]["appended"] == []
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}

@@ -36,12 +36,12 @@ def depot(number: int) -> str:
 
 
 def answering(*output: Any) -> ModelStep:
-    """An answer with these items, and what the provider counts."""
+    """Return a response with these items, and the provider's usage."""
 
     def respond(call: Any) -> ModelStep:
         tokens = size(call.input)
         counted = Usage(requests=1, input_tokens=tokens, output_tokens=7, total_tokens=tokens + 7)
-        if len(call.input) > 1:  # of the first call, the SDK has a 0 that no provider named
+        if len(call.input) > 1:  # for the first call, the SDK has a 0 that no provider named
             counted.input_tokens_details.cached_tokens = 3
         return ModelStep(output=output, usage=counted)
 
@@ -49,38 +49,38 @@ def answering(*output: Any) -> ModelStep:
 
 
 def calls(*numbers: int) -> ModelStep:
-    """An answer that asks for depots."""
+    """Return a response that calls for depots."""
     return answering(*(function_call("depot", {"number": n}, call_id=f"call_{n}", item_id=f"fc_{n}") for n in numbers))
 
 
 def says(text: str, number: int = 0) -> ModelStep:
-    """An answer that only says something."""
+    """Return a response of text only."""
     return answering(assistant_message(text, item_id=f"msg_{number}"))
 
 
 def overflow() -> Exception:
-    """The error of a provider whose window was exceeded."""
+    """Return the error of a provider whose window was exceeded."""
     error = ValueError(TOO_LONG)
     error.status_code, error.code = 400, "context_length_exceeded"  # type: ignore[attr-defined]
     return error
 
 
 def session_of(palimpsest: Gate, sid: str, **settings: Any) -> PalimpsestSession:
-    """A session with a room that is too small for all."""
+    """Return a session with a window that is too small for the whole conversation."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= {"model": "gpt-4o", **settings}
     return PalimpsestSession(sid, **given)
 
 
 async def run_whole(memory: PalimpsestSession, model: Any, said: str, **more: Any) -> str:
-    """A run with `Runner.run`."""
+    """Run with `Runner.run`."""
     agent = Agent("clerk", instructions="You look after depots.", tools=[depot, *more.pop("tools", ())])
     config = memory.run_config(model=model)
     return str((await Runner.run(agent, said, session=memory, run_config=config, max_turns=99)).final_output)
 
 
 async def run_streamed(memory: PalimpsestSession, model: Any, said: str, **more: Any) -> str:
-    """A run with `Runner.run_streamed`."""
+    """Run with `Runner.run_streamed`."""
     agent = Agent("clerk", instructions="You look after depots.", tools=[depot, *more.pop("tools", ())])
     result = Runner.run_streamed(agent, said, session=memory, run_config=memory.run_config(model=model), max_turns=99)
     assert len([one async for one in result.stream_events()]) > 1
@@ -207,7 +207,7 @@ async def test_a_run_goes_on_whatever_the_server_does(
 ) -> None:
     await run_whole(session_of(palimpsest, sid), ScriptedModel([says("Good morning.")]), "Hello.")
     palimpsest.trouble(trouble)
-    memory = session_of(palimpsest, sid)  # another process, which knows nothing of the conversation
+    memory = session_of(palimpsest, sid)  # another process, without the conversation in memory
     model = ScriptedModel([calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
     assert await run_whole(memory, model, "Depots?") == "One."
     if trouble == "midway":
