@@ -49,9 +49,7 @@ class Recorded:
     moments: tuple[Moment, ...]
 
     def calls(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yield the spans (from, up to) in which an agent appends the messages from `first` up to `last`, by model
-        call.
-        """
+        """Yield the spans of messages `first` to `last` that an agent appends before each call, as (from, up to)."""
         begun = first
         for index in range(first, last + 1):
             by_model = index == last or self.messages[index]["role"] == "assistant"

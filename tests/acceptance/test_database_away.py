@@ -79,7 +79,7 @@ async def ended_well(process: Command, *words: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("api",), ("api", "--processes", "2")])
-async def test_an_api_answers_as_soon_as_its_database_comes(
+async def test_an_api_serves_as_soon_as_its_database_is_available(
     commands: Commands, cluster: Cluster, arguments: tuple[str, ...]
 ) -> None:
     port = str(free_port())
@@ -95,7 +95,7 @@ async def test_an_api_answers_as_soon_as_its_database_comes(
     await ended_well(api, "the database is away", "the database answers")
 
 
-async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, cluster: Cluster) -> None:
+async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Commands, cluster: Cluster) -> None:
     worker = await commands.start("worker", DATABASE_URL=cluster.url)
     await worker.said("starting")
     await worker.said("waiting for the database")
@@ -110,7 +110,7 @@ async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, 
     await ended_well(worker, "the database is away", "the database answers")
 
 
-async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
+async def test_processes_forked_while_the_database_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
     await cluster.start()
     server = await commands.start("serve", DATABASE_URL=cluster.url)
     url = await server.url()
@@ -137,7 +137,7 @@ async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: 
 
 
 @pytest.mark.parametrize("command", ["serve", "api", "worker"])
-async def test_what_waiting_does_not_cure_is_refused_when_the_database_comes(
+async def test_permanent_errors_are_reported_once_the_database_responds(
     commands: Commands, cluster: Cluster, command: str
 ) -> None:
     """The URL names a database that does not exist."""

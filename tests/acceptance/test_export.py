@@ -17,14 +17,14 @@ def run(server: str) -> Run:
 
 
 @pytest.mark.parametrize("name", ["anthropic_messages", "openai_messages"])
-async def test_a_conversation_comes_out_in_its_format_as_it_went_in(run: Run, name: str) -> None:
+async def test_a_conversation_is_exported_in_its_format_unchanged(run: Run, name: str) -> None:
     document = json.loads((SAMPLES / f"{name}.json").read_text(encoding="utf-8"))
     await imported(run, SAMPLES / f"{name}.json")
     (written,) = await exported(run, name, format=name.removesuffix("_messages"))
     assert written == document
 
 
-async def test_a_prompt_that_only_openai_writes_so_comes_out_as_it_went_in(run: Run, tmp_path: Path) -> None:
+async def test_an_openai_developer_prompt_is_exported_unchanged(run: Run, tmp_path: Path) -> None:
     prompts = [{"role": "developer", "content": "Help."}, {"role": "system", "content": "Briefly.", "name": "ann"}]
     later = [{"role": "user", "content": "hi"}, {"role": "developer", "content": "Now in verse."}]
     for number, messages in enumerate(([*prompts, *later], [*prompts[:1], *later], [*prompts[1:], *later], later)):
@@ -152,7 +152,7 @@ async def test_a_neutral_export_gives_the_same_log_again(run: Run, client: httpx
 
 
 @pytest.mark.parametrize("format", [*MESSAGES])
-async def test_any_log_comes_out_in_any_format_and_what_does_not_is_named(
+async def test_any_log_is_exported_in_any_format_and_losses_are_named(
     run: Run, client: httpx.AsyncClient, format: str
 ) -> None:
     seqs = {event.get("call_id"): event["seq"] for event in reversed(await of_every_kind(client, "s"))}

@@ -136,7 +136,7 @@ async def worked(http: httpx.AsyncClient, session: str) -> None:
                 return
 
 
-async def test_without_its_standby_nothing_is_acknowledged_nor_when_it_is_repeated(
+async def test_without_its_standby_no_request_and_no_retry_is_acknowledged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)

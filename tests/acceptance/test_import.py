@@ -46,7 +46,7 @@ async def test_events_happened_when_the_file_says(run: Run, client: httpx.AsyncC
     assert (await client.get("/v1/sessions/s.agent-1")).json()["head"] == 2
 
 
-async def test_words_that_no_text_may_hold_are_imported_once(run: Run, tmp_path: Path) -> None:
+async def test_characters_that_no_text_may_hold_are_imported_once(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     file.write_text('[{"role": "user", "content": "a\\ud800b\\u0000c"}, {"role": "assistant", "content": "\\udfff"}]')
     assert await imported(run, file) == {"s": (2, 2)}
@@ -115,7 +115,7 @@ async def test_a_folder_of_logs_with_sub_agents_as_sessions_of_their_own(
     assert await imported(run, projects) == dict.fromkeys(names, (4, 0)) | {MAIN: (8, 4)}
 
 
-async def test_people_see_what_became_of_each_file_and_the_others_go_on(run: Run, projects: Path) -> None:
+async def test_each_files_result_is_printed_and_failures_do_not_stop_others(run: Run, projects: Path) -> None:
     broken = projects / "broken.jsonl"
     broken.write_text(turn(1) + "{oops\n")
     other = projects / "other.jsonl"
@@ -156,7 +156,7 @@ async def test_another_session_of_the_same_name_is_left_alone(
     assert [event["content"] for event in await log(client, "old:chat")] == ["hi", "ho"]
 
 
-async def test_what_the_server_refuses_leaves_no_session_behind(
+async def test_an_import_that_the_server_refuses_leaves_no_session(
     run: Run, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     good = {"id": "good/one", "messages": [{"role": "user", "content": "hi"}]}
@@ -181,7 +181,7 @@ async def test_what_the_server_refuses_leaves_no_session_behind(
         (("export", "a", "--format", "blocks"), "blocks"),
     ],
 )
-async def test_what_cannot_be_meant_sends_nothing(run: Run, arguments: tuple[str | Path, ...], says: str) -> None:
+async def test_invalid_arguments_send_nothing(run: Run, arguments: tuple[str | Path, ...], says: str) -> None:
     done = await run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr

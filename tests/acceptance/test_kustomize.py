@@ -32,7 +32,7 @@ def kustomized(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
 
 
-def test_what_is_put_together_is_whole(folder: Path) -> None:
+def test_the_kustomization_is_complete(folder: Path) -> None:
     done = kustomized(folder)
     assert done.returncode == 0, done.stderr
     made = list(yaml.safe_load_all(done.stdout))

@@ -14,8 +14,7 @@ pytestmark = pytest.mark.long
 SESSIONS = 40
 MEGABYTE = 1_000_000
 APPENDED = 8 * MEGABYTE
-"""Bytes appended to each session after its context; the views held in memory are limited to a twentieth of the total.
-"""
+"""Bytes appended to each session after its context; views held in memory are limited to a twentieth of the total."""
 GROWTH_MAX = 120 * MEGABYTE
 MANY_SESSIONS = 2_000
 SMALL_EVENTS = 40
@@ -23,7 +22,7 @@ GROWTH_OF_MANY_MAX = 40 * MEGABYTE
 """Permitted growth from the thousandth session to the last."""
 
 
-async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Commands, database_url: str) -> None:
+async def test_appends_after_a_context_do_not_accumulate_in_memory(commands: Commands, database_url: str) -> None:
     api = await commands.start("api", DATABASE_URL=database_url)
     process = psutil.Process(api.process.pid)
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
@@ -38,7 +37,9 @@ async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Comma
         assert process.memory_info().rss - before < GROWTH_MAX
 
 
-async def test_thousands_of_sessions_of_small_events_do_not_pile_up(commands: Commands, database_url: str) -> None:
+async def test_thousands_of_sessions_of_small_events_do_not_accumulate_in_memory(
+    commands: Commands, database_url: str
+) -> None:
     """Each session is appended to after its context, and its context requested again, as by an agent."""
     api = await commands.start("api", DATABASE_URL=database_url)
     process = psutil.Process(api.process.pid)

@@ -44,7 +44,7 @@ def test_the_configuration_and_the_rules_are_good() -> None:
     assert "1 rule files found" in said and f"{len(deployed.alerts())} rules found" in said
 
 
-def test_each_alert_fires_on_what_it_is_for_and_is_silent_otherwise() -> None:
+def test_each_alert_fires_on_its_condition_only() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 

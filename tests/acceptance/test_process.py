@@ -47,7 +47,7 @@ async def test_the_start_names_the_data_folder(commands: Commands) -> None:
     assert await server.stop() == (0, [])
 
 
-async def test_config_prints_what_a_server_with_these_flags_would_have(commands: Commands) -> None:
+async def test_config_prints_the_settings_of_a_server_with_these_flags(commands: Commands) -> None:
     columns = await commands.start("config", "--port", "99", LOG_LEVEL="error")
     rows = [(await columns.line()).split() for _ in Settings.model_fields]
     assert await columns.ended() == (0, [])

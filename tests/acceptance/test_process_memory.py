@@ -41,7 +41,7 @@ async def imported(command: Command) -> set[str]:
 
 
 @pytest.mark.usefixtures("_telling_imports")
-async def test_an_api_process_holds_what_it_uses(commands: Commands, database_url: str) -> None:
+async def test_an_api_process_loads_only_what_it_uses(commands: Commands, database_url: str) -> None:
     api = await commands.start_fresh("api", DATABASE_URL=database_url)
     async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as client:
         assert (await client.get("/readyz")).status_code == 200
@@ -54,9 +54,7 @@ async def test_an_api_process_holds_what_it_uses(commands: Commands, database_ur
 
 
 @pytest.mark.usefixtures("_telling_imports")
-async def test_a_server_on_a_migrated_database_holds_nothing_that_migrates(
-    commands: Commands, database_url: str
-) -> None:
+async def test_a_server_on_a_migrated_database_does_not_load_migrations(commands: Commands, database_url: str) -> None:
     server = await commands.start_fresh("serve", DATABASE_URL=database_url)
     await server.url()
     found = await imported(server)

@@ -159,7 +159,7 @@ async def test_twenty_megabytes_are_appended_and_read_again_by_a_slow_client(pro
         assert size > 20 * MB
 
 
-async def test_a_client_that_sends_slowly_keeps_nobody_waiting(proxy: Proxy) -> None:
+async def test_a_slow_client_does_not_delay_others(proxy: Proxy) -> None:
     rest = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:

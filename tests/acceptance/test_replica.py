@@ -162,7 +162,7 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
     assert site.page.left == set()
 
 
-async def test_one_that_is_too_late_or_gone_is_not_asked(site: Site) -> None:
+async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
     async with site.server(read_behind_seconds_max=3.0) as http:
         agent = Agent(http, "s")
         await agent.begin()
@@ -232,7 +232,7 @@ async def test_a_statement_that_replay_cancels_is_tried_again(site: Site) -> Non
         await database.close()
 
 
-async def test_what_takes_too_long_there_is_not_tried_on_the_primary(
+async def test_a_timeout_on_the_replica_is_not_retried_on_the_primary(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)

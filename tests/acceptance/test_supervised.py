@@ -105,7 +105,7 @@ async def test_an_api_process_that_dies_is_replaced_while_its_postgres_stays(com
     assert (await serve.stop())[0] == 0
 
 
-async def test_nothing_but_postgres_outlives_a_serve_that_is_killed(commands: Commands) -> None:
+async def test_only_postgres_outlives_a_killed_serve(commands: Commands) -> None:
     serve = await commands.start("serve")
     await serve.url()
     apis, workers = await processes(serve)
@@ -119,7 +119,7 @@ async def test_nothing_but_postgres_outlives_a_serve_that_is_killed(commands: Co
     assert commands.postmaster() is None
 
 
-async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
+async def test_connections_during_the_stop_are_refused(commands: Commands) -> None:
     serve = await commands.start("serve")
     address = httpx.URL(await serve.url())
     reader, writer = await asyncio.open_connection(address.host, address.port)

@@ -21,7 +21,7 @@ async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
     return calls
 
 
-async def test_it_counts_what_is_as_it_was_and_names_what_is_not(
+async def test_it_counts_reproduced_calls_and_names_the_others(
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
     calls = {name: await spoken(client, name) for name in ("a", "b", "c")}

@@ -35,7 +35,7 @@ print(worst)
 """
 
 
-async def test_nobody_waits_for_what_is_long(commands: Commands, database_url: str) -> None:
+async def test_short_requests_do_not_wait_for_long_ones(commands: Commands, database_url: str) -> None:
     api = await commands.start("api", DATABASE_URL=database_url, LOG_LEVEL="error")
     url = await api.url()
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:

@@ -112,7 +112,7 @@ async def begin(http: httpx.AsyncClient, turns: int = TURNS) -> tuple[Agent, str
     return agent, run["id"]
 
 
-async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
+async def test_a_killed_workers_run_is_finished_by_another(
     site: Site, stand_in: Summarizers, database: Database
 ) -> None:
     stand_in.will(stand_in.never(), ok(), stand_in.never())
@@ -138,9 +138,7 @@ async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
     await site.stop()
 
 
-async def test_a_worker_that_is_told_to_stop_hands_on_what_it_is_at(
-    site: Site, stand_in: Summarizers, database: Database
-) -> None:
+async def test_a_stopping_worker_hands_over_its_run(site: Site, stand_in: Summarizers, database: Database) -> None:
     stand_in.will(stand_in.never())
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         _, run_id = await begin(http)

@@ -96,7 +96,7 @@ async def scheduled(place: Place, session_id: UUID) -> UUID:
     return id
 
 
-async def test_each_step_of_a_run_is_told_once_to_the_stream_and_to_webhooks(place: Place) -> None:
+async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(place: Place) -> None:
     assert await place.database.distributed() == place.distributed
     session_id = await place.session("told")
     await place.hook("scheduled", "started", "finished")
@@ -123,7 +123,7 @@ async def test_each_step_of_a_run_is_told_once_to_the_stream_and_to_webhooks(pla
     assert sorted(json.loads(row["body"])["data"]["run"]["attempts"] for row in rows) == [0, 0, 1, 1, 1]
 
 
-async def test_a_run_that_is_tried_again_is_told_of_and_one_that_is_not_there_is_not(place: Place) -> None:
+async def test_a_retried_run_is_notified_and_a_missing_one_is_not(place: Place) -> None:
     session_id = await place.session("again")
     id = await scheduled(place, session_id)
     await compactions.end(place.database, session_id, [id], RunOutcome("failed", "no model"))
@@ -135,7 +135,7 @@ async def test_a_run_that_is_tried_again_is_told_of_and_one_that_is_not_there_is
     assert told[1]["aborted"] and told[1]["run"]["error"] == "no model"
 
 
-async def test_nothing_is_told_of_what_is_undone(place: Place) -> None:
+async def test_rolled_back_changes_are_not_notified(place: Place) -> None:
     session_id = await place.session("undone")
     await place.hook("scheduled")
     with pytest.raises(RuntimeError):
@@ -160,7 +160,7 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
     assert f"{session_id} {place.tenant_id}" in await place.jobs("compact")
 
 
-async def test_an_epoch_is_told_of(place: Place) -> None:
+async def test_an_opened_epoch_is_notified(place: Place) -> None:
     session_id = await place.session("epochs")
     async with heard(place) as notified, place.database.transaction() as tx:
         await tx.execute(
@@ -208,7 +208,7 @@ async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | N
             assert await webhooks.retry(tx, place.tenant_id, "h", delivery.id)
 
 
-async def test_a_purge_deletes_what_is_old_of_every_tenant_and_nothing_else(place: Place) -> None:
+async def test_a_purge_deletes_only_expired_rows_of_every_tenant(place: Place) -> None:
     times = [datetime.now(UTC) - timedelta(hours=hours) for hours in (1, 23, 25, 26, 27, 800, 900)]
     for number, at in enumerate(times):
         session_id = await place.session(f"purged {number}")
@@ -229,7 +229,7 @@ async def test_a_purge_deletes_what_is_old_of_every_tenant_and_nothing_else(plac
     assert await place.owner.fetchval(left, place.tenant_id) == 2
 
 
-async def test_finished_deliveries_go_after_a_month_and_pending_ones_stay(place: Place) -> None:
+async def test_finished_deliveries_are_deleted_after_a_month_and_pending_ones_stay(place: Place) -> None:
     session_id = await place.session("month")
     await place.hook("scheduled")
     ids = []

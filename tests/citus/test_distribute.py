@@ -65,7 +65,7 @@ async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def test_what_was_there_lies_by_its_session_on_both_workers(spread: asyncpg.Connection) -> None:
+async def test_existing_rows_are_distributed_by_session_to_both_workers(spread: asyncpg.Connection) -> None:
     assert await spread.fetchval("SELECT count(*) FROM sessions") == 20
     assert await spread.fetchval("SELECT count(*) FROM events JOIN sessions USING (session_id)") == 20
     nodes = await spread.fetch("SELECT nodeport, sum(shard_size) FROM citus_shards GROUP BY nodeport")
@@ -139,7 +139,7 @@ async def test_every_hot_statement_goes_to_one_shard(spread: asyncpg.Connection,
     assert [one for one in await distribute.check(migrated_url) if not one.to_one_shard] == []
 
 
-async def test_a_hot_statement_that_goes_to_many_shards_keeps_everything_as_it_was(
+async def test_a_hot_statement_for_many_shards_aborts_the_distribution(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distribute, "HOT", {**sessions.HOT, "all": "SELECT count(*) FROM sessions"})
@@ -154,9 +154,7 @@ async def test_a_hot_statement_that_goes_to_many_shards_keeps_everything_as_it_w
     await connection.close()
 
 
-async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
-    migrated_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_distributing_again_changes_nothing(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distribute, "HOT", sessions.HOT)
     assert len(await distribute.planned(migrated_url, SHARDS)) > 60
     await distribute.distribute(migrated_url, SHARDS)
@@ -169,7 +167,7 @@ async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
     await connection.close()
 
 
-async def test_what_a_later_migration_makes_is_placed_when_it_is_asked_for_again(migrated_url: str) -> None:
+async def test_distributing_again_places_a_later_migrations_tables(migrated_url: str) -> None:
     """Covers down and up migrations of a table on every node, and a new table of a session's rows."""
     url = checked(migrated_url)
     await distribute.distribute(migrated_url, SHARDS)

@@ -28,7 +28,7 @@ async def join(cluster: nodes.Cluster) -> list[int]:
         await connection.close()
 
 
-async def test_a_coordinator_knows_its_nodes_however_often_it_is_told(cluster: nodes.Cluster) -> None:
+async def test_registering_nodes_is_idempotent(cluster: nodes.Cluster) -> None:
     for node in range(len(cluster.ports)):
         connection = await asyncpg.connect(cluster.url("postgres", node))
         await connection.execute(f"CREATE DATABASE {NAME}")

@@ -115,7 +115,7 @@ async def test_a_client_that_sends_its_whole_list_gets_its_lines(http: httpx.Asy
     assert [each["request"]["messages"] for each in made] == lists
 
 
-async def test_what_is_refused_on_one_postgres_is_refused_here_and_changes_nothing(http: httpx.AsyncClient) -> None:
+async def test_requests_refused_on_one_postgres_are_refused_and_change_nothing(http: httpx.AsyncClient) -> None:
     first = await ask(http, "POST", "strict/events", {"events": turn("strict", 0)}, 201)
     again = await ask(http, "POST", "strict/events", {"events": turn("strict", 0)[:1]}, 200)
     assert again["events"][0]["seq"] == 1
@@ -164,7 +164,7 @@ async def test_no_tenant_sees_or_writes_anothers_rows(http: httpx.AsyncClient, l
     await database.close()
 
 
-async def test_while_a_node_is_gone_the_sessions_of_the_others_go_on(
+async def test_while_a_node_is_down_sessions_on_others_continue(
     http: httpx.AsyncClient, cluster: nodes.Cluster
 ) -> None:
     names = [f"spread-{number}" for number in range(12)]
@@ -202,7 +202,7 @@ async def test_an_append_that_makes_compaction_due_queues_its_job(http: httpx.As
     assert await _jobs(live_url, f"compact:{rows[0]['session_id']}") == ["queued"]
 
 
-async def test_a_job_is_there_before_what_it_is_for_is_committed(database: Database, live_url: str) -> None:
+async def test_a_job_is_queued_before_its_cause_is_committed(database: Database, live_url: str) -> None:
     """So a crash between the two commits leaves a job without work, and never work without a job."""
     session_id = await begun(database, "undone")
     with pytest.raises(ZeroDivisionError):
@@ -213,7 +213,7 @@ async def test_a_job_is_there_before_what_it_is_for_is_committed(database: Datab
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
 
 
-async def test_who_waits_for_a_job_that_lets_go_queues_the_next(database: Database, live_url: str) -> None:
+async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, live_url: str) -> None:
     session_id = await begun(database, "next")
     await compactions.wake(database, session_id, DEFAULT_TENANT)
     taken = "UPDATE pgqueuer SET status = 'picked' WHERE dedupe_key = $1 RETURNING id"

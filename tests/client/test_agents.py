@@ -77,7 +77,7 @@ async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: 
 @AGENTS
 @FORMATS
 @STREAMED
-async def test_a_context_that_was_too_long_is_asked_for_once_more(
+async def test_a_context_that_was_too_long_is_requested_again_once(
     server: str, agent: Agent, format: str, stream: bool
 ) -> None:
     refusal = ANTHROPIC_TOO_LONG if format == "anthropic" else TOO_LONG
@@ -96,7 +96,7 @@ async def test_a_context_that_was_too_long_is_asked_for_once_more(
 
 
 @AGENTS
-async def test_an_overflow_that_comes_as_an_event_is_made_good_unseen(server: str, agent: Agent) -> None:
+async def test_an_overflow_event_is_retried_invisibly(server: str, agent: Agent) -> None:
     refusal = Refuse(
         200, "Your input exceeds the context window of this model.", "context_length_exceeded", in_stream=True
     )
@@ -191,7 +191,7 @@ async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, fo
 
 @AGENTS
 @FORMATS
-async def test_a_stream_that_breaks_leaves_what_was_said(server: str, agent: Agent, format: str) -> None:
+async def test_a_broken_stream_keeps_its_text(server: str, agent: Agent, format: str) -> None:
     said = "One two three four five."
     async with provider(scripted(Say(said, [("lookup", {"order": 1})], breaks_after=3), Say("Again."))) as models:
         one = agent(server, models.url, format)

@@ -58,7 +58,7 @@ def agent(question: str) -> tuple[str, int]:
         return reply.content, call.left_out.tokens
 
 
-async def test_forty_calls_in_a_quarter_of_their_room(
+async def test_forty_calls_in_a_quarter_of_their_window(
     server: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models: Provider

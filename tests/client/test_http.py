@@ -127,7 +127,7 @@ async def test_an_answer_that_is_not_the_servers_is_an_error_of_this_package(con
             await client.list_sessions()
 
 
-async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
+async def test_a_released_client_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
     """They stay open until the last of its sessions is released; nothing has to be closed explicitly."""
 
     def use(url: str) -> None:
@@ -230,7 +230,7 @@ def test_a_key_that_is_shown_once_is_not_made_twice() -> None:
         assert len(asked) == began + 1
 
 
-async def test_a_server_that_says_nothing_is_left() -> None:
+async def test_a_server_that_does_not_respond_times_out() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -326,7 +326,7 @@ async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
     assert [headers.get("last-event-id") for headers in streams] == [None, seen[2].id, seen[5].id]
 
 
-async def test_a_stream_of_what_is_not_there_is_an_error(server: str) -> None:
+async def test_a_stream_of_a_missing_session_is_an_error(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         with pytest.raises(NotFoundError):
             async for _ in client.session("nothing").stream():
@@ -346,7 +346,7 @@ async def test_an_answer_that_cannot_be_logged_is_not_lost(database_url: str) ->
     assert isinstance(raised.value.__cause__, ServerError)
 
 
-async def test_usage_that_cannot_be_reported_is_worth_no_error(
+async def test_usage_that_cannot_be_reported_raises_no_error(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:

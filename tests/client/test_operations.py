@@ -121,7 +121,7 @@ def test_an_operation_gives_what_the_document_says(name: str) -> None:
     assert names == (set() if asked.answer is None else {of_json.get(asked.answer, asked.answer.__name__)})
 
 
-def test_every_keyword_but_what_a_path_names_is_given_by_name() -> None:
+def test_only_path_parameters_are_positional() -> None:
     for name in OPERATIONS:
         for one in inspect.signature(function(name)).parameters.values():
             by_place = one.kind is one.POSITIONAL_OR_KEYWORD

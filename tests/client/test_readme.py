@@ -67,7 +67,7 @@ def test_the_ten_lines_that_name_us_are_ten() -> None:
     assert len(ours) <= 10, ours
 
 
-def test_what_it_links_to_is_there() -> None:
+def test_its_links_exist() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (PAGE.parent / target).exists(), target
 

@@ -78,7 +78,7 @@ async def test_results_of_every_kind(server: str) -> None:
     assert [event.is_error for event in events] == [None, None, None, True, None]
 
 
-async def test_what_stands_is_appended_once_and_again_when_it_changed(server: str) -> None:
+async def test_the_prompt_and_tools_are_appended_once_and_again_when_changed(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         for prompt in ("A", "A", "B", "B", "A", "A"):
             memory = client.session("s", model="gpt-4o", max_tokens=20_000)  # a program that starts again
@@ -93,7 +93,7 @@ async def test_what_stands_is_appended_once_and_again_when_it_changed(server: st
     assert len(tools) == 1
 
 
-async def test_a_fork_goes_on_by_itself(server: str) -> None:
+async def test_a_fork_continues_independently(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=9_000)
         await memory.system("A")
@@ -108,7 +108,7 @@ async def test_a_fork_goes_on_by_itself(server: str) -> None:
         assert [content for _, content in await heard(memory)] == ["A", "One.", "Two."]
 
 
-async def test_whole_conversations_lines_and_the_way_back(server: str) -> None:
+async def test_whole_conversations_lines_and_rewinds(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         said = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "Two."}]
@@ -122,7 +122,7 @@ async def test_whole_conversations_lines_and_the_way_back(server: str) -> None:
     assert lines[0].head == 3
 
 
-async def test_what_was_left_out_is_said_in_words(server: str) -> None:
+async def test_evictions_are_described_in_words(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=6_000, policy={"summarize": {"enabled": False}})
         for n in range(12):
@@ -182,7 +182,7 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
             await client.session("c").tools([own])
 
 
-async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends(server: str) -> None:
+async def test_invalid_arguments_of_a_recall_are_returned_to_the_model_and_a_loop_ends(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.tools([TOOLS["openai"]])
@@ -229,7 +229,7 @@ async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(s
     assert [item.disposition for item in seen.calls] == ["verbatim", "verbatim"]
 
 
-async def test_recalls_beside_other_calls_leave_those_to_the_agent(server: str) -> None:
+async def test_recalls_next_to_other_calls_leave_those_to_the_agent(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.tools([TOOLS["openai"]])
@@ -322,7 +322,7 @@ async def test_the_sdks_streaming_helpers(server: str) -> None:
         assert "content.delta" in kinds
 
 
-async def test_what_cannot_be_sent_is_said_at_once(server: str) -> None:
+async def test_unsendable_requests_raise_immediately(server: str) -> None:
     def blocking() -> None:
         with Palimpsest(base_url=server) as client:
             with pytest.raises(ValueError, match="format must be one of"):
@@ -342,7 +342,7 @@ async def test_what_cannot_be_sent_is_said_at_once(server: str) -> None:
     await asyncio.to_thread(blocking)
 
 
-async def test_a_provider_may_be_asked_by_hand(server: str) -> None:
+async def test_a_provider_can_be_called_directly(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", policy={"summarize": {"enabled": False}})
         await memory.user("Go.")
@@ -357,7 +357,7 @@ async def test_a_provider_may_be_asked_by_hand(server: str) -> None:
         assert (await memory.get_call(call.id)).retry_of == first
 
 
-def test_pieces_that_come_otherwise_than_from_openai() -> None:
+def test_chunks_of_other_providers() -> None:
     stream = ChatStream()
     for delta in (
         {"role": "assistant", "content": "a"},

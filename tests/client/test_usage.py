@@ -71,7 +71,7 @@ def test_a_figure_that_was_named_is_reported(form: str, named: str, reported: st
         ((None, None, 7, None), {"output_tokens": 7}),
     ],
 )
-def test_cached_input_is_told_apart_where_it_was_named(figures: Any, reported: Any) -> None:
+def test_cached_input_is_separate_if_the_provider_named_it(figures: Any, reported: Any) -> None:
     assert _blocks.usage(*figures) == reported
 
 

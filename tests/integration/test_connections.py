@@ -30,7 +30,7 @@ async def pid(database: Database) -> int:
     return int(row["pid"])
 
 
-async def test_all_who_wait_for_the_one_connection_get_it(single: Database) -> None:
+async def test_all_waiters_get_the_single_connection(single: Database) -> None:
     own = await pid(single)
     assert await asyncio.gather(*(pid(single) for _ in range(20))) == [own] * 20
 
@@ -134,7 +134,7 @@ async def test_a_host_that_hangs_is_passed_over(
         await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
 
 
-async def test_no_host_that_is_there_is_a_failure_that_a_retry_may_cure() -> None:
+async def test_unreachable_hosts_are_a_retryable_failure() -> None:
     absent = Database("postgresql://me@127.0.0.1:1,127.0.0.1:1/name", pool_size=1)
     with pytest.raises(StoreUnavailable):
         await absent.fetch("SELECT 1")

@@ -103,7 +103,7 @@ async def test_starts_from_nothing_and_stops(folder: Path) -> None:
     server.stop()  # a second call does nothing
 
 
-async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(folder: Path) -> None:
+async def test_its_log_is_bounded_and_has_no_statements_or_values(folder: Path) -> None:
     server = embedded.start(folder)
     try:
         await ask(server.url, "CREATE TABLE facts AS SELECT 'a-secret-key' AS fact")
@@ -123,7 +123,7 @@ async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(fo
     assert log.with_name("log.1").stat().st_size == embedded.LOG_BYTES_MAX + 1
 
 
-async def test_what_was_committed_is_there_after_a_restart(folder: Path) -> None:
+async def test_commits_survive_a_restart(folder: Path) -> None:
     server = embedded.start(folder)
     await ask(server.url, "CREATE TABLE facts AS SELECT 42 AS fact")
     server.stop()
@@ -216,7 +216,7 @@ def test_a_process_that_got_the_pid_of_a_dead_postmaster_is_left_alone(folder: P
         assert bystander.returncode == 0
 
 
-def test_a_half_made_cluster_is_made_anew(folder: Path) -> None:
+def test_an_incomplete_cluster_is_created_again(folder: Path) -> None:
     half = folder / f"{embedded.UNFINISHED}killed"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text(f"{embedded.MAJOR}\n")
@@ -292,7 +292,7 @@ def watching(watch: embedded.Watch) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
+def test_a_failing_start_is_retried_and_logged_once(folder: Path) -> None:
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
     aside = control.with_name("aside")

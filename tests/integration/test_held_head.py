@@ -11,7 +11,7 @@ from app.store.engine import Database, acting_for
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_of_a_line_that_has_gone_on_no_newer_context_is_recorded(
+async def test_no_newer_context_of_a_longer_line_is_recorded(
     client: httpx.AsyncClient, application: Database, held: bool
 ) -> None:
     """An unreturned call would never get its outcome."""

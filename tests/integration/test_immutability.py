@@ -180,7 +180,7 @@ async def test_live_summaries_never_overlap(recorded: Database) -> None:
     await recorded.execute(SUMMARY, key=session_key(DEFAULT_TENANT, "a"), tenant=DEFAULT_TENANT)
 
 
-async def test_a_redaction_changes_what_was_said_and_nothing_else(recorded: Database) -> None:
+async def test_a_redaction_changes_only_the_content(recorded: Database) -> None:
     key = session_key(DEFAULT_TENANT, "a")
     async with recorded.transaction() as tx:
         await tx.execute("SELECT set_config('palimpsest.redacting', :key, true)", key=str(key))

@@ -100,7 +100,7 @@ async def test_the_first_key_closes_the_server(tenants: Tenants, clock: Clock) -
     assert await tenants.authenticate(None) is None
 
 
-async def test_a_key_made_by_another_process_makes_bound_keys_at_once(database: Database, tenants: Tenants) -> None:
+async def test_a_key_of_another_process_can_make_bound_keys_immediately(database: Database, tenants: Tenants) -> None:
     """This process has just found that there is no key, and must not take the next one for the first."""
     assert await tenants.authenticate(None) is not None
     first = await Tenants(database, None).create_key("default", "operator", SCOPES)
@@ -218,7 +218,7 @@ async def test_tenants_do_not_see_each_other(client: httpx.AsyncClient, tenants:
     assert (await client.get("/v1/sessions/s", headers=ours)).json()["head"] == 1
 
 
-async def test_the_bootstrap_key_stands_beside_those_in_the_database(database_url: str, database: Database) -> None:
+async def test_the_bootstrap_key_is_valid_along_with_stored_ones(database_url: str, database: Database) -> None:
     secret = "bootstrap-" + "k" * 20
     made = await Tenants(database, None).create_key("acme", "k", ["read"])
     async with (

@@ -153,7 +153,7 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         )
 
 
-async def test_a_search_of_sessions_looks_at_so_many_and_no_more(application: Database, database: Database) -> None:
+async def test_a_search_of_sessions_reads_a_bounded_number(application: Database, database: Database) -> None:
     """Of 40,000 sessions with metadata that no index covers, a page reads SCAN_MAX, wherever it begins."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, metadata, created_at) "
@@ -181,7 +181,7 @@ async def test_a_search_of_sessions_looks_at_so_many_and_no_more(application: Da
     assert found == ["s6999", "s13999", "s20999", "s27999", "s34999"]
 
 
-async def test_a_search_of_events_looks_at_so_many_and_no_more(application: Database, long_session: str) -> None:
+async def test_a_search_of_events_reads_a_bounded_number(application: Database, long_session: str) -> None:
     plan = await explain(
         application,
         event_log._OF_KIND,

@@ -75,7 +75,7 @@ async def read_for(database: Database, session: str, *words: str) -> tuple[int, 
     return row["seq_scan"], row["idx_tup_fetch"]
 
 
-async def test_a_search_reads_only_what_matches_in_its_session_and_scores_so_many(searched: Database) -> None:
+async def test_a_search_reads_only_its_sessions_matches_and_scores_a_bounded_number(searched: Database) -> None:
     with acting_for(DEFAULT_TENANT):
         assert await read_for(searched, "long", "rare1") == (0, 50)
         scans, rows = await read_for(searched, "s0", "rare1")
@@ -89,7 +89,7 @@ async def test_a_search_reads_only_what_matches_in_its_session_and_scores_so_man
     assert {hit.seq for hit in found.hits if hit.counts[1]} == set(range(351, 401))
 
 
-async def test_a_search_finds_nothing_for_another_tenant_or_for_none(searched: Database) -> None:
+async def test_a_search_finds_nothing_for_another_or_no_tenant(searched: Database) -> None:
     log = SessionLog(session_key(DEFAULT_TENANT, "s0"))
     assert (await search.find(searched, log, ("row",))).matches == 0
     with acting_for(uuid4()):

@@ -73,7 +73,7 @@ def faults(answer: Completion) -> tuple[str, ...]:
     )
 
 
-async def test_a_summary_comes_back_with_its_usage_and_passes_the_gate(servers: Summarizers, model: Summarizer) -> None:
+async def test_a_summary_has_its_usage_and_passes_the_gate(servers: Summarizers, model: Summarizer) -> None:
     answer = await model.summarize(ASK, timeout=LONG)
     assert answer.model == "stand-in-1"
     assert answer.input_tokens and answer.output_tokens
@@ -197,7 +197,9 @@ async def test_a_quota_that_is_used_up_is_no_rate_limit(servers: Summarizers, mo
     assert (error.kind, error.retryable) == ("spent", False)
 
 
-async def test_a_prompt_too_long_is_told_apart_until_it_is_shorter(servers: Summarizers, model: Summarizer) -> None:
+async def test_a_prompt_that_is_too_long_is_refused_until_it_is_shorter(
+    servers: Summarizers, model: Summarizer
+) -> None:
     servers.will(stand_in.context_too_long(len(ASK.prompt)))
     for _ in range(2):
         error = await failing(model)
@@ -222,7 +224,7 @@ async def test_a_refusal_says_so(servers: Summarizers, model: Summarizer) -> Non
 
 
 @pytest.mark.parametrize("behaviour", [stand_in.empty(), stand_in.error_text()], ids=["empty", "error text"])
-async def test_what_is_no_summary_arrives_and_is_stopped_by_the_gate(
+async def test_an_invalid_summary_is_stopped_by_the_gate(
     servers: Summarizers, model: Summarizer, behaviour: stand_in.Behaviour
 ) -> None:
     servers.will(behaviour)
@@ -256,7 +258,7 @@ async def test_an_answer_in_no_protocol_is_the_servers_fault(
     assert (await failing(model)).kind == "server"
 
 
-async def test_a_server_that_is_not_there_is_a_failed_connection() -> None:
+async def test_a_missing_server_is_a_failed_connection() -> None:
     for model in (
         Anthropic(model="m", api_key="k", base_url="http://127.0.0.1:9"),
         OpenAI(model="m", api_key="k", base_url="http://127.0.0.1:9/v1"),

@@ -44,7 +44,7 @@ ACROSS = {
 SET_TO = "SELECT current_setting('palimpsest.tenant', true) AS tenant, current_user AS role, pg_backend_pid() AS pid"
 
 
-async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
+async def test_every_table_has_row_security_or_no_tenants_data(database: Database) -> None:
     """A new table fails this test until it is added to one of the two groups."""
     rows = await database.fetch(
         "SELECT c.relname AS name, c.relrowsecurity AS on, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid "
@@ -74,7 +74,7 @@ async def test_the_application_owns_nothing_and_is_no_superuser(application: Dat
             await application.execute(statement)
 
 
-async def test_what_runs_as_the_owner_is_known_and_for_the_application_only(database: Database) -> None:
+async def test_functions_of_the_owner_are_known_and_only_for_the_application(database: Database) -> None:
     rows = await database.fetch(
         "SELECT proname AS name, proconfig::text AS settings, "
         "EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0) AS anybodys "
@@ -92,7 +92,7 @@ async def seen(database: Database) -> tuple[UUID | None, int]:
     return UUID(row["tenant"]) if row["tenant"] else None, row["pid"]
 
 
-async def test_a_connection_is_set_to_who_is_acted_for_and_to_nobody_else(database_url: str) -> None:
+async def test_a_connection_is_set_to_the_acting_tenant_only(database_url: str) -> None:
     ours, theirs = uuid4(), uuid4()
     database = Database(database_url, pool_size=1)
     try:
@@ -133,7 +133,7 @@ async def test_one_tenant_after_itself_costs_nothing_and_each_turn_one_round_tri
     assert turns == [f"SET palimpsest.tenant = '{tenant}'" for tenant in (ours, theirs, "")]
 
 
-async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: str) -> None:
+async def test_a_connection_cancelled_while_being_set_is_set_again(database_url: str) -> None:
     database = Database(database_url, pool_size=1)
     try:
         for steps in range(6):
@@ -197,7 +197,7 @@ def as_login(url: str, login: str, database: str) -> str:
 
 
 @pytest.mark.embedded("a server of its own, where the role was never made")
-async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) -> None:
+async def test_a_login_without_createrole_gets_instructions(cluster: str) -> None:
     url = as_login(cluster, "modest", "modests")
     async with administered(cluster, "CREATE ROLE modest LOGIN", "CREATE DATABASE modests OWNER modest") as admin:
         with pytest.raises(Exception, match="CREATE ROLE palimpsest_app NOLOGIN; GRANT palimpsest_app TO modest;"):
@@ -242,7 +242,7 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
 
 
 @needed
-async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
+async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(database_url: str) -> None:
     """Six connections of ours share one of the server's."""
     with pgbouncer(database_url, default_pool_size=1) as pooler:
         database = Database(database_url, pool_size=6, pooler_url=pooler.url(database_url))
@@ -270,9 +270,7 @@ async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(dat
 
 
 @needed
-async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
-    database_url: str, database: Database
-) -> None:
+async def test_statements_that_a_pooler_refuses_go_to_the_server(database_url: str, database: Database) -> None:
     """Covers the API and a worker behind the pooler: an append, a context, a compaction, a stream."""
     with pgbouncer(database_url) as pooler:
         settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))

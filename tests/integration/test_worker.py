@@ -156,7 +156,7 @@ async def test_a_worker_that_loses_its_connection_comes_back(
         await working
 
 
-async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
+async def test_an_append_does_not_notify_if_a_job_is_already_queued(
     client: httpx.AsyncClient, database: Database, database_url: str
 ) -> None:
     """Only one notifying transaction at a time can commit in the whole server."""

@@ -37,7 +37,7 @@ def recordings(recording_file: Path) -> tuple[Recording, ...]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
-async def test_what_is_covered_is_shown_whoever_asks_first(
+async def test_covered_events_are_shown_for_any_first_request(
     client: httpx.AsyncClient, database_url: str, recordings: tuple[Recording, ...], name: str
 ) -> None:
     async with summarizers() as model, working(database_url, model), quiet(database_url) as done_working:

@@ -44,7 +44,7 @@ def migrations() -> list[Path]:
     return sorted(path for path in SQL.glob("[0-9]*.sql") if not path.stem.endswith("_down") and path.stem >= FIRST)
 
 
-def test_no_migration_locks_a_table_for_long_or_takes_away_what_is_in_use() -> None:
+def test_no_migration_locks_a_table_for_long_or_removes_what_is_in_use() -> None:
     assert len(migrations()) >= 4
     assert faults(*migrations()) == set(ALLOWED)
 
@@ -63,7 +63,7 @@ def test_no_migration_locks_a_table_for_long_or_takes_away_what_is_in_use() -> N
         ("ALTER TABLE events ADD CONSTRAINT small CHECK (tokens < 9);", "constraint-missing-not-valid"),
     ],
 )
-def test_what_is_not_allowed_is_found(tmp_path: Path, statement: str, rule: str) -> None:
+def test_forbidden_statements_are_found(tmp_path: Path, statement: str, rule: str) -> None:
     path = tmp_path / "9999_more.sql"
     path.write_text(statement)
     assert (path.name, rule) in faults(path)

@@ -93,7 +93,7 @@ async def test_again_changes_nothing(url: str) -> None:
     assert await run(url, "SELECT count(*) FROM tenants") == [(2,)]
 
 
-async def test_two_at_once_take_turns(url: str) -> None:
+async def test_concurrent_migrations_take_turns(url: str) -> None:
     await asyncio.gather(migrate.upgrade(url), migrate.upgrade(url), migrate.upgrade(url))
     await migrate.check(url)
     assert await run(url, "SELECT count(*) FROM tenants") == [(1,)]
@@ -113,7 +113,7 @@ async def test_no_drift_by_alembic(url: str) -> None:
     assert await on(url, differences) == []
 
 
-async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any]) -> None:
+async def test_no_drift_in_the_servers_catalog(empty: Callable[[], Any]) -> None:
     """This includes constraints, index expressions and storage options, which Alembic does not compare."""
     migrated, created = await empty(), await empty()
     await migrate.upgrade(migrated)
@@ -202,7 +202,7 @@ async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> 
     assert rows == [("bound", False), ("ends", False), ("plain", True)]
 
 
-async def test_walls_go_up_around_what_is_there_and_the_version_before_goes_on(url: str) -> None:
+async def test_row_security_covers_existing_rows_and_the_previous_version_works(url: str) -> None:
     await on(url, partial(upgrade, to="0012"))
     insert = (
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
@@ -240,7 +240,7 @@ async def test_a_newer_database_is_refused(url: str, act: Callable[[str], Any]) 
     assert await run(url, "SELECT version_num FROM alembic_version") == [("from_the_future",)]
 
 
-async def test_a_migration_that_the_database_refuses_is_in_its_words_and_changes_nothing(url: str) -> None:
+async def test_a_migration_refused_by_the_database_gives_its_error_and_changes_nothing(url: str) -> None:
     await run(url, "CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
     await run(url, "CREATE TABLE sessions (mine int)")
     before = await catalog(url, without=())
@@ -299,7 +299,7 @@ async def test_back_to_an_earlier_schema_and_forth(url: str) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [b"key", None])
-async def test_there_is_no_way_back_from_sealed_contents(url: str, wrapped: bytes | None) -> None:
+async def test_a_downgrade_with_sealed_contents_is_refused(url: str, wrapped: bytes | None) -> None:
     await migrate.upgrade(url)
     await run(url, "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 't')")
     kept, dropped = ("'key'", "NULL") if wrapped else ("NULL", "now()")
@@ -314,7 +314,7 @@ async def test_there_is_no_way_back_from_sealed_contents(url: str, wrapped: byte
 
 
 @pytest.mark.parametrize("schema", ["0019", "9999", "base", "-1", ""])
-async def test_there_is_no_way_back_to_what_is_not_earlier(url: str, schema: str) -> None:
+async def test_only_a_downgrade_to_an_earlier_schema_is_permitted(url: str, schema: str) -> None:
     await on(url, partial(upgrade, to="0018"))
     before = await catalog(url)
     with pytest.raises(migrate.UnknownRevision, match="0018"):

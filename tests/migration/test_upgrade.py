@@ -185,7 +185,7 @@ async def whole(http: httpx.AsyncClient, agent: Agent) -> None:
     assert proof["ok"], proof["faults"]
 
 
-async def test_agents_work_on_while_the_release_before_is_replaced(
+async def test_agents_keep_working_while_the_previous_release_is_replaced(
     old: Installed,
     settings: dict[str, str],
     started: list[Command],
@@ -241,7 +241,7 @@ async def test_agents_work_on_while_the_release_before_is_replaced(
         assert await reader.rest(after, head) == list(range(1, head + 1))
 
 
-async def test_the_release_before_is_gone_back_to(
+async def test_downgrade_to_the_previous_release(
     old: Installed, settings: dict[str, str], started: list[Command], tmp_path: Path
 ) -> None:
     url = settings["DATABASE_URL"]

@@ -98,7 +98,7 @@ def test_few_samples_do_not_make_the_margin_smaller_than_the_estimators_own(stre
 
 
 @given(st.lists(st.integers(min_value=1_000, max_value=round(1_000 / SMALL_SHARE)), min_size=20, max_size=60))
-def test_what_repeats_changes_nothing(sizes: list[int]) -> None:
+def test_repeated_samples_change_nothing(sizes: list[int]) -> None:
     known, _ = taught([Sample(size, size * 3) for size in sizes])
     assert (known.ratio, known.version) == (3.0, 2), "once when learnt, once when there are many of them"
 
@@ -112,7 +112,7 @@ def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> 
 
 
 @given(st.lists(samples, min_size=1, max_size=10), samples)
-def test_what_a_refusal_tells_counts_only_until_a_call_reports(refused: list[Sample], reported: Sample) -> None:
+def test_a_refusals_sample_counts_only_until_a_report(refused: list[Sample], reported: Sample) -> None:
     lower = [replace(one, least=True) for one in refused]
     known, seen = taught(lower)
     assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
@@ -160,7 +160,7 @@ def test_parts_add_up_in_the_providers_tokens(ratio: float, tokens: dict[str, in
 
 
 @given(st.integers(min_value=100, max_value=2_000_000), ratios, st.floats(min_value=0, max_value=1))
-def test_what_fits_the_target_is_shown_within_the_limit(window: int, ratio: float, margin: float) -> None:
+def test_contexts_within_the_target_are_within_the_limit(window: int, ratio: float, margin: float) -> None:
     policy = Policy(trigger=Trigger(ratio=0.8, tokens=max(1, window // 3)))
     budget = budget_for(policy, window, margin, ratio)
     assert budget.shown(budget.target) <= budget.limit <= window
@@ -173,7 +173,7 @@ NOW = 1_000_000_000.0
 
 
 @given(st.lists(samples, min_size=2, max_size=20), samples)
-def test_what_one_call_says_alone_counts_for_no_model(stream: list[Sample], odd: Sample) -> None:
+def test_a_single_calls_sample_changes_no_model(stream: list[Sample], odd: Sample) -> None:
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
     alone = replace(odd, reported=odd.counted * 7)
     assert corroborated([*steady, alone], NOW) == corroborated(steady, NOW)
@@ -207,7 +207,7 @@ def test_a_claim_that_nothing_bears_out_waits_for_another_session(window: int, s
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_what_is_believable(window: int, asked: int, counted: int, accepted: int) -> None:
+def test_a_believable_window_is_within_bounds(window: int, asked: int, counted: int, accepted: int) -> None:
     if believable(window, asked, counted, accepted):
         assert calibration.WINDOW_LEAST <= window < asked
         assert window >= accepted
@@ -219,9 +219,7 @@ sizes = st.lists(st.integers(300, 60_000), min_size=POINTS_LEAST, max_size=POINT
 
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000), st.randoms(use_true_random=False))
-def test_what_is_outside_is_what_remains_over_the_slope(
-    counted: list[int], truth: float, outside: int, random: Random
-) -> None:
+def test_outside_tokens_are_the_intercept(counted: list[int], truth: float, outside: int, random: Random) -> None:
     noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]
     points = [Point(one, round(one * truth * off) + outside) for one, off in zip(counted, noise, strict=True)]
     found = outside_of(points)
@@ -233,7 +231,9 @@ def test_what_is_outside_is_what_remains_over_the_slope(
 
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000))
-def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], truth: float, outside: int) -> None:
+def test_reported_usage_is_within_the_planned_size_for_any_guess(
+    counted: list[int], truth: float, outside: int
+) -> None:
     """The usage reported by a view's own calls never exceeds its planned size, so that a wrong guess is safe."""
     own = started("m", "heuristic", OWN)
     for one in counted:
@@ -247,7 +247,7 @@ def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], t
 
 
 @given(st.integers(1_000, 150_000), st.lists(st.integers(20_000, 21_000), min_size=POINTS_MAX, max_size=40))
-def test_what_was_learned_to_be_outside_stands_while_calls_are_alike(outside: int, counted: list[int]) -> None:
+def test_learned_outside_tokens_stay_while_calls_are_alike(outside: int, counted: list[int]) -> None:
     own = started("m", "heuristic", OWN)
     for one in range(3_000, 20_000, 1_000):
         own = with_point(own, Point(one, one + outside), OWN)
@@ -259,7 +259,7 @@ def test_what_was_learned_to_be_outside_stands_while_calls_are_alike(outside: in
 
 
 @given(sizes, st.integers(1_000, 30_000))
-def test_what_the_caller_said_is_not_learned(counted: list[int], outside: int) -> None:
+def test_stated_outside_tokens_are_not_learned(counted: list[int], outside: int) -> None:
     assert outside_of([Point(one, one + outside, outside) for one in counted]) is None
 
 

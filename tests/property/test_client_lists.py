@@ -63,7 +63,7 @@ def outcome(read: Any, *given: Any) -> Any:
 @forms
 @some
 @given(data=st.data())
-def test_what_is_read_quickly_is_what_is_read_plainly(form: str, data: st.DataObject) -> None:
+def test_a_fast_read_equals_a_full_read(form: str, data: st.DataObject) -> None:
     reader = ListReader()
     messages: list[Any] = data.draw(conversations(form))
     for _ in range(data.draw(st.integers(2, 6))):
@@ -75,7 +75,7 @@ def test_what_is_read_quickly_is_what_is_read_plainly(form: str, data: st.DataOb
 @forms
 @some
 @given(data=st.data())
-def test_of_a_list_that_goes_on_only_what_is_new_is_read(form: str, data: st.DataObject) -> None:
+def test_only_new_messages_of_a_growing_list_are_read(form: str, data: st.DataObject) -> None:
     reader = ListReader()
     messages = [*data.draw(conversations(form)), *data.draw(conversations(form))]
     first = reader.read(TENANT, "s", ClientList(form, messages))
@@ -86,7 +86,7 @@ def test_of_a_list_that_goes_on_only_what_is_new_is_read(form: str, data: st.Dat
     assert other.unread == 0
 
 
-def test_only_so_much_is_known_of_the_lists_that_were_read_last() -> None:
+def test_memory_of_recent_lists_is_bounded() -> None:
     reader = ListReader(kept_max=5)
     one, other = (ClientList("openai", [{"role": "user", "content": text}] * 2) for text in "ab")
     unread = [reader.read(TENANT, "s", sent).unread for sent in (one, one, other, other, one)]

@@ -24,5 +24,5 @@ _numbers = itertools.count(1)
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 @given(program=programs, room=st.integers(0, 2))
-async def test_the_model_sees_what_each_client_means(servers: Servers, program: list[Step], room: int) -> None:
+async def test_the_model_sees_each_clients_conversation(servers: Servers, program: list[Step], room: int) -> None:
     await Clients(servers, f"s{next(_numbers)}", room).run(program)

@@ -164,7 +164,7 @@ def test_again_by_the_same_clock_changes_nothing(raw: list[Raw], sizes: list[int
 
 @random_logs
 @given(perishable_logs(), batches, rules)
-def test_what_has_gone_stays_gone(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
+def test_evicted_events_stay_evicted(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
     for step in steps(raw, sizes, pruning):
         before, after = step.before, step.after.state
         gone = {seq for drop in after.drops for seq in range(drop.from_seq, drop.to_seq + 1)}

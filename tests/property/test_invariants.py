@@ -276,7 +276,7 @@ def test_i6_the_same_inputs_give_the_same_bytes(
 
 @random_logs
 @given(logs(), batches, shares, policies, asked)
-def test_a_grown_context_is_the_one_projected_anew(
+def test_a_grown_context_equals_a_new_projection(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     last: Step | None = None
@@ -323,7 +323,7 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
 
 @random_logs
 @given(logs(), logs(), st.integers(1, 4000), shares, policies)
-def test_what_follows_a_bounded_read_is_planned_on_from_it(
+def test_planning_continues_from_a_bounded_read(
     raw: list[Raw], more: list[Raw], bound: int, share: float, policy: Policy
 ) -> None:
     target = target_of(raw, share)

@@ -157,7 +157,7 @@ def parts(bill: Bill) -> tuple[int, int, int]:
 
 @given(steps)
 @settings(max_examples=examples(250), deadline=None)
-def test_what_is_expected_is_what_the_exact_simulation_bills(happens: list[Step]) -> None:
+def test_the_expected_bill_equals_the_simulations(happens: list[Step]) -> None:
     world = played(happens)
     made = lines(world.calls, world.epochs)
     assert [parts(line.expected) for line in made] == [parts(bill) for bill in world.bills]
@@ -204,7 +204,7 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
 
 @given(steps, st.sampled_from(["claude", "gpt", "paid"]))
 @settings(max_examples=examples(150), deadline=None)
-def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model: str) -> None:
+def test_the_savings_of_all_epochs_sum_to_the_views(happens: list[Step], model: str) -> None:
     """Every part of the difference to append-only belongs to exactly one account."""
     evicting = [replace(s, model=model, failed=False, change=s.change if s.change == "evict" else "") for s in happens]
     world = played(evicting)
@@ -266,7 +266,7 @@ def test_a_loss_has_a_name_and_a_place(line: LedgerLine, cause: str | None, plac
     assert (line.cause, line.diverges_at) == (cause, place)
 
 
-def test_what_is_too_small_to_be_cached_says_so() -> None:
+def test_a_prefix_too_small_for_the_cache_is_named() -> None:
     calls = [
         CountedCall(str(n), n, n, 1, "claude", "anthropic", ANTHROPIC, counted=900 + n, estimate=900 + n)
         for n in range(2)

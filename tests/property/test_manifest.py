@@ -57,7 +57,7 @@ manifests = st.builds(
 
 @settings(max_examples=examples(300))
 @given(manifests)
-def test_what_is_written_is_read_as_the_same_value(made_with: CallManifest) -> None:
+def test_a_written_value_is_read_unchanged(made_with: CallManifest) -> None:
     document = to_json(made_with)
     assert document["version"] == VERSION
     assert from_json(texts.loads(texts.dumps(document))) == made_with
@@ -113,7 +113,7 @@ def test_older_shapes_are_read(said: dict[str, Any], value: dict[str, Any]) -> N
     assert from_json(json.loads(json.dumps(OLDEST | said))) == CallManifest(**wanted)
 
 
-def test_what_was_said_is_outside_is_told_from_what_was_learned() -> None:
+def test_stated_and_learned_outside_tokens_are_distinguished() -> None:
     said = [
         CallManifest(outside=9, outside_by=by).said_outside for by in ("call", "policy", "session", "learned", None)
     ]

@@ -45,7 +45,7 @@ def talk(turns: list[tuple[str, bool, list[str]]]) -> list[Raw]:
 
 @random_logs
 @given(turns, st.sampled_from([1, 2, 4, 5]), st.sampled_from([0.1, 0.3, 0.6, 0.9]))
-def test_a_question_beside_a_fold_keeps_every_invariant_and_is_planned_on(
+def test_a_question_next_to_a_fold_keeps_every_invariant(
     turns: list[tuple[str, bool, list[str]]], size: int, share: float
 ) -> None:
     raw, policy = talk(turns), Policy()

@@ -48,7 +48,7 @@ steps = st.lists(
         stubs=st.sampled_from(STUBS),
     ),
 )
-def test_of_contexts_read_anew_and_of_those_that_grow(
+def test_new_and_grown_contexts_have_the_defined_costs(
     steps: list[tuple[str, int]], size: int, cache: CacheProfile, outside: int, state: Frontier
 ) -> None:
     log = written(steps)

@@ -47,7 +47,7 @@ hidden_at_random = st.lists(
 
 @random_logs
 @given(logs(), shares, policies, hidden_at_random)
-def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
+def test_hidden_events_are_not_shown_and_all_invariants_hold(
     raw: list[Raw], share: float, policy: Policy, decided: list[NewestDecision]
 ) -> None:
     """This includes decisions that would have been refused."""
@@ -79,7 +79,7 @@ def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
 
 @random_logs
 @given(logs())
-def test_what_is_shown_again_is_as_it_was(raw: list[Raw]) -> None:
+def test_events_shown_again_are_unchanged(raw: list[Raw]) -> None:
     """Hiding all events and showing them again leaves the session unchanged."""
     session, target, policy = log_of(raw), ROOMY, Policy(evict="on_pressure")
     seqs = range(1, session.state.head + 1)

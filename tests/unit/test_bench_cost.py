@@ -94,7 +94,7 @@ def test_paid_writes_cost_more_than_free_ones() -> None:
     assert paid.bill.write > 0
 
 
-def test_what_stays_is_read_up_to_the_first_change() -> None:
+def test_the_cache_is_read_up_to_the_first_change() -> None:
     given = long_session(3, 1_000, 10.0)
     tally = billed(given, rivals.mask_every_turn(1))
     sizes = [size for size, _ in tally.sizes]
@@ -117,7 +117,7 @@ def test_the_optimum_keeps_what_is_used_later_and_is_never_dearer() -> None:
         assert best.bill.billed <= billed(given, play).bill.billed
 
 
-def test_grounding_counts_what_is_gone_and_not_what_a_stub_keeps() -> None:
+def test_grounding_counts_lost_values_and_not_those_in_a_stub() -> None:
     given = long_session(12, 2_000, 10.0, needed=11)
     assert billed(given, rivals.append_only).grounding == 1.0
     assert billed(given, rivals.mask_every_turn(1)).grounding == 0.0
@@ -204,7 +204,7 @@ def test_a_value_of_a_result_that_is_not_seen_is_billed_a_recall() -> None:
     assert masked.total == masked.bill.billed + masked.recalls
 
 
-def test_what_an_edit_and_a_value_lack_of_one_result_is_got_back_once() -> None:
+def test_a_result_that_an_edit_and_a_value_miss_is_recalled_once() -> None:
     used = [{"i": 3, "v": "def first():", "kind": "tool"}]
     given = session({**EDITING, "meta": {"prefix_tokens_est": 0, "grounding": used}}, 1)
     masked = billed(given, rivals.evicting(lambda _: {4}))
@@ -228,7 +228,7 @@ def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
     assert tally.bill.billed < billed(given, rivals.append_only).bill.billed
 
 
-def test_markers_stand_behind_the_prefix_what_is_kept_and_the_end() -> None:
+def test_markers_are_after_the_prefix_the_kept_blocks_and_the_end() -> None:
     blocks = tuple(BilledBlock(str(n), 1) for n in range(60))
     assert breakpoints(blocks, 50, 20, 4) == (1, 50, 60)
     assert breakpoints(blocks, 10, 20, 4) == (1, 10, 29, 60)
@@ -243,7 +243,7 @@ def test_the_picture_is_drawing_and_names() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
+def test_tokens_outside_of_the_log_are_cached_with_it(told: bool) -> None:
     """A policy never costs more than append-only, from the first call of a log below the provider's minimum."""
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(20)]
     bare = without_prefix({**LINE, "system": "Be brief. " * 900, "messages": messages, "meta": {}}, 1)
@@ -261,7 +261,7 @@ def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
     assert bills["late"].billed > 2 * bills["ours"].billed
 
 
-def test_a_recording_is_cut_into_runs_that_begin_with_what_they_work_on() -> None:
+def test_a_recording_is_cut_into_runs_that_begin_with_their_task() -> None:
     def asks(name: str, count: int) -> dict[str, object]:
         made = [{"id": f"{name}{n}", "name": "read", "arguments": {"n": name}} for n in range(count)]
         return {"role": "assistant", "content": None, "tool_calls": made}

@@ -51,13 +51,13 @@ def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
     assert marked(both) == [(2, "system"), (4, "tail")]
 
 
-def test_nothing_is_marked_from_what_is_shown_once_on() -> None:
+def test_no_marker_is_set_from_the_first_once_shown_result_on() -> None:
     assert marked(layout(*talk(2, 12)), (1, 6), once_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
     assert marked(layout(*talk(2, 6)), once_from=2) == [(1, "system")]
     assert marked(layout(*talk(2, 6)), once_from=99) == [(1, "system"), (6, "tail")]
 
 
-def test_in_front_of_what_is_shown_once_markers_reach_one_another() -> None:
+def test_markers_before_a_once_shown_result_reach_one_another() -> None:
     points = chosen(layout(*talk(2, 90)), (1, 30), Marking(once_from=60))
     assert [(point.seq, point.kind) for point in points] == [
         (1, "system"),
@@ -89,12 +89,12 @@ def test_the_same_request_again_carries_the_same_markers() -> None:
     assert again == first
 
 
-def test_what_a_new_epoch_left_as_it_was_is_marked_to_be_read() -> None:
+def test_the_part_that_a_new_epoch_left_unchanged_is_marked_to_be_read() -> None:
     points = chosen(layout(*talk(2, 20)), (), Marking(changed_seq=9))
     assert [(p.seq, p.kind) for p in points] == [(1, "system"), (8, "kept"), (20, "tail")]
 
 
-def test_a_last_tail_that_is_gone_is_no_place() -> None:
+def test_a_removed_last_tail_is_no_marker_position() -> None:
     assert marked(layout(*talk(8, 12)), (1, 5)) == [(1, "system"), (12, "tail")]
 
 
@@ -126,7 +126,7 @@ def test_parallel_calls_are_looked_back_over_as_one_block_but_their_results_are_
     assert marked(given, (1, 2), lookback=16)[2:] == [(31, "chain"), (32, "tail")]
 
 
-def test_ephemeral_blocks_are_behind_the_last_marker() -> None:
+def test_ephemeral_blocks_are_after_the_last_marker() -> None:
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     pending = Block(Kind.RESULT, 3, "pending", call_id="c", tool="read", replaced=True, ephemeral=True)
     injected = Block(Kind.NOTE, 3, "today is Monday", ephemeral=True)
@@ -172,7 +172,7 @@ def test_every_marker_is_really_placed_and_readable_where_markers_suffice(
     assert all(step <= REACH for step in steps)
 
 
-def test_calls_one_after_another_read_what_the_one_before_wrote() -> None:
+def test_each_call_reads_what_the_previous_one_wrote() -> None:
     written: tuple[int, ...] = ()
     for last in (4, 10, 33, 50, 51, 51, 90):
         given = layout(*talk(2, last))

@@ -80,7 +80,7 @@ def test_a_check_is_known_by_its_program_and_target(command: str, names: list[st
         ("mise run build", "<tool_use_error>Sibling tool call errored</tool_use_error>", []),
     ],
 )
-def test_of_each_check_is_told_how_it_ended(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
+def test_each_check_has_its_outcome(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
     assert [(one.check.text, one.state, one.told) for one in outcomes_of(command, result(text))] == ends
 
 
@@ -132,7 +132,7 @@ def test_a_digest_of_a_release_before_has_the_checks_among_its_commands() -> Non
     assert from_json(stored).checks == (CheckRun("make lint", "error", folder="a"),)
 
 
-def test_what_a_harness_refused_to_do_did_nothing() -> None:
+def test_a_call_refused_by_the_harness_had_no_effect() -> None:
     refused = result("<tool_use_error>File does not exist.</tool_use_error>")
     assert state_of(refused) == "error"
     log = Log()

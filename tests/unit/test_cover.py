@@ -97,7 +97,7 @@ def test_all_are_shown_where_the_view_says_so() -> None:
     assert len(clip(row(20), LEVEL).shown) == 20
 
 
-def test_the_latest_stands_for_all() -> None:
+def test_the_latest_replaces_all_others() -> None:
     rules = Summarize(view="latest")
     assert (seqs(clip(row(3), rules).shown), clip([], rules).shown) == ([3], ())
     assert (seqs(due_merge(row(3), rules)), due_merge(row(1), rules)) == ([1, 2, 3], ())
@@ -110,7 +110,7 @@ def test_only_the_lowest_level_that_is_too_full_gives_up_its_oldest() -> None:
     assert seqs(due_merge(row(8, depths=[1] * 5 + [0] * 3), LEVEL)) == [1, 2, 3]
 
 
-def test_a_cover_that_takes_too_much_room_is_merged_however_few_they_are() -> None:
+def test_a_cover_that_is_too_large_is_merged_at_any_number() -> None:
     cover = row(4, tokens=1_000)
     assert due_merge(cover, LEVEL, 4_000) == ()
     assert seqs(due_merge(cover, LEVEL, 3_999)) == [1, 2]

@@ -83,7 +83,7 @@ def named(text: str) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_names_on_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for module, names in named(text):
         assert found(module, names) is not None, (module, names)
@@ -94,7 +94,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_links_on_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
@@ -112,7 +112,7 @@ def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
         assert len(columns) + len(named(where)) == where.count("`") // 2 > 0, (term, where)
 
 
-def test_the_rooms_are_those_of_the_contracts() -> None:
+def test_the_packages_are_those_of_the_contracts() -> None:
     """The page lists every room of the core, in the order of the import contract."""
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["app.core"])
@@ -149,7 +149,7 @@ def test_the_api_document_names_every_reducer() -> None:
     assert not differ, f"the description of `Reducer` in app/api/schemas/common.py and the reducers differ in {differ}"
 
 
-def test_the_routes_of_the_guide_are_there() -> None:
+def test_the_routes_of_the_guide_exist() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
     routes = DOCS.parent / "app" / "api" / "routes"
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
@@ -212,7 +212,7 @@ def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
     assert list(named_to_install(text)) == names.split()
 
 
-def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None:
+def test_pages_install_only_known_packages() -> None:
     """The names `palimpsest` and `palimpsest-client` belong to others on the index."""
     assert {"palimpsest-context", "palimpsest-context-client"} == OURS
     kinds = (".md", ".sh", ".yml", ".yaml", ".toml", ".py", ".html", "Makefile", "Dockerfile", ".ci/run")
@@ -239,7 +239,7 @@ FRAGMENTS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/guides/", "tests/"
 """Pages for contributors, whose blocks are fragments of the code."""
 
 
-def test_every_command_of_a_page_is_run_or_says_why_not() -> None:
+def test_every_command_of_a_page_is_run_or_gives_a_reason() -> None:
     listed = tracked("*.md")
     left = []
     for name in listed:
@@ -273,7 +273,7 @@ def test_the_readme_shows_the_defaults_of_a_policy() -> None:
     assert len(shown) > 5
 
 
-def test_what_the_readme_says_of_a_setting_is_so() -> None:
+def test_the_readmes_statements_about_settings_hold() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `PALIMPSEST_(\w+)` \|(.*?)\|", readme, re.MULTILINE)
     assert len(rows) > 5

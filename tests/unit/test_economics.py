@@ -55,7 +55,7 @@ def stubbed(found: Plan) -> list[int]:
     return [stub.seq for stub in found.state.stubs]
 
 
-def test_what_is_carried_goes_once_carrying_cost_as_much_as_rewriting() -> None:
+def test_a_result_is_evicted_once_carrying_it_cost_as_much_as_a_rewrite() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=1_000)  # may be evicted once the next result has arrived
@@ -74,7 +74,7 @@ def test_what_is_carried_goes_once_carrying_cost_as_much_as_rewriting() -> None:
     assert found.cause == "break_even"
 
 
-def test_only_the_part_goes_that_pays() -> None:
+def test_only_the_part_that_pays_off_is_evicted() -> None:
     log = Log()
     log.user()
     old = log.round(tokens=400)
@@ -104,7 +104,7 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     assert planned(log, never, now=300.0).cause is None
 
 
-def test_what_saves_at_once_as_much_as_it_costs_does_not_wait() -> None:
+def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=5_000)
@@ -184,7 +184,7 @@ def test_an_answer_of_several_messages_is_one_call() -> None:
     assert accounts[0] == accounts[1]
 
 
-def test_what_the_model_has_not_seen_once_stays() -> None:
+def test_a_result_that_the_model_has_not_seen_stays() -> None:
     log = Log()
     log.user()
     calls = [log.call() for _ in range(4)]
@@ -196,7 +196,7 @@ def test_what_the_model_has_not_seen_once_stays() -> None:
     assert len(stubbed(planned(log, careful(), now=300.0))) == 3
 
 
-def test_little_is_not_worth_an_epoch() -> None:
+def test_a_small_saving_opens_no_epoch() -> None:
     log = Log()
     log.user()
     log.round(tokens=1_000)
@@ -218,7 +218,7 @@ def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
     assert stubbed(planned(log, economic(), before.state)) == [first]
 
 
-def test_what_a_view_never_carried_it_has_not_paid_for() -> None:
+def test_results_that_a_view_never_carried_cost_it_nothing() -> None:
     log = Log()
     log.user()
     for _ in range(20):
@@ -228,7 +228,7 @@ def test_what_a_view_never_carried_it_has_not_paid_for() -> None:
     assert planned(log, economic(), START).cause == "break_even"
 
 
-def test_under_pressure_small_results_and_listings_go_last() -> None:
+def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     log = Log()
     log.user()
     listing = " ".join(f"src/module_{n}/file_{n}.py" for n in range(60))
@@ -254,7 +254,7 @@ def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:
     assert (stub.seq, stub.keeps) == (first, ("app/unknown.py", "find_the_answer"))
 
 
-def test_of_two_that_go_together_the_newer_keeps_a_name() -> None:
+def test_the_newer_of_two_evicted_results_keeps_a_name() -> None:
     log = Log()
     log.user()
     text = "see app/shared_name.py " + "filler words only " * 200
@@ -266,7 +266,7 @@ def test_of_two_that_go_together_the_newer_keeps_a_name() -> None:
     assert [stub.keeps for stub in stubs if stub.seq != second] == [()]
 
 
-def test_a_read_that_a_newer_one_repeats_goes_although_it_is_among_the_last() -> None:
+def test_a_superseded_read_is_evicted_although_it_is_recent() -> None:
     log = Log()
     log.user()
     whole = {"arguments": {"path": "app/a.py"}}

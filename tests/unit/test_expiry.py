@@ -87,7 +87,7 @@ def test_a_call_and_its_result_that_have_both_expired_go_together() -> None:
     assert {words(log, found)[seq] for seq in (call, result)} == {"dropped"}
 
 
-def test_what_is_open_pinned_or_asked_for_does_not_expire() -> None:
+def test_open_pinned_and_requested_events_do_not_expire() -> None:
     log = Log()
     pinned = log.says(20, body={"content": "rule", "supersedes": "k"}, pinned=True)
     log.says(20, body={"content": "rule 2", "supersedes": "k"})

@@ -75,7 +75,7 @@ def seconds(form: Any, values: list[Any]) -> float:
 
 
 @pytest.mark.parametrize("form", [*sorted(DELTAS), "calls"])
-def test_four_times_as_much_takes_four_times_as_long(form: str) -> None:
+def test_reading_time_is_linear_in_the_size(form: str) -> None:
     """A text copied for each delta, or items searched one by one, would take sixteen times as long."""
 
     def values(number: int) -> list[Any]:
@@ -105,7 +105,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
     assert turns.stop() >= JSON_BYTES_MAX // SLICE_BYTES
 
 
-async def test_no_more_than_so_much_of_a_stream_is_read() -> None:
+async def test_a_stream_is_read_up_to_a_limit() -> None:
     reader, passed = _Reader(CallConversation("openai", ()), EVENT_STREAM), 0
     async for piece in reader.through(pieces("openai", 2 * STREAM_BYTES_MAX)):
         passed += len(piece)

@@ -19,19 +19,19 @@ def test_a_goal_is_a_request_and_no_short_answer() -> None:
     assert told() == []
 
 
-def test_the_newest_request_stands_beside_the_first() -> None:
+def test_the_newest_request_is_given_with_the_first() -> None:
     newest = "Sort the harbour table by name."
     assert told(FIRST, newest, "why is the table so long now?", "commit this") == [FIRST, f"Latest request: {newest}"]
     assert told(FIRST, "why is the harbour table so long?", "--- FAIL: the tide table is not sorted") == [FIRST]
 
 
-def test_a_first_message_that_was_corrected_at_once_is_no_goal() -> None:
+def test_a_first_message_that_was_corrected_immediately_is_no_goal() -> None:
     assert told("Look at the harbour ticket 108", "Look at the harbour ticket 208") == [
         "Look at the harbour ticket 208"
     ]
 
 
-def test_the_newest_request_is_told_once_and_whole_where_there_is_room() -> None:
+def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     newest = "Now sort the harbour table by name, " + "then print it, " * 20 + "please."
     log = Log()
     log.user(body={"content": FIRST})

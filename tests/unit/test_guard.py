@@ -88,7 +88,7 @@ async def test_a_probe_that_succeeds_closes_the_circuit() -> None:
     assert inner.calls == 6
 
 
-async def test_a_probe_that_fails_opens_it_again_at_once() -> None:
+async def test_a_failed_probe_opens_the_circuit_again() -> None:
     guarded, inner, clock = made(fails(), fails(), fails(), fails())
     for _ in range(3):
         await ask(guarded)
@@ -99,7 +99,7 @@ async def test_a_probe_that_fails_opens_it_again_at_once() -> None:
     assert inner.calls == 5
 
 
-async def test_there_is_one_probe_at_a_time_and_one_given_up_makes_room_for_the_next() -> None:
+async def test_one_probe_runs_at_a_time_and_a_cancelled_one_permits_the_next() -> None:
     guarded, inner, clock = made(fails(), fails(), fails())
     for _ in range(3):
         await ask(guarded)
@@ -123,7 +123,7 @@ async def test_a_request_at_fault_does_not_blame_the_provider() -> None:
     assert inner.calls == 10
 
 
-async def test_a_provider_that_says_how_long_to_wait_is_left_alone_so_long_but_not_for_ever() -> None:
+async def test_a_retry_after_is_respected_up_to_a_limit() -> None:
     for said, waits in ((300.0, 300.0), (10.0 * HOUR, HOUR)):
         guarded, _, clock = made(fails("rate_limited", retry_after=said), breaker_failures=1)
         assert await ask(guarded) == "rate_limited"
@@ -149,7 +149,7 @@ async def test_no_more_is_spent_than_allowed_in_any_hour() -> None:
     assert await ask(guarded) == "ok"
 
 
-async def test_requests_under_way_count_as_much_as_they_may_cost() -> None:
+async def test_running_requests_count_with_their_maximum_cost() -> None:
     guarded, inner, _ = made(spend_tokens_max=2 * COST)
     inner.gate = asyncio.Event()
     running = [asyncio.create_task(ask(guarded)) for _ in range(3)]
@@ -172,7 +172,7 @@ async def test_a_request_larger_than_the_limit_is_refused_for_good() -> None:
     ("outcome", "charged"),
     [(GOOD, 350), (Completion("x", "m"), COST), (fails(), 0), (fails("timeout"), COST), (KeyError("bug"), COST)],
 )
-async def test_what_is_charged(outcome: Completion | Exception, charged: int) -> None:
+async def test_charged_tokens(outcome: Completion | Exception, charged: int) -> None:
     guarded, _, _ = made(outcome)
     with contextlib.suppress(KeyError):
         await ask(guarded)

@@ -30,7 +30,7 @@ def test_a_server_needs_no_tools_of_development() -> None:
 
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
-def test_a_lock_is_installed_as_it_is(file: str) -> None:
+def test_a_lock_is_installed_without_resolving(file: str) -> None:
     """A lock is installed with `--no-deps`, because it is a whole environment.
 
     Resolved again by the pip of Python 3.11, a requirement with extras takes the newest release instead of the pinned

@@ -61,7 +61,7 @@ def test_a_large_result_is_a_stub_from_the_next_call_on() -> None:
         (replace(POLICY, retention=Retention(never_evict=("read",))), {}),
     ],
 )
-def test_else_it_is_cached_and_stays(policy: Policy, given: dict[str, Any]) -> None:
+def test_other_results_are_cached_and_stay(policy: Policy, given: dict[str, Any]) -> None:
     log = begun()
     log.round(tokens=3_000)
     first = planned(log, policy=policy, **given)
@@ -71,7 +71,7 @@ def test_else_it_is_cached_and_stays(policy: Policy, given: dict[str, Any]) -> N
     assert (first.once_from, second.once_from, second.state.stubs) == (0, 0, ())
 
 
-def test_results_behind_the_first_one_must_be_worth_it() -> None:
+def test_results_after_the_first_must_pay_off() -> None:
     log = begun()
     calls = [log.call("ask"), log.call(), log.call("ask"), log.call()]
     sizes = (5_000, 3_000, 200, 2_000)
@@ -158,7 +158,7 @@ def test_recalled_events_stay(tool: str) -> None:
     assert planned(log).once_from == 0
 
 
-def test_what_a_tool_that_failed_showed_is_not_read_again() -> None:
+def test_a_failed_tools_result_does_not_count_as_read_again() -> None:
     log = begun()
     log.result(log.call(body={"arguments": {"path": "a.go"}}), 2_000, is_error=True)
     log.says()

@@ -26,7 +26,7 @@ def evicted() -> tuple[Log, int, int]:
     return log, large, small
 
 
-def test_the_newest_come_back_as_far_as_the_threshold_has_room() -> None:
+def test_the_newest_are_restored_up_to_the_threshold() -> None:
     log, large, small = evicted()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     assert {stub.seq for stub in planned.state.stubs} == {large, small}
@@ -38,14 +38,14 @@ def test_the_newest_come_back_as_far_as_the_threshold_has_room() -> None:
         assert done.context.tokens <= context.tokens + room
 
 
-def test_what_is_not_pinned_stays_as_it_is() -> None:
+def test_unpinned_events_stay_evicted() -> None:
     log, _, _ = evicted()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     done = PinnedReducer().reduce(planned.context, budget(100_000), planned.state)
     assert done.state is planned.state
 
 
-def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
+def test_it_is_restored_in_the_plan_that_frees_the_tokens() -> None:
     log, large, _ = evicted()
     before = log.plan(900, policy=POLICY)
     assert large in {stub.seq for stub in before.state.stubs}

@@ -34,7 +34,7 @@ def test_nothing_moves_while_it_fits() -> None:
     assert (planned.cause, planned.state) == (None, START)
 
 
-def test_what_a_plan_is_made_for_is_known_before_anything_is_evicted() -> None:
+def test_the_moment_is_known_before_evictions() -> None:
     log = Log()
     log.user()
     for _ in range(20):
@@ -173,7 +173,7 @@ def test_open_calls_pins_and_the_users_words_stay_whatever_happens() -> None:
     assert planned.context.tokens <= 3_000
 
 
-def test_what_cannot_fit_says_so_and_by_how_much() -> None:
+def test_a_context_that_cannot_fit_names_the_excess() -> None:
     log = Log()
     log.system(5_000)
     log.user()

@@ -36,7 +36,7 @@ ASKS = "The tests pass now. Shall I push the branch?"
         ("Does the lexer handle all of the tabs?", ASKS, ""),
     ],
 )
-def test_a_short_answer_is_told_with_its_question(answer: str, text: str, question: str) -> None:
+def test_a_short_answer_is_quoted_with_its_question(answer: str, text: str, question: str) -> None:
     found = asked(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
 
@@ -76,7 +76,7 @@ def shown(result: Plan) -> list[int]:
     return [item.event.seq for item in result.context.items]
 
 
-def test_the_question_of_an_answer_that_is_shown_stays_beside_the_fold() -> None:
+def test_the_question_of_a_shown_answer_stays_next_to_the_fold() -> None:
     log, asking, answering = conversation(ASKS)
     result = folded(log, asking)
     assert shown(result) == [asking, answering, answering + 1, answering + 2]
@@ -98,14 +98,14 @@ def test_the_question_of_an_answer_that_is_shown_stays_beside_the_fold() -> None
     ],
     ids=["asks nothing", "no short answer", "another preset", "no room"],
 )
-def test_else_it_is_summarized_like_the_rest(question: str, answer: str, target: int, preset: str) -> None:
+def test_other_questions_are_summarized(question: str, answer: str, target: int, preset: str) -> None:
     log, asking, answering = conversation(question, answer)
     result = folded(log, asking, target, PRESETS[preset])
     assert asking not in shown(result) and answering in shown(result)
     assert dispositions(log.events, result.context, result.state)[asking] == "summarized"
 
 
-def test_of_a_long_message_the_part_stays_that_asks() -> None:
+def test_of_a_long_message_the_asking_part_stays() -> None:
     text = f"{'They differ in many ways. ' * 90}\n\n{ASKS}"
     log, asking, _ = conversation(text, tokens=500)
     result = folded(log, asking)
@@ -119,7 +119,7 @@ def test_of_a_long_message_the_part_stays_that_asks() -> None:
     assert again.state == result.state and again.cause is None
 
 
-def test_the_question_goes_with_its_answer() -> None:
+def test_the_question_is_evicted_with_its_answer() -> None:
     log, asking, answering = conversation(ASKS)
     first = folded(log, asking)
     log.says(tokens=500)

@@ -30,7 +30,7 @@ def holder(expires_at: datetime | None = None) -> Caller:
     return Caller(DEFAULT_TENANT, frozenset({"ingest", "read"}), uuid4(), "a:", expires_at)
 
 
-def test_a_key_passes_for_some_minutes_with_what_it_may_reach() -> None:
+def test_a_key_is_cached_for_minutes_with_its_access() -> None:
     clock, callers = recent()
     caller = holder()
     callers.admit(b"k", caller)
@@ -61,7 +61,7 @@ def test_a_refusal_counts_until_the_key_is_let_in_again() -> None:
     assert callers.find(b"k")
 
 
-def test_who_needs_no_tenants_key_has_no_limit() -> None:
+def test_a_caller_without_a_tenants_key_has_no_limit() -> None:
     clock, callers = recent()
     callers.admit(b"", ANYONE)
     clock.seconds = 100 * RECENT_SECONDS

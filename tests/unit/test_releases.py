@@ -21,7 +21,7 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def test_the_newest_release_is_the_version_that_everything_tells() -> None:
+def test_the_newest_release_has_the_version_of_all_files() -> None:
     assert SECTIONS[0][0] == VERSION
     assert palimpsest.__version__ == VERSION
     assert json.loads((ROOT / "openapi" / "palimpsest.json").read_text())["info"]["version"] == VERSION

@@ -15,7 +15,7 @@ def made(*runs: tuple[str, str]) -> list[str]:
     return list(made_by((command, "ok", output) for command, output in runs))
 
 
-def test_commits_pushes_branches_and_pull_requests_are_told_by_their_output() -> None:
+def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:
     assert made(
         ("git checkout -b tide", "Switched to a new branch 'tide'"),
         FIRST,
@@ -32,7 +32,7 @@ def test_commits_pushes_branches_and_pull_requests_are_told_by_their_output() ->
     ]
 
 
-def test_a_commit_that_was_undone_or_amended_is_not_told() -> None:
+def test_a_commit_that_was_undone_or_amended_is_left_out() -> None:
     reset = ("git reset --hard HEAD~1 && git log -1", "HEAD is now at 9571a23 add tests")
     assert made(FIRST, reset) == []
     assert made(reset) == ["undone: 1 newest commits"]
@@ -56,7 +56,7 @@ def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
     assert from_json(to_json(unite(parts))) == unite(parts)
 
 
-def test_the_appendix_tells_a_commit_once() -> None:
+def test_the_appendix_lists_a_commit_once() -> None:
     log = Log()
     ran(log, *FIRST)
     text = appendix(digest_of(log.events), COUNTER, 1000)
@@ -78,6 +78,6 @@ def test_the_appendix_tells_a_commit_once() -> None:
         ("git stash pop", None),
     ],
 )
-def test_what_a_command_takes_back(command: str, paths: tuple[str, ...] | None) -> None:
+def test_paths_that_a_command_reverts(command: str, paths: tuple[str, ...] | None) -> None:
     assert [one.paths for one in undone(command, "ok")] == ([] if paths is None else [paths])
     assert not list(undone(command, "error"))

@@ -45,7 +45,7 @@ def test_reasoning_that_is_not_shown_ties_nothing_together() -> None:
         assert len(units([Item(replace(thought, body=body), 5, stub), Item(said, 500)])) == 2
 
 
-def test_what_a_call_tells_of() -> None:
+def test_events_that_a_call_refers_to() -> None:
     """A call refers to shown events and to spans of shown summaries, not to dropped events or unshown summaries."""
     state = Frontier(
         floor=9,

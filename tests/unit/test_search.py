@@ -54,13 +54,13 @@ def said(text: str, **fields: object) -> Event:
         (r"C:\Users\x\notes.txt", "notes.txt"),
     ],
 )
-def test_what_is_logged_is_found_by_what_is_asked(logged: str, asked: str) -> None:
+def test_logged_text_is_found_by_a_query(logged: str, asked: str) -> None:
     assert set(terms(asked)) & set(terms(logged))
     assert not set(terms(asked)) & set(terms("nothing of the kind"))
 
 
 @pytest.mark.parametrize("name", ["app/store/views.py", "order_id=8841", "--no-cache", "getUserName", "v2.3.1"])
-def test_a_whole_name_tells_apart_what_shares_its_parts(name: str) -> None:
+def test_a_whole_name_distinguishes_names_with_shared_parts(name: str) -> None:
     parts = " ".join(piece for piece in terms(name) if piece != name.lower())
     assert name.lower() in set(terms(name)) - set(terms(parts))
 
@@ -84,7 +84,7 @@ def test_forms_of_a_word_are_one_term(one: str, other: str) -> None:
     assert stem(one) == stem(other)
 
 
-def test_what_holds_a_digit_or_another_script_has_no_endings() -> None:
+def test_words_with_digits_or_of_other_scripts_are_not_stemmed() -> None:
     assert [stem(word) for word in ("e1234s", "naïves", "8841")] == ["e1234s", "naïves", "8841"]
 
 
@@ -108,7 +108,7 @@ def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> 
     assert result is not None and ASKING not in result.terms
 
 
-def test_who_said_something_is_marked_by_author_or_by_name_in_front() -> None:
+def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
     by, named, nobody = entry(said("hi", author="Ann Lee")), entry(said("[s 1] Ann: hi")), entry(said("hi Ann"))
     assert by is not None and named is not None and nobody is not None
     assert set(speaking(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
@@ -116,7 +116,7 @@ def test_who_said_something_is_marked_by_author_or_by_name_in_front() -> None:
     assert not set(query_terms(" ".join([ASKING, *speaking(["ann"])]))) & {ASKING, *speaking(["ann"])}
 
 
-def test_what_says_nothing_is_no_term() -> None:
+def test_stop_words_are_no_terms() -> None:
     assert list(terms("What is it that they have, and why?")) == []
     assert query_terms("the the the") == ()
     assert len(query_terms(" ".join(f"word{n}" for n in range(500)))) == 64
@@ -130,7 +130,7 @@ def test_data_is_no_name(blob: str) -> None:
     assert len(found.terms) < 1_000
 
 
-def test_an_event_is_found_by_what_it_is_about() -> None:
+def test_an_event_is_found_by_its_subject() -> None:
     call = said("", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0)
     found = entry(call)
     assert found is not None
@@ -162,7 +162,7 @@ def test_a_call_is_found_by_every_file_that_its_digest_names(tool: str, argument
 
 
 @pytest.mark.parametrize("path", ["", "/", "..", "a//b", "/a/"])
-def test_odd_paths_can_be_asked_for(path: str) -> None:
+def test_odd_paths_can_be_searched(path: str) -> None:
     assert path_term(path).startswith("path ")
     assert all("//" not in ending for ending in endings(path))
 
@@ -178,7 +178,7 @@ def test_odd_paths_can_be_asked_for(path: str) -> None:
         said("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
     ],
 )
-def test_what_is_not_searched(event: Event) -> None:
+def test_events_that_are_not_indexed(event: Event) -> None:
     assert entry(event) is None
 
 
@@ -193,7 +193,7 @@ def test_the_rarer_word_counts_more_and_the_nearer_event_gains() -> None:
     assert [one.seq for one in alone] == [1]
 
 
-def test_the_answer_to_a_question_gains_more_than_what_stands_in_front_of_it() -> None:
+def test_the_answer_to_a_question_gains_more_than_the_text_before_it() -> None:
     corpus = Corpus(entries=100, length=1000, holding=[3])
     question = Hit(50, 10, [1], asks=True)
     assert [one.seq for one in rank([question], corpus)][:2] == [51, 50]
@@ -210,7 +210,7 @@ def test_a_nearby_event_adds_more_by_a_term_that_is_lacking() -> None:
     assert {one.seq for one in rank(lacking + repeated, corpus)[:2]} == {10, 11}
 
 
-def test_of_two_alike_the_one_around_which_the_query_is_found_comes_first() -> None:
+def test_of_two_equal_events_the_one_near_other_matches_comes_first() -> None:
     corpus = Corpus(entries=1_000, length=10_000, holding=[1, 3])
     ranked = rank([Hit(10, 10, [1, 1]), Hit(18, 10, [0, 1]), Hit(200, 10, [0, 1])], corpus)
     assert [one.seq for one in ranked if one.seq in (10, 18, 200)] == [10, 18, 200]
@@ -218,12 +218,12 @@ def test_of_two_alike_the_one_around_which_the_query_is_found_comes_first() -> N
     assert [one.seq for one in ranked if one.seq in (18, 200)] == [200, 18]
 
 
-def test_of_two_that_say_the_same_the_one_by_whom_the_query_names_comes_first() -> None:
+def test_of_two_equal_events_the_one_by_the_named_speaker_comes_first() -> None:
     corpus = Corpus(entries=100, length=1000, holding=[3])
     assert [one.seq for one in rank([Hit(10, 10, [1], speaks=True), Hit(50, 10, [1])], corpus, ())] == [10, 50]
 
 
-def test_a_shorter_event_says_the_same_with_more_weight() -> None:
+def test_a_shorter_event_with_the_same_matches_weighs_more() -> None:
     corpus = Corpus(entries=10, length=1000, holding=[2])
     short, long = rank([Hit(1, 10, [1]), Hit(9, 500, [1])], corpus, nearby=())
     assert (short.seq, long.seq) == (1, 9)

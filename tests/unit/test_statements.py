@@ -33,7 +33,7 @@ SEQ = "seq"
         ("BEGIN n := 1; END", "BEGIN n := 1; END", ()),
     ],
 )
-def test_names_become_numbers_and_all_else_stays(sql: str, text: str, names: tuple[str, ...]) -> None:
+def test_named_parameters_become_numbered_ones(sql: str, text: str, names: tuple[str, ...]) -> None:
     assert numbered(sql) == (text, names)
 
 

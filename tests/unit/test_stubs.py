@@ -82,7 +82,7 @@ def test_a_stub_counts_what_it_shows_with_and_without_its_hint() -> None:
             assert item.stub.saved == item.event.tokens - whole
 
 
-def test_names_are_found_only_where_a_result_goes() -> None:
+def test_names_are_extracted_only_from_evicted_results() -> None:
     log = written()
     rules = replace(RULES, keep_last=None, superseded=False)
     found = planned(log, COUNTER, recall=True, room=10_000)

@@ -74,7 +74,7 @@ def test_every_part_counts() -> None:
     assert COUNTER.event(unknown) > 100 / 2.6
 
 
-def test_what_stands_beside_a_text_counts_too() -> None:
+def test_other_fields_of_a_text_part_count() -> None:
     """The text's other fields count, whatever their types."""
     text = {"type": "text", "text": "x" * 30}
     for beside in ("y" * 300, ["y" * 300], {"type": ["y"], "text": "y" * 300}, [{"type": {}, "content": "y" * 300}]):

@@ -41,7 +41,7 @@ def test_every_kind_has_its_label() -> None:
     )
 
 
-def test_calls_side_by_side_share_a_line_and_words_beside_them_come_first() -> None:
+def test_parallel_calls_share_a_line_after_their_text() -> None:
     text = shown(
         event(EventType.TOOL_CALL, "Both at once.", tool="a", arguments={"n": 1}),
         event(EventType.TOOL_CALL, tool="b", arguments='{"m": "x\\ny"}'),
@@ -68,7 +68,7 @@ def test_long_results_and_arguments_are_cut_and_say_so() -> None:
     assert "cc...(truncated)\n" in shown(event(EventType.TOOL_RESULT, "ccc"), result_chars=2)
 
 
-def test_what_stands_for_an_event_is_shown_in_its_place() -> None:
+def test_a_stub_is_shown_in_place_of_its_event() -> None:
     call, result = event(EventType.TOOL_CALL, tool="a"), event(EventType.TOOL_RESULT, "secret", seq=3)
     user = event(EventType.USER_MESSAGE, "secret")
     text = transcript([(user, "[hidden]"), (call, "a call"), (result, "[left out, recall it with seq 3]")])
@@ -98,7 +98,7 @@ def test_reasoning_and_images_are_named_and_not_shown() -> None:
     )
 
 
-def test_an_event_that_says_nothing_is_left_out_but_an_empty_result_is_not() -> None:
+def test_an_empty_event_is_left_out_but_an_empty_result_is_not() -> None:
     assert shown(event(EventType.ASSISTANT_MESSAGE, ""), event(EventType.USER_MESSAGE)) == ""
     assert shown(event(EventType.TOOL_RESULT, "")).startswith("[Tool result]: <tool-output")
 

@@ -104,7 +104,7 @@ def test_s0_19_what_was_found_keeps_its_addresses() -> None:
 @pytest.mark.parametrize(
     "odd", ['{"a": NaN}', "[" * 500 + "]" * 500, "[" * 50_000, '{"a": "\\ud800", "b": [1]}', "[1e999]"]
 )
-def test_what_only_looks_like_json_is_shortened_as_it_can_be(odd: str) -> None:
+def test_text_that_only_looks_like_json_is_shortened(odd: str) -> None:
     log = Log()
     log.user()
     seq = log.result(log.call(), 2_000, body={"content": odd})

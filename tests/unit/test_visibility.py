@@ -48,7 +48,7 @@ def hide(seq: int, words: str | None = None, number: int = 1) -> NewestDecision:
     return NewestDecision(seq, number, True, words)
 
 
-def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
+def test_no_other_reducer_changes_the_text_of_a_hidden_event() -> None:
     log = Log()
     log.user()
     words = {"body": {"content": "SECRET " * 300, "replacement": "IT SAYS SECRET", "ttl_turns": 1, "path": "/a"}}
@@ -64,7 +64,7 @@ def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
         assert again.cause is None
 
 
-def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
+def test_a_shown_event_is_restored_once_and_evicted_when_necessary() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=500)
@@ -83,7 +83,7 @@ def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
     assert renewed.state.stubs == ()
 
 
-def test_without_room_it_waits() -> None:
+def test_without_room_a_shown_event_waits() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=500)
@@ -142,7 +142,7 @@ def sent(log: Log) -> Plan:
     return planned(log)
 
 
-def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again() -> None:
+def test_hiding_pays_off_when_later_calls_save_the_rewrite() -> None:
     """After ten calls, ten more are expected: at a tenth of the price they save the hidden tokens once."""
     log = Log()
     log.user()
@@ -160,7 +160,7 @@ def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again
     assert worth(context, {old: 1_000}, dear) is None
 
 
-def test_what_the_model_has_not_been_sent_costs_nothing_to_hide() -> None:
+def test_hiding_an_unsent_event_costs_nothing() -> None:
     log = Log()
     log.user()
     old = log.round(tokens=100)
@@ -184,7 +184,7 @@ def test_the_shown_text_is_what_is_counted() -> None:
     assert (stub.disposition, stub.tokens + stub.saved) == ("replaced", 300)
 
 
-def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
+def test_an_event_kept_next_to_its_summary_is_folded_once_unpinned() -> None:
     """The event was pinned when the summary replaced all around it, and is no longer pinned."""
     log = Log()
     log.user()

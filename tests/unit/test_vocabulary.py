@@ -51,7 +51,7 @@ def test_installs_the_two_files_and_nothing_else(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
 
 
-def test_does_nothing_offline_when_they_are_there(tmp_path: Path) -> None:
+def test_existing_files_need_no_network(tmp_path: Path) -> None:
     assert install(INSTALLED, tmp_path / "no such lock file") is False
 
 

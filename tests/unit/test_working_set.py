@@ -62,7 +62,7 @@ def shown_by(log: Log) -> dict[str, tuple[int, ...]]:
     return dict(log.plan(1_000_000).context.worked_files.shown_by)
 
 
-def test_the_newest_content_is_the_last_whole_text_with_what_came_upon_it() -> None:
+def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
     log = Log()
     log.user()
     read(log, "a.py")
@@ -134,7 +134,7 @@ def test_no_more_is_held_than_its_share_of_the_goal() -> None:
     assert held_content(context, 0, 100_000) == ()
 
 
-def test_what_is_held_leaves_the_room_of_the_prefix_alone() -> None:
+def test_the_working_set_excludes_the_prefixs_tokens() -> None:
     log = Log()
     log.system(9_000)
     log.user()
@@ -146,7 +146,7 @@ def test_what_is_held_leaves_the_room_of_the_prefix_alone() -> None:
     assert held_content(context, 16, 5_000) == ()
 
 
-def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked_on() -> None:
+def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() -> None:
     log = Log()
     log.user()
     file = read(log, "a.py", 300)
@@ -159,7 +159,7 @@ def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked
     assert held_content(context, 4, 10_000) == (file,)
 
 
-def test_the_budget_takes_what_is_not_worked_on_first() -> None:
+def test_the_budget_evicts_content_outside_the_working_set_first() -> None:
     log = Log()
     log.user()
     file, changed = read(log, "a.py"), edit(log, "a.py")
@@ -171,7 +171,7 @@ def test_the_budget_takes_what_is_not_worked_on_first() -> None:
     assert not set(newer[:5]) & whole(kept)
 
 
-def test_a_cold_cache_takes_what_is_not_worked_on_only() -> None:
+def test_a_cold_cache_evicts_only_content_outside_the_working_set() -> None:
     log = Log()
     log.user()
     file, changed = read(log, "a.py", 3_000), edit(log, "a.py")
@@ -200,7 +200,7 @@ def test_the_last_resort_drops_other_rounds_first() -> None:
     assert max(kept.context.tokens, plain.context.tokens) <= 6_000
 
 
-def test_files_come_back_into_a_third_of_the_room_that_a_reduction_leaves() -> None:
+def test_files_are_restored_into_a_third_of_the_freed_tokens() -> None:
     log = Log()
     log.user()
     old = read(log, "a.py", 500)
@@ -215,7 +215,7 @@ def test_files_come_back_into_a_third_of_the_room_that_a_reduction_leaves() -> N
     assert tight.context.tokens <= room
 
 
-def test_a_fold_leaves_the_rounds_of_the_working_set_beside_its_summary() -> None:
+def test_a_fold_keeps_the_rounds_of_the_working_set_next_to_its_summary() -> None:
     log = Log()
     log.user()
     file = read(log, "a.py", 900)
@@ -232,7 +232,7 @@ def test_a_fold_leaves_the_rounds_of_the_working_set_beside_its_summary() -> Non
     assert file not in whole(plain)
 
 
-def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() -> None:
+def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     log = Log()
     log.user()
     files = {read(log, f"{name}.py", 900) for name in "abcd"}
@@ -249,7 +249,7 @@ def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() ->
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
 @settings(max_examples=examples(60))
-def test_what_is_known_of_files_is_the_same_however_the_log_came(steps: list[tuple[str, str]]) -> None:
+def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str]]) -> None:
     log = Log()
     log.user()
     for how, path in steps:

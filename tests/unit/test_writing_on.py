@@ -38,7 +38,7 @@ def same_front(one: WrittenContext, other: WrittenContext) -> int:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 1, ROUNDS // 2, ROUNDS - 1])
-def test_what_is_in_front_of_a_change_is_not_written_again(form: str, number: int) -> None:
+def test_text_before_a_change_is_not_written_again(form: str, number: int) -> None:
     context = project(a_log().events, START, COUNTER, turn=2)
     before = write_text(form, context, START)
     results = [item.event.seq for item in context.items if item.event.call_seq is not None]

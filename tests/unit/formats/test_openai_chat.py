@@ -98,7 +98,7 @@ def test_a_malformed_message_is_named(field: str, message: Any) -> None:
     assert refused.value.fields == {"index": 1, "field": field}
 
 
-def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
+def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     blank = {"role": "user", "content": [{"type": "text", "text": " "}, {"type": "text", "text": "a"}]}
     messages = [{"role": "user", "content": ""}, assistant(content=None), blank, assistant(content="x", tool_calls=[])]
     assert there_and_back("openai", messages) == [
@@ -129,7 +129,7 @@ def test_a_long_id_is_mapped_for_call_and_result_alike() -> None:
     assert back[1]["tool_calls"][0]["id"] == back[2]["tool_call_id"] != long
 
 
-def test_neutral_calls_join_the_words_before_them() -> None:
+def test_neutral_calls_join_the_text_before_them() -> None:
     request = written(
         "openai", user(1), says(2, "Let me see."), call(3, "a"), call(4, "b"), result(5, "a"), result(6, "b")
     )
@@ -141,7 +141,7 @@ def test_neutral_calls_join_the_words_before_them() -> None:
     ]
 
 
-def test_words_after_an_open_call_belong_to_its_message() -> None:
+def test_text_after_an_open_call_belongs_to_its_message() -> None:
     """The text joins the open call's message in calls recorded by render versions 1 and 2."""
     blocks = (user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
     request = written("openai", *blocks, version=2)

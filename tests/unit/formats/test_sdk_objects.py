@@ -158,6 +158,6 @@ def test_a_parsed_chat_message_is_sent_with_the_fields_of_a_request() -> None:
     assert "tool_calls" not in there_and_back("openai", [GO, silent.model_dump()])[1]
 
 
-def test_what_is_a_vendors_own_goes_back_to_it() -> None:
+def test_a_vendors_own_items_are_returned_to_it() -> None:
     said = {"role": "assistant", "content": "x", "reasoning_content": "hm", "extra_content": {"google": {"s": 1}}}
     assert there_and_back("openai", [GO, said]) == [GO, said]

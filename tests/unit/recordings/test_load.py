@@ -130,7 +130,7 @@ def test_openai_messages_as_a_bare_list() -> None:
         [said("user", [{"type": "tool_result", "tool_use_id": "a"}])],
     ],
 )
-def test_anthropic_messages_are_told_by_what_only_they_have(document: object) -> None:
+def test_anthropic_messages_are_recognized_by_their_own_fields(document: object) -> None:
     assert one(json.dumps(document)).format == "anthropic"
 
 
@@ -151,7 +151,7 @@ def test_a_plain_conversation_counts_as_openai() -> None:
         (json.dumps({"system": "x", "messages": [said("tool", "a")]}), None, "no role of anthropic messages"),
     ],
 )
-def test_a_malformed_document_says_where(text: str, line: int | None, detail: str) -> None:
+def test_a_malformed_document_names_the_position(text: str, line: int | None, detail: str) -> None:
     found, message = refused(text)
     assert found == line
     assert detail in message
@@ -247,7 +247,7 @@ def test_the_model_is_the_last_that_really_wrote() -> None:
     assert one(json.dumps({"model": "gpt-4o", "messages": [said("user", "hi")]})).model == "gpt-4o"
 
 
-def test_events_of_a_log_are_read_as_they_are_with_a_call_before_what_the_model_said() -> None:
+def test_events_of_a_log_are_read_unchanged_with_a_call_before_each_response() -> None:
     events = [
         {"type": "system.prompt", "content": "be brief"},
         {"type": "user.message", "content": "hi", "occurred_at": "2026-01-02T03:04:05Z", "pinned": True},

@@ -67,7 +67,7 @@ def test_parallel_calls_count_as_one_block_when_looking_back() -> None:
     assert split(run(ANTHROPIC, BilledRequest(old, (1,), at=0), wide)[1]) == (1100, 300, 0)
 
 
-def test_a_changed_block_costs_everything_behind_it() -> None:
+def test_a_changed_block_costs_everything_after_it() -> None:
     before = BilledRequest(blocks(1200, 400, 400), (1, 3), at=0)
     changed = BilledRequest((before.blocks[0], BilledBlock("stub", 20), before.blocks[2]), (1, 3), at=10)
     assert split(run(ANTHROPIC, before, changed)[1]) == (1200, 420, 0)
@@ -81,7 +81,7 @@ def test_the_time_to_live_starts_again_at_each_use() -> None:
     assert [bill.read for bill in bills] == [0, 2000, 2000, 0]
 
 
-def test_a_read_renews_the_prefixes_in_front_of_it() -> None:
+def test_a_read_renews_the_prefixes_before_it() -> None:
     long = BilledRequest(blocks(1500, 500), (1, 2), at=0)
     again = replace(long, at=200)
     only_the_head = BilledRequest(blocks(1500) + blocks(700, name="other"), (1, 2), at=450)

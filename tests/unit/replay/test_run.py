@@ -111,7 +111,7 @@ async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() 
     assert wire.erased == ["s.size"]
 
 
-async def test_a_share_of_next_to_nothing_still_leaves_room_for_a_turn() -> None:
+async def test_a_tiny_share_still_leaves_room_for_a_turn() -> None:
     report, _ = await replayed(Wire(), Options(share=0.25))
     assert report.window_tokens is not None
     assert report.window_tokens * 4 // 5 == 10 + 512
@@ -165,7 +165,7 @@ async def test_a_session_that_is_not_new_is_left_alone() -> None:
     assert len(wire.logs["s"]) == 1
 
 
-async def test_a_server_that_is_gone_is_a_failure_not_a_traceback() -> None:
+async def test_an_unreachable_server_is_a_failure_not_a_traceback() -> None:
     def gone(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
@@ -186,7 +186,7 @@ def test_left_out_counts_events_by_disposition() -> None:
     assert left_out([{"from_seq": 2, "to_seq": 6, "disposition": "summarized"}], log) == {"summarized": 5}
 
 
-def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
+def test_fields_that_the_server_adds_are_no_difference() -> None:
     sent = [{"type": "user.message", "content": "a"}]
     assert difference(sent, 0, {"seq": 1, "type": "user.message", "content": "a", "turn": 1}) is None
     assert difference(sent, 0, {"seq": 2, "type": "user.message", "content": "a"}) == "seq is 2"

@@ -147,7 +147,7 @@ async def run(one: Agent[Any], prompt: str, session: Any, *, stream: bool) -> st
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_messages(
+async def test_every_call_of_a_long_run_fits_and_kept_messages_are_the_same_objects(
     palimpsest: Gate, sid: str, stream: bool
 ) -> None:
     model, own = Model(), Own()
@@ -182,7 +182,7 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_messa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: Gate, sid: str, stream: bool) -> None:
+async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Gate, sid: str, stream: bool) -> None:
     model = Model()
     one = agent(model, PalimpsestProvider(client=palimpsest.client(), max_tokens=20_000, policy=POLICY))
     session = one.create_session(session_id=sid)
@@ -199,7 +199,7 @@ async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_while_the_server_is_away_the_messages_go_as_they_are(
+async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, own = Model(4), Own()
@@ -216,7 +216,7 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -254,7 +254,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate,
     assert model.closed == 1
 
 
-async def test_two_conversations_at_once_and_one_without_a_session(palimpsest: Gate, sid: str) -> None:
+async def test_two_concurrent_conversations_and_one_without_a_session(palimpsest: Gate, sid: str) -> None:
     provider = budgeted(palimpsest)
 
     async def converse(name: str | None) -> str:
@@ -285,7 +285,7 @@ async def test_the_model_recalls_what_it_no_longer_sees(palimpsest: Gate, sid: s
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_strategy_leaves_what_it_leaves_out_in_the_list(palimpsest: Gate, sid: str, stream: bool) -> None:
+async def test_a_strategy_keeps_excluded_messages_in_the_list(palimpsest: Gate, sid: str, stream: bool) -> None:
     model = Model()
     settings: Any = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "outside_tokens": 200}
     one = agent(model, compaction_strategy=PalimpsestStrategy(session=sid, **settings))

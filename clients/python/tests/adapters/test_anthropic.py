@@ -153,7 +153,7 @@ def middleware_of(palimpsest: Gate, sid: str | None, **settings: Any) -> Palimps
 
 
 @WAYS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, way: str) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([*(calls(n) for n in range(ROUNDS)), text(DONE)])
     agent = Agent(provider, middleware_of(palimpsest, sid), way)
     assert agent.turn("Look at all depots.") == DONE
@@ -187,7 +187,7 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @WAYS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, way: str) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([*(calls(n) for n in range(8)), OVERFLOW, text(DONE)])
     agent = Agent(provider, middleware_of(palimpsest, sid, max_tokens=20_000), way)
     assert agent.turn("Look at all depots.") == DONE
@@ -230,7 +230,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, way: str, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -245,7 +245,7 @@ def test_a_run_goes_on_whatever_the_server_does(
     assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
 
 
-def test_a_note_and_what_the_user_says_are_one_message(palimpsest: Gate, sid: str) -> None:
+def test_a_note_and_the_users_text_are_one_message(palimpsest: Gate, sid: str) -> None:
     provider = Provider([text("One."), text("Two.")])
     agent = Agent(provider, middleware_of(palimpsest, sid), "create")
     agent.turn("Hello.")
@@ -297,7 +297,7 @@ def test_a_stream_that_is_left_early_is_reported(palimpsest: Gate, sid: str) -> 
     assert "not read to its end" in palimpsest.outcomes[-1]["error"]["message"]
 
 
-def test_thinking_goes_back_as_it_came(palimpsest: Gate, sid: str) -> None:
+def test_thinking_is_returned_unchanged(palimpsest: Gate, sid: str) -> None:
     thought = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, *calls(1, text="I look.")]
     provider = Provider([thought, text(DONE)])
     Agent(provider, middleware_of(palimpsest, sid), "create").turn("Depot 1?")

@@ -147,7 +147,7 @@ def name_of(sid: str) -> str:
 
 
 @STREAMED
-async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_contents(
+async def test_every_call_of_a_long_run_fits_and_kept_contents_are_the_same_objects(
     palimpsest: Gate, stream: bool
 ) -> None:
     sid, model, own = f"long-{stream}", Model(), Own()
@@ -188,7 +188,7 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_conte
 
 
 @STREAMED
-async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: Gate, stream: bool) -> None:
+async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Gate, stream: bool) -> None:
     sid, model = f"overflow-{stream}", Model()
     runner = runner_of(model, budgeted(palimpsest, max_tokens=20_000))
     await run(runner, sid, "Look at all depots.", stream=stream)
@@ -204,7 +204,7 @@ async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: 
 
 
 @STREAMED
-async def test_while_the_server_is_away_the_contents_go_as_they_are(
+async def test_while_the_server_is_away_contents_are_sent_unchanged(
     palimpsest: Gate, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     sid, model, own = f"away-{stream}", Model(rounds=4), Own()
@@ -220,7 +220,7 @@ async def test_while_the_server_is_away_the_contents_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -309,7 +309,7 @@ def test_calls_without_ids_are_known_by_name_and_place_and_parts_are_as_gemini_h
     assert shown[2]["parts"][1]["function_response"]["response"] == {"n": str(object)}
 
 
-async def test_a_call_that_waits_for_its_result_gets_one_that_says_so(palimpsest: Gate, sid: str) -> None:
+async def test_an_open_call_gets_a_pending_result(palimpsest: Gate, sid: str) -> None:
     call = types.FunctionCall(name="depot", args={"number": 1})
     own = [
         types.Content(role="user", parts=[types.Part(text="Look.")]),

@@ -158,7 +158,7 @@ Run = Callable[[Any, str, str], list[BaseMessage]]
 
 
 @RUNS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     model = Scripted(script=[*(calls(n) for n in range(ROUNDS)), AIMessage(DONE)], seen=[])
     state = run(agent_of(palimpsest, model), sid, "Look at all depots.")
     assert str(state[-1].content).strip() == DONE
@@ -178,7 +178,7 @@ def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, ru
     assert (len(events), events[-1].type) == (2 * ROUNDS + 4, "assistant.message")
 
 
-def test_what_is_kept_are_the_very_objects_of_the_state(palimpsest: Gate, sid: str) -> None:
+def test_kept_messages_are_the_same_objects_as_in_the_state(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[BaseMessage], list[BaseMessage]]] = []
 
     class Watching(PalimpsestMiddleware):
@@ -226,7 +226,7 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @RUNS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     model = Scripted(script=[*(calls(n) for n in range(8)), overflow(), AIMessage(DONE)], seen=[])
     state = run(agent_of(palimpsest, model, max_tokens=20_000), sid, "Look at all depots.")
     assert str(state[-1].content).strip() == DONE
@@ -262,7 +262,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -278,7 +278,7 @@ def test_a_run_goes_on_whatever_the_server_does(
 
 
 @pytest.mark.parametrize("run", [run_blocking, run_async])
-def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str, run: Run) -> None:
     recall = AIMessage(
         "", tool_calls=[{"name": "recall", "args": {"query": "crate of depot 0"}, "id": "r", "type": "tool_call"}]
     )
@@ -314,7 +314,7 @@ def test_a_subclass_that_cannot_answer_the_recall_tool_is_refused_it(palimpsest:
         Own(client=palimpsest.client(), recall=True)
 
 
-def test_an_agent_without_a_thread_is_told_so(palimpsest: Gate) -> None:
+def test_an_agent_without_a_thread_gets_an_error(palimpsest: Gate) -> None:
     model = Scripted(script=[AIMessage(DONE)], seen=[])
     agent = create_agent(model, [depot], middleware=[PalimpsestMiddleware(client=palimpsest.client())])
     with pytest.raises(ValueError, match="thread_id"):

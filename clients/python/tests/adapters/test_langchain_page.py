@@ -103,7 +103,7 @@ def stream_async(agent: Any, *asked: Any) -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize("run", [invoke, stream_async])
-def test_forty_calls_in_a_quarter_of_their_room(
+def test_forty_calls_in_a_quarter_of_their_window(
     palimpsest: Gate, sid: str, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_URL", palimpsest.url)

@@ -217,7 +217,7 @@ async def test_every_call_of_a_long_run_fits_and_is_reported(
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 
-async def test_what_is_kept_are_the_very_messages(palimpsest: Gate, sid: str) -> None:
+async def test_kept_messages_are_the_same_objects(palimpsest: Gate, sid: str) -> None:
     messages = begun()
     for n in range(ROUNDS):
         call = {"id": f"c{n}", "type": "function", "function": {"name": "depot", "arguments": "{}"}}
@@ -260,7 +260,7 @@ async def test_a_router_that_tries_again_after_too_long_a_call_sends_less(
 
 
 @STREAMED
-async def test_while_the_server_is_away_the_messages_go_as_they_are(
+async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, model: Model, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.rounds, messages = 4, begun()
@@ -276,7 +276,7 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, model: Model, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)

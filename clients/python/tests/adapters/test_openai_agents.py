@@ -92,7 +92,7 @@ Run = Any
 
 
 @RUNS
-async def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+async def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     memory = session_of(palimpsest, sid)
     model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), says(DONE)])
     assert await run(memory, model, "Look at all depots.") == DONE
@@ -111,7 +111,7 @@ async def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: s
     assert kinds == ["user.message", *["tool.call", "tool.result"] * ROUNDS, "assistant.message"]
 
 
-async def test_what_is_kept_are_the_very_items(palimpsest: Gate, sid: str) -> None:
+async def test_kept_items_are_the_same_objects(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[Any], list[Any]]] = []
     memory = session_of(palimpsest, sid)
     agent = Agent("clerk", tools=[depot])
@@ -149,7 +149,7 @@ async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpse
 
 
 @RUNS
-async def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
+async def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), says(DONE)])
     assert await run(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
@@ -202,7 +202,7 @@ async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, ca
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await run_whole(session_of(palimpsest, sid), ScriptedModel([says("Good morning.")]), "Hello.")
@@ -272,7 +272,7 @@ async def test_items_come_back_with_every_field_that_they_had(palimpsest: Gate, 
     assert await memory.get_items() == PROGRAM[:-1]
 
 
-async def test_items_that_no_append_takes_are_kept_too(palimpsest: Gate, sid: str) -> None:
+async def test_items_that_no_append_accepts_are_kept(palimpsest: Gate, sid: str) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "depot", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "fine"}
     orphan = {"type": "function_call_output", "call_id": "lost", "output": "whose?"}
@@ -297,7 +297,7 @@ async def test_items_that_the_server_refuses_are_kept_here_until_it_takes_them(
     assert warnings_of(caplog) == ["refused"]
 
 
-async def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str) -> None:
+async def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
     recall = ModelStep(output=[function_call("recall", {"query": "crate of depot 0"}, call_id="r")])
     model = ScriptedModel([*(calls(n) for n in range(12)), recall, says(DONE)])
@@ -316,7 +316,7 @@ def test_a_blocking_run(palimpsest: Gate, sid: str) -> None:
     assert len(asyncio.run(memory.get_items())) == 6
 
 
-async def test_the_session_goes_back_and_begins_anew(palimpsest: Gate, sid: str) -> None:
+async def test_the_session_is_popped_and_cleared(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
     assert await memory.get_items() == []
     assert await memory.pop_item() is None

@@ -131,7 +131,7 @@ Run = Any
 
 
 @RUNS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     script = Script(*(calls(n) for n in range(ROUNDS)), DONE)
     result = run(agent_of(palimpsest, script), sid, "Look at all depots.")
     assert result.output.strip() == DONE
@@ -153,7 +153,7 @@ def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, ru
     assert [event.type for event in events[2:]] == kinds
 
 
-def test_what_is_kept_are_the_very_objects_of_the_history(palimpsest: Gate, sid: str) -> None:
+def test_kept_messages_are_the_same_objects_as_in_the_history(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[ModelMessage], list[ModelMessage]]] = []
 
     class Watching(PalimpsestCapability):
@@ -194,7 +194,7 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @RUNS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     script = Script(*(calls(n) for n in range(8)), overflow(), DONE)
     assert run(agent_of(palimpsest, script, max_tokens=20_000), sid, "Look at all depots.").output.strip() == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
@@ -234,7 +234,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -268,7 +268,7 @@ def test_runs_of_one_agent_at_once(palimpsest: Gate, sid: str) -> None:
     assert len(set(reported)) == len(reported) == 21
 
 
-def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str) -> None:
+def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str) -> None:
     recall = [ToolCallPart("recall", {"query": "crate of depot 0"}, "r")]
     script = Script(*(calls(n) for n in range(12)), recall, DONE)
     result = run_async(agent_of(palimpsest, script, recall=True), sid, "Look at all depots.")
