@@ -70,7 +70,7 @@ async def site(clusters: Path, commands: Commands) -> AsyncIterator[Site]:
     await commands.kill_all()
 
 
-async def verified(url: str) -> str:
+async def verify(url: str) -> str:
     """Return the last line of `palimpsest verify`, which must succeed."""
     result = await outcome(await palimpsest("verify", settings={"URL": url}))
     assert result.returncode == 0, result.stdout + result.stderr
@@ -114,7 +114,7 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
             assert len(there) < len(agent.events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) < set(agent.calls)
         assert (await logged(http, "watched"))[-1] == last
-        said = await verified(str(http.base_url))
+        said = await verify(str(http.base_url))
         assert said.endswith("but for what was erased since, 0 do not")
         assert int(said.split()[0]) >= sum(len(calls) for _, _, calls, _ in before)
 
@@ -159,7 +159,7 @@ async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Pa
             there = await logged(http, agent.session)
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) <= set(agent.calls)
-        assert (await verified(str(http.base_url))).endswith("0 do not")
+        assert (await verify(str(http.base_url))).endswith("0 do not")
         again = Agent(http, "later")
         await again.begin()
         await again.rounds(2)
@@ -190,7 +190,7 @@ async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_wh
             there = await logged(http, "s")
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, "s", calls, reported))
-            assert (await verified(str(http.base_url))).endswith("0 do not")
+            assert (await verify(str(http.base_url))).endswith("0 do not")
         assert (await restored.stop())[0] == 0
 
 

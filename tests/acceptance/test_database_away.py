@@ -44,7 +44,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-async def appended(url: str) -> int:
+async def append_status(url: str) -> int:
     """Return the status of an append."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         return (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code
@@ -56,21 +56,21 @@ async def is_ready(url: str) -> None:
             pass
 
 
-def forked(server: Command) -> set[psutil.Process]:
+def running_children(server: Command) -> set[psutil.Process]:
     """Return a server's running child processes."""
     children = psutil.Process(server.process.pid).children()
     return {one for one in children if runs(one)}
 
 
-async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
+async def wait_for_two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
     """Return the API and the worker of a server, as soon as both are forked."""
     async with asyncio.timeout(SECONDS_MAX):
-        while len(found := await asyncio.to_thread(forked, server) - besides) < 2:
+        while len(found := await asyncio.to_thread(running_children, server) - besides) < 2:
             pass
     return found
 
 
-async def ended_well(process: Command, *words: str) -> None:
+async def stop_cleanly(process: Command, *words: str) -> None:
     """Stop a process; assert its success and log lines with these words."""
     status, errors = await process.stop()
     assert status == 0, errors
@@ -87,12 +87,12 @@ async def test_an_api_serves_as_soon_as_its_database_is_available(
     await api.said("starting")
     await api.said("waiting for the database")
     url = f"http://127.0.0.1:{port}"
-    assert await appended(url) == 503
+    assert await append_status(url) == 503
     await cluster.start()
     await api.said(f"serving on {url}")
     await is_ready(url)
-    assert await appended(url) == 201
-    await ended_well(api, "the database is away", "the database answers")
+    assert await append_status(url) == 201
+    await stop_cleanly(api, "the database is away", "the database answers")
 
 
 async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Commands, cluster: Cluster) -> None:
@@ -107,33 +107,33 @@ async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Com
     async with asyncio.timeout(SECONDS_MAX):
         while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
             pass
-    await ended_well(worker, "the database is away", "the database answers")
+    await stop_cleanly(worker, "the database is away", "the database answers")
 
 
 async def test_processes_forked_while_the_database_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
     await cluster.start()
     server = await commands.start("serve", DATABASE_URL=cluster.url)
     url = await server.url()
-    before = await two(server)
+    before = await wait_for_two(server)
     await cluster.stop()
     for one in before:
         one.kill()
-    again = await two(server, besides=before)
+    again = await wait_for_two(server, besides=before)
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
-                assert await appended(url) == 503
+                assert await append_status(url) == 503
                 break
             except httpx.TransportError:
                 pass
     await cluster.start()
     await is_ready(url)
-    assert await appended(url) == 201
+    assert await append_status(url) == 201
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         run = await http.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
         assert run.json()["state"] in ("succeeded", "skipped"), run.text
-    assert forked(server) == again
-    await ended_well(server)
+    assert running_children(server) == again
+    await stop_cleanly(server)
 
 
 @pytest.mark.parametrize("command", ["serve", "api", "worker"])

@@ -27,13 +27,13 @@ async def test_appends_after_a_context_do_not_accumulate_in_memory(commands: Com
     process = psutil.Process(api.process.pid)
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
         for number in range(SESSIONS):
-            await appended(client, number, "begun")
+            await append_text(client, number, "begun")
             answer = await client.post(f"/v1/sessions/s{number}/context", json={"max_tokens": 100_000})
             assert answer.status_code == 200
-        await appended(client, SESSIONS, "words " * (APPENDED // 6))  # the memory of one large body is no growth
+        await append_text(client, SESSIONS, "words " * (APPENDED // 6))  # the memory of one large body is no growth
         before = process.memory_info().rss
         for number in range(SESSIONS):
-            await appended(client, number, "words " * (APPENDED // 6))
+            await append_text(client, number, "words " * (APPENDED // 6))
         assert process.memory_info().rss - before < GROWTH_MAX
 
 
@@ -45,15 +45,15 @@ async def test_thousands_of_sessions_of_small_events_do_not_accumulate_in_memory
     process = psutil.Process(api.process.pid)
     grown: list[int] = []
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
-        for numbers in batched(range(MANY_SESSIONS), MANY_SESSIONS // 8):
-            for together in batched(numbers, 8):
-                await asyncio.gather(*(talked(client, number) for number in together))
+        for numbers in batches(range(MANY_SESSIONS), MANY_SESSIONS // 8):
+            for together in batches(numbers, 8):
+                await asyncio.gather(*(converse(client, number) for number in together))
             grown.append(process.memory_info().rss)
     settled, last = grown[3], grown[-1]
     assert last - settled < GROWTH_OF_MANY_MAX, [size // MEGABYTE for size in grown]
 
 
-async def talked(client: httpx.AsyncClient, number: int) -> None:
+async def converse(client: httpx.AsyncClient, number: int) -> None:
     """Request three contexts of a session, with a batch of small events before each and after the last."""
     for batch in range(4):
         events = [{"type": "user.message", "content": f"batch {batch}, message {n}"} for n in range(SMALL_EVENTS)]
@@ -64,13 +64,13 @@ async def talked(client: httpx.AsyncClient, number: int) -> None:
             assert answer.status_code == 200, answer.text
 
 
-async def appended(client: httpx.AsyncClient, number: int, text: str) -> None:
+async def append_text(client: httpx.AsyncClient, number: int, text: str) -> None:
     events = [{"type": "user.message", "content": part} for part in parts(text)]
     answer = await client.post(f"/v1/sessions/s{number}/events", json={"events": events})
     assert answer.status_code == 201, answer.text
 
 
-def batched(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 

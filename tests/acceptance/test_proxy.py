@@ -70,7 +70,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
+async def run_proxy(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
     """Run a server and the proxy in front of it while the block lasts."""
     cert, key = certificate(folder)
     async with serving(told, database_url) as server:
@@ -101,7 +101,7 @@ async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncItera
 
 @pytest.fixture
 async def proxy(database_url: str, tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with proxied(Settings(), database_url, tmp_path) as found:
+    async with run_proxy(Settings(), database_url, tmp_path) as found:
         yield found
 
 
@@ -127,7 +127,7 @@ async def test_an_event_of_a_stream_arrives_while_the_stream_goes_on(proxy: Prox
 async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url: str, tmp_path: Path) -> None:
     async with (
         serving_provider() as provider,
-        proxied(settings(provider), database_url, tmp_path) as proxy,
+        run_proxy(settings(provider), database_url, tmp_path) as proxy,
         proxy.client() as http,
     ):
         hold = asyncio.Event()

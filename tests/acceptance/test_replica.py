@@ -90,14 +90,14 @@ async def site(clusters: Path) -> AsyncIterator[Site]:
     yield found
 
 
-async def found(http: httpx.AsyncClient, state: str) -> None:
+async def wait_for_state(http: httpx.AsyncClient, state: str) -> None:
     """Wait until the server reports this state of the replica."""
     async with asyncio.timeout(SECONDS_MAX):
         while (answer := (await http.get("/readyz")).json()) != {"status": "ready", "replica": state}:
             assert answer["status"] == "ready"
 
 
-async def answers(http: httpx.AsyncClient) -> dict[str, float]:
+async def reads_by_server(http: httpx.AsyncClient) -> dict[str, float]:
     """Return the number of reads answered so far, by server."""
     text, name = (await http.get("/metrics")).text, 'palimpsest_late_reads_total{answered_by="'
     lines = (line.removeprefix(name).split('"} ') for line in text.splitlines() if line.startswith(name))
@@ -129,14 +129,14 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
         await agent.rounds(2)
         first, second = agent.calls
         await site.replayed()
-        await found(http, "ready")
-        before = await answers(http)
+        await wait_for_state(http, "ready")
+        before = await reads_by_server(http)
         for path in paths(first, second):
             theirs, ours = await http.get(path), await http.get(path, headers=NO_CACHE)
             assert (theirs.status_code, ours.status_code) == (200, 200), theirs.text
             assert 0 < int(theirs.headers["age"]) <= 30 and "age" not in ours.headers
             assert theirs.json() == ours.json()
-        after = await answers(http)
+        after = await reads_by_server(http)
         assert after["replica"] - before.get("replica", 0) == len(paths(first, second))
         assert after["primary_asked"] - before.get("primary_asked", 0) == len(paths(first, second))
 
@@ -149,7 +149,7 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
         for path in (f"/v1/sessions/s/calls/{third}", f"/v1/sessions/s/calls/{first}/diff/{third}"):
             one = await http.get(path)
             assert (one.status_code, one.headers.get("age")) == (200, None)
-        assert (await answers(http))["primary_missing"] == after.get("primary_missing", 0) + 2
+        assert (await reads_by_server(http))["primary_missing"] == after.get("primary_missing", 0) + 2
         missing = "00000000-0000-7000-8000-000000000000"
         assert (await http.get(f"/v1/sessions/s/calls/{missing}")).status_code == 404
         await agent.append()  # agents need no replica
@@ -167,13 +167,13 @@ async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
         agent = Agent(http, "s")
         await agent.begin()
         await agent.round()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         await site.ask("replica", "SELECT pg_wal_replay_pause()")
         await agent.round()
-        await found(http, "behind")
+        await wait_for_state(http, "behind")
         assert await calls(http) == (set(agent.calls), None)
         await site.ask("replica", "SELECT pg_wal_replay_resume()")
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
 
         stopped = postmaster(site.replica)
         assert stopped is not None
@@ -181,25 +181,25 @@ async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
         for process in processes:  # a machine that no longer responds
             process.send_signal(signal.SIGSTOP)
         assert await calls(http) == (set(agent.calls), None)
-        await found(http, "away")
+        await wait_for_state(http, "away")
         for process in processes:
             process.send_signal(signal.SIGCONT)
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
 
         await asyncio.to_thread(kill, site.replica)
         assert await calls(http) == (set(agent.calls), None)
-        await found(http, "away")
+        await wait_for_state(http, "away")
         await agent.round()
         assert await calls(http) == (set(agent.calls), None)
-        assert (await answers(http))["primary_away"] >= 4
+        assert (await reads_by_server(http))["primary_away"] >= 4
         await site.start_replica()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         await site.replayed()
         answer, age = await calls(http)
         assert (answer, age is not None) == (set(agent.calls), True)
 
         await shell(f"pg_ctl -D {site.replica} -w promote >/dev/null")
-        await found(http, "other")
+        await wait_for_state(http, "other")
         assert await calls(http) == (set(agent.calls), None)
 
 
@@ -252,8 +252,8 @@ async def test_a_timeout_on_the_replica_is_not_retried_on_the_primary(
         await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it keeps the lock that the primary releases
         await lock.rollback()
         await owner.close()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         answer = await http.get("/v1/sessions/s/calls")
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/store-unavailable")
-        assert (await answers(http))["refused"] >= 1
+        assert (await reads_by_server(http))["refused"] >= 1
         assert await calls(http, NO_CACHE) == (set(agent.calls), None)

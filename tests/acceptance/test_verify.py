@@ -9,7 +9,7 @@ CALLS = 5
 LONG = "what the file says, line by line, and then some more of it\n" * 40
 
 
-async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
+async def make_calls(client: httpx.AsyncClient, session: str) -> list[str]:
     """Append events with a context after each; return the ids of the calls."""
     calls = []
     for number in range(CALLS):
@@ -24,7 +24,7 @@ async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
 async def test_it_counts_reproduced_calls_and_names_the_others(
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
-    calls = {name: await spoken(client, name) for name in ("a", "b", "c")}
+    calls = {name: await make_calls(client, name) for name in ("a", "b", "c")}
     done = await command("verify", settings={"URL": server})
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("15 calls render again as they were sent, 0 but for what was erased since, 0 do not\n")

@@ -22,7 +22,7 @@ TURNS = 24
 
 
 @pytest.fixture
-def late(stand_in: Summarizers) -> Iterator[asyncio.Event]:
+def gate(stand_in: Summarizers) -> Iterator[asyncio.Event]:
     """Return the event that a slow response waits for; it is set in any case before the stand-in closes."""
     event = asyncio.Event()
     yield event
@@ -81,12 +81,12 @@ def _remote_ports(worker: Command) -> set[int]:
     return {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
 
 
-async def asked(stand_in: Summarizers, times: int) -> None:
+async def wait_for_requests(stand_in: Summarizers, times: int) -> None:
     async with asyncio.timeout(SECONDS_MAX):
         await stand_in.asked(times)
 
 
-async def ended(http: httpx.AsyncClient, database: Database, id: str) -> Json:
+async def wait_for_run(http: httpx.AsyncClient, database: Database, id: str) -> Json:
     """Return the run, once no job is queued or running."""
     await idle(database)
     run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
@@ -119,13 +119,13 @@ async def test_a_killed_workers_run_is_finished_by_another(
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         killed = await site.signal_the_one_that_asks(signal.SIGKILL)
         assert (await killed.ended())[0] == -signal.SIGKILL
         await site.workers(1)
-        await asked(stand_in, 3)  # the next worker has stored the first summary and is at the second
+        await wait_for_requests(stand_in, 3)  # the next worker has stored the first summary and is at the second
         await site.signal_the_one_that_asks(signal.SIGKILL)
-        run = await ended(http, database, run_id)
+        run = await wait_for_run(http, database, run_id)
         assert (run["state"], run["error"]) == ("succeeded", None)
         rows = await check_summaries(http)
         assert len(rows) > 2
@@ -143,27 +143,27 @@ async def test_a_stopping_worker_hands_over_its_run(site: Site, stand_in: Summar
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         _, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         stopping = await site.signal_the_one_that_asks(signal.SIGTERM)
         assert (await stopping.ended())[0] == 0
-        await asked(stand_in, 2)
-        assert (await ended(http, database, run_id))["state"] == "succeeded"
+        await wait_for_requests(stand_in, 2)
+        assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         assert await database.fetch("SELECT FROM pgqueuer_log WHERE status IN ('canceled', 'exception')") == []
         assert len(stand_in.requests) == len(await check_summaries(http)) + 1
 
 
 async def test_a_worker_that_was_thought_dead_does_no_harm_when_it_comes_back(
-    site: Site, stand_in: Summarizers, database: Database, late: asyncio.Event
+    site: Site, stand_in: Summarizers, database: Database, gate: asyncio.Event
 ) -> None:
-    stand_in.will(slow(late))
+    stand_in.will(slow(gate))
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         paused = await site.signal_the_one_that_asks(signal.SIGSTOP)
-        assert (await ended(http, database, run_id))["state"] == "succeeded"
+        assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         before = await check_summaries(http)
-        late.set()
+        gate.set()
         paused.process.send_signal(signal.SIGCONT)
         await idle(database)
         assert (await paused.stop())[0] == 0  # its own work is lost

@@ -81,7 +81,7 @@ async def place(request: pytest.FixtureRequest, one_url: str, shards_url: str) -
 
 
 @asynccontextmanager
-async def heard(place: Place) -> AsyncIterator[list[str]]:
+async def notifications(place: Place) -> AsyncIterator[list[str]]:
     """Return the sessions that the coordinator notifies of."""
     found: list[str] = []
     await place.owner.add_listener("palimpsest_stream", lambda *said: found.append(said[-1]))
@@ -89,7 +89,7 @@ async def heard(place: Place) -> AsyncIterator[list[str]]:
     await place.owner.execute("SELECT 1")  # all earlier notifications have arrived
 
 
-async def scheduled(place: Place, session_id: UUID) -> UUID:
+async def schedule_run(place: Place, session_id: UUID) -> UUID:
     id = uuid4()
     async with place.database.transaction() as tx:
         await compactions.schedule(tx, session_id, place.tenant_id, id, "requested", focus="the parser")
@@ -100,8 +100,8 @@ async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(pla
     assert await place.database.distributed() == place.distributed
     session_id = await place.session("told")
     await place.hook("scheduled", "started", "finished")
-    async with heard(place) as notified:
-        id = await scheduled(place, session_id)
+    async with notifications(place) as notified:
+        id = await schedule_run(place, session_id)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
         assert await compactions.put_off(place.database, session_id, id, "not now") == 1
@@ -125,7 +125,7 @@ async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(pla
 
 async def test_a_retried_run_is_notified_and_a_missing_one_is_not(place: Place) -> None:
     session_id = await place.session("again")
-    id = await scheduled(place, session_id)
+    id = await schedule_run(place, session_id)
     await compactions.end(place.database, session_id, [id], RunOutcome("failed", "no model"))
     async with place.database.transaction() as tx:
         assert await compactions.retry(tx, session_id, place.tenant_id, id)
@@ -139,7 +139,7 @@ async def test_rolled_back_changes_are_not_notified(place: Place) -> None:
     session_id = await place.session("undone")
     await place.hook("scheduled")
     with pytest.raises(RuntimeError):
-        async with heard(place) as notified, place.database.transaction() as tx:
+        async with notifications(place) as notified, place.database.transaction() as tx:
             await compactions.schedule(tx, session_id, place.tenant_id, uuid4(), "requested")
             raise RuntimeError
     assert await place.told(session_id) == [] == await place.jobs("deliver") == notified
@@ -149,7 +149,7 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
     """This happens if the coordinator dies after the shard's commit and before its own."""
     session_id = await place.session("lost")
     await place.hook("scheduled")
-    await scheduled(place, session_id)
+    await schedule_run(place, session_id)
     [job] = await place.jobs("deliver")
     assert await webhooks.wake_forgotten(place.database, -1.0) == 0
     await place.owner.execute("DELETE FROM pgqueuer")
@@ -162,7 +162,7 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
 
 async def test_an_opened_epoch_is_notified(place: Place) -> None:
     session_id = await place.session("epochs")
-    async with heard(place) as notified, place.database.transaction() as tx:
+    async with notifications(place) as notified, place.database.transaction() as tx:
         await tx.execute(
             "INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, window_tokens, target, epoch,"
             " epochs, carry_tokens) VALUES (:session_id, :tenant_id, 'main', 'default', 1, 1000, 900, 1, 1, 0)",
@@ -190,7 +190,7 @@ async def test_an_opened_epoch_is_notified(place: Place) -> None:
 async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | None) -> None:
     session_id = await place.session(f"attempt {error}")
     await place.hook("scheduled")
-    await scheduled(place, session_id)
+    await schedule_run(place, session_id)
     [delivery] = await webhooks.deliveries(place.database, place.tenant_id, "h", state="pending", after=None, limit=10)
     assert await webhooks.tenant_of(place.database, session_id, delivery.id) == place.tenant_id
     due = await webhooks.due(place.database, session_id, delivery.id)

@@ -188,7 +188,7 @@ async def database(live_url: str) -> AsyncIterator[Database]:
     await pool.close()
 
 
-async def begun(database: Database, name: str) -> UUID:
+async def new_session(database: Database, name: str) -> UUID:
     """Create a session of the default tenant."""
     assert await sessions.create(database, DEFAULT_TENANT, name, estimator="chars")
     return sessions.session_key(DEFAULT_TENANT, name)
@@ -204,7 +204,7 @@ async def test_an_append_that_makes_compaction_due_queues_its_job(http: httpx.As
 
 async def test_a_job_is_queued_before_its_cause_is_committed(database: Database, live_url: str) -> None:
     """So a crash between the two commits leaves a job without work, and never work without a job."""
-    session_id = await begun(database, "undone")
+    session_id = await new_session(database, "undone")
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as tx:
             await compactions.wake(tx, session_id, DEFAULT_TENANT)
@@ -214,14 +214,14 @@ async def test_a_job_is_queued_before_its_cause_is_committed(database: Database,
 
 
 async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, live_url: str) -> None:
-    session_id = await begun(database, "next")
+    session_id = await new_session(database, "next")
     await compactions.wake(database, session_id, DEFAULT_TENANT)
     taken = "UPDATE pgqueuer SET status = 'picked' WHERE dedupe_key = $1 RETURNING id"
     job = (await _as_owner(live_url, taken, f"compact:{session_id}"))[0]["id"]
     async with database.transaction() as tx:
         assert await compactions.let_go(tx, session_id, job, None)
         next_one = asyncio.create_task(compactions.wake(database, session_id, DEFAULT_TENANT))
-        await _waited_for(live_url)
+        await _wait_for_lock(live_url)
         assert await _jobs(live_url, f"compact:{session_id}") == []
     await next_one
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
@@ -229,7 +229,7 @@ async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, 
 
 async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database: Database) -> None:
     """The queue has other connections: waiting for one of the same pool would be a deadlock."""
-    ids = [await begun(database, f"full-{number}") for number in range(4)]
+    ids = [await new_session(database, f"full-{number}") for number in range(4)]
     both = asyncio.Barrier(2)
 
     async def work(session_id: UUID) -> bool:
@@ -256,7 +256,7 @@ async def _jobs(url: str, key: str) -> list[str]:
     return [row["status"] for row in rows]
 
 
-async def _waited_for(url: str) -> None:
+async def _wait_for_lock(url: str) -> None:
     """Return when a statement waits for a row on any node."""
     while not await _as_owner(url, "SELECT FROM citus_lock_waits"):  # polled, because there is no notification
         pass

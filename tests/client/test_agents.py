@@ -142,7 +142,7 @@ async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
     assert len(models.requests) == 1
 
 
-def remembering(body: dict[str, Any]) -> Say:
+def model_with_recall(body: dict[str, Any]) -> Say:
     """Respond to a request: look up an order, recall what was said of order 3, or return what was recalled."""
     items = body.get("messages") or body.get("input") or body.get("contents") or []
     if "What is the secret" in json.dumps(items):
@@ -173,7 +173,7 @@ def lookup(call: Any) -> str:
     ],
 )
 async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, format: str, stream: bool) -> None:
-    async with provider(remembering) as models:
+    async with provider(model_with_recall) as models:
         one = agent(server, models.url, format, max_tokens=8_000)
         await one.begin()
         for order in range(1, 9):

@@ -43,7 +43,7 @@ def documented() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method.upper(), path, described
 
 
-def built(kind: type[Any]) -> dict[str, Any]:
+def operations_of(kind: type[Any]) -> dict[str, Any]:
     """Return the operations of a class: their functions by the names of their methods."""
     return {name: one.build for name, one in inspect.getmembers_static(kind) if isinstance(one, (operation, listing))}
 
@@ -53,8 +53,8 @@ OPERATIONS = {described["operationId"]: (method, path, described) for method, pa
 
 @pytest.mark.parametrize("twins", [(Palimpsest, Session), (AsyncPalimpsest, AsyncSession)])
 def test_every_operation_has_exactly_one_method(twins: tuple[type[Any], type[Any]]) -> None:
-    names = [name for kind in twins for name in built(kind)]
-    assert all(built(kind)[name].__name__ == name for kind in twins for name in built(kind))
+    names = [name for kind in twins for name in operations_of(kind)]
+    assert all(operations_of(kind)[name].__name__ == name for kind in twins for name in operations_of(kind))
     assert len(names) == len(set(names))
     assert {*names, *SURFACE} == set(OPERATIONS)
     for kind in twins:
@@ -68,7 +68,7 @@ def test_every_operation_has_exactly_one_method(twins: tuple[type[Any], type[Any
 def function(name: str) -> Any:
     from palimpsest.operations import sessions
 
-    found = built(Palimpsest) | built(Session)
+    found = operations_of(Palimpsest) | operations_of(Session)
     return found[name] if name in found else getattr(sessions, name)
 
 

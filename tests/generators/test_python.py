@@ -75,15 +75,15 @@ async def test_the_servers_problems_are_parsed(package: Path, server: str) -> No
 
 
 def test_a_typed_program_names_every_problem(package: Path) -> None:
-    assert checked(package, (HERE / "problems.py").read_text()) == ""
+    assert check_types(package, (HERE / "problems.py").read_text()) == ""
 
 
 def test_a_problem_without_a_case_is_found(package: Path) -> None:
     fewer = (HERE / "problems.py").read_text().replace("TooSlowProblem() | ", "")
-    assert "TooSlowProblem" in checked(package, fewer)
+    assert "TooSlowProblem" in check_types(package, fewer)
 
 
-def checked(package: Path, program: str) -> str:
+def check_types(package: Path, program: str) -> str:
     """Return mypy's output for a program, empty without errors."""
     (package / "program.py").write_text(program)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--no-error-summary"]

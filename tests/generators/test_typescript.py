@@ -33,7 +33,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=300)
 
 
-def compiled(folder: Path, name: str) -> str:
+def compile_program(folder: Path, name: str) -> str:
     """Return the compiler's output, empty without errors."""
     options = (
         "--noEmit",
@@ -49,10 +49,10 @@ def compiled(folder: Path, name: str) -> str:
 
 
 def test_a_strict_program_names_every_problem_and_no_unknown_field(types: Path) -> None:
-    assert compiled(types, "problems.ts") == ""
+    assert compile_program(types, "problems.ts") == ""
 
 
 def test_a_problem_without_a_case_does_not_compile(types: Path) -> None:
     whole = (types / "problems.ts").read_text()
     (types / "fewer.ts").write_text(whole.replace('        case "/problems/too-slow":\n', ""))
-    assert "TooSlowProblem" in compiled(types, "fewer.ts") or "too-slow" in compiled(types, "fewer.ts")
+    assert "TooSlowProblem" in compile_program(types, "fewer.ts") or "too-slow" in compile_program(types, "fewer.ts")

@@ -85,7 +85,7 @@ async def test_functions_of_the_owner_are_known_and_only_for_the_application(dat
         assert (row["settings"], row["anybodys"]) == ('{"search_path=public, pg_temp"}', False), row["name"]
 
 
-async def seen(database: Database) -> tuple[UUID | None, int]:
+async def current_tenant(database: Database) -> tuple[UUID | None, int]:
     """Return the tenant that a connection is set to, and the pid of its server process."""
     row = await database.fetchrow(SET_TO)
     assert row is not None and row["role"] == ROLE
@@ -96,20 +96,20 @@ async def test_a_connection_is_set_to_the_acting_tenant_only(database_url: str) 
     ours, theirs = uuid4(), uuid4()
     database = Database(database_url, pool_size=1)
     try:
-        first = await seen(database)
+        first = await current_tenant(database)
         assert first[0] is None
         with acting_for(ours):
-            assert await seen(database) == (ours, first[1])
+            assert await current_tenant(database) == (ours, first[1])
             with acting_for(theirs):
                 async with database.transaction() as tx:
                     row = await tx.fetchrow(SET_TO)
                 assert row is not None and row["tenant"] == str(theirs)
-            assert (await seen(database))[0] == ours
-        assert await seen(database) == (None, first[1])
+            assert (await current_tenant(database))[0] == ours
+        assert await current_tenant(database) == (None, first[1])
         with acting_for(ours), pytest.raises(asyncpg.DivisionByZeroError):
             async with database.transaction() as tx:
                 await tx.execute("SELECT 1 / 0")
-        assert await seen(database) == (None, first[1])
+        assert await current_tenant(database) == (None, first[1])
     finally:
         await database.close()
 
@@ -121,12 +121,12 @@ async def test_one_tenant_after_itself_costs_nothing_and_each_turn_one_round_tri
     try:
         with acting_for(ours):
             for _ in range(10):
-                await seen(database)
+                await current_tenant(database)
                 async with database.transaction() as tx:
                     await tx.fetchrow(SET_TO)
         with acting_for(theirs):
-            await seen(database)
-        await seen(database)
+            await current_tenant(database)
+        await current_tenant(database)
     finally:
         await database.close()
     turns = [one.sql for one in log.statements() if one.sql.startswith("SET ")]
@@ -138,14 +138,14 @@ async def test_a_connection_cancelled_while_being_set_is_set_again(database_url:
     try:
         for steps in range(6):
             with acting_for(uuid4()):
-                asking = asyncio.ensure_future(seen(database))
+                asking = asyncio.ensure_future(current_tenant(database))
                 for _ in range(steps):
                     await asyncio.sleep(0)  # each iteration cancels one step of the loop later
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
             with acting_for(DEFAULT_TENANT):
-                assert (await seen(database))[0] == DEFAULT_TENANT
-            assert (await seen(database))[0] is None
+                assert (await current_tenant(database))[0] == DEFAULT_TENANT
+            assert (await current_tenant(database))[0] is None
     finally:
         await database.close()
 
@@ -155,7 +155,7 @@ async def test_tasks_act_each_for_its_own(database_url: str) -> None:
 
     async def act(tenant_id: UUID) -> bool:
         with acting_for(tenant_id):
-            return all([(await seen(database))[0] == tenant_id for _ in range(20)])
+            return all([(await current_tenant(database))[0] == tenant_id for _ in range(20)])
 
     try:
         assert all(await asyncio.gather(*(act(uuid4()) for _ in range(8))))
@@ -251,11 +251,11 @@ async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(data
             pids = set()
             for _ in range(5):
                 with acting_for(tenant_id):
-                    alone, pid = await seen(database)
+                    alone, pid = await current_tenant(database)
                     async with database.transaction() as tx:
                         row = await tx.fetchrow(SET_TO)
                 assert row is not None and (alone, row["tenant"]) == (tenant_id, str(tenant_id))
-                assert (await seen(database))[0] is None
+                assert (await current_tenant(database))[0] is None
                 pids.add(pid)
             return pids
 

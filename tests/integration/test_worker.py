@@ -24,7 +24,7 @@ async def append(client: httpx.AsyncClient, key: str) -> httpx.Response:
     return await client.post("/v1/sessions/s/events", json={"events": [EVENT]}, headers={"Idempotency-Key": key})
 
 
-async def remembered(database: Database) -> list[str]:
+async def stored_keys(database: Database) -> list[str]:
     return [row["key"] for row in await database.fetch("SELECT key FROM appends ORDER BY key")]
 
 
@@ -46,7 +46,7 @@ async def age(database: Database, keys: list[str], interval: str) -> None:
     )
 
 
-async def scheduled(database: Database) -> list[str]:
+async def announced_schedules(database: Database) -> list[str]:
     """Return the schedules that workers have announced, as soon as the housekeeping is among them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
@@ -68,7 +68,7 @@ async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncCli
     await age(database, ["old", "older"], "25 hours")
     await age(database, ["young"], "23 hours")
     assert await retention.purge_appends(database) == 2
-    assert await remembered(database) == ["young"]
+    assert await stored_keys(database) == ["young"]
     assert (await append(client, "young")).status_code == 200
     assert (await append(client, "old")).status_code == 201
 
@@ -85,13 +85,13 @@ async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
     )
     purged = await asyncio.gather(retention.purge_appends(database), retention.purge_appends(database))
     assert sum(purged) == 20
-    assert await remembered(database) == ["first"]
+    assert await stored_keys(database) == ["first"]
 
 
 async def test_workers_side_by_side_share_one_schedule_and_stop(database_url: str, database: Database) -> None:
     stop = asyncio.Event()
     workers = [asyncio.create_task(worker.run(database_url, stop)) for _ in range(3)]
-    assert await scheduled(database) == HOUSEKEEPING
+    assert await announced_schedules(database) == HOUSEKEEPING
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await asyncio.gather(*workers)
@@ -120,7 +120,7 @@ async def test_a_due_schedule_runs_once(
     monkeypatch.setattr(worker, "purge_calls", forget)
     stop = asyncio.Event()
     first = asyncio.create_task(worker.run(database_url, stop))
-    await scheduled(database)
+    await announced_schedules(database)
     stop.set()
     await first
     await database.execute("UPDATE pgqueuer_schedules SET next_run = now() - interval '1 second'")
@@ -132,7 +132,7 @@ async def test_a_due_schedule_runs_once(
         stop.set()
         await asyncio.gather(*workers)
     assert (runs, forgets) == ([1], [0])
-    assert await remembered(database) == []
+    assert await stored_keys(database) == []
 
 
 async def test_a_worker_that_loses_its_connection_comes_back(
@@ -141,7 +141,7 @@ async def test_a_worker_that_loses_its_connection_comes_back(
     monkeypatch.setattr(worker, "RECONNECT_SECONDS", 0.01)
     stop = asyncio.Event()
     working = asyncio.create_task(worker.run(database_url, stop))
-    await scheduled(database)
+    await announced_schedules(database)
     await database.execute("DELETE FROM pgqueuer_schedules")
     admin = await asyncpg.connect(dsn.for_asyncpg(postgres))
     await admin.execute(
@@ -150,7 +150,7 @@ async def test_a_worker_that_loses_its_connection_comes_back(
         worker.APPLICATION_NAME,
     )
     await admin.close()
-    assert await scheduled(database) == HOUSEKEEPING
+    assert await announced_schedules(database) == HOUSEKEEPING
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await working

@@ -31,11 +31,11 @@ async def test_two_hundred_forks_of_ten_thousand_events(
 ) -> None:
     agent = await Agent.begin(client, {"window_tokens": WINDOW})
     for first in range(0, TURNS - STEPS, PER_APPEND):
-        await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in said(turn)))
+        await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in turn_events(turn)))
         await agent.context()
         await compacted(client, database_url, database, 1)
     for turn in range(TURNS - STEPS, TURNS):  # a rewind goes back to a turn with a recorded context
-        await agent.post(*said(turn))
+        await agent.post(*turn_events(turn))
         await agent.context()
     assert (await client.get("/v1/sessions/s")).json()["head"] == TURNS * 8
     before = await stored_bytes(database)
@@ -71,7 +71,7 @@ async def test_two_hundred_forks_of_ten_thousand_events(
     assert held_fork < held * RATIO_MAX
 
 
-def said(turn: int) -> list[dict[str, object]]:
+def turn_events(turn: int) -> list[dict[str, object]]:
     """Return the eight events of a turn, some of them long."""
     path = f"src/part_{turn % 97}.py"
     events: list[dict[str, object]] = [

@@ -193,12 +193,12 @@ async def is_back(urls: list[str], writers: list[Writer]) -> None:
                 pass
 
 
-async def beside(commands: Commands, role: str) -> Command:
+async def start_process(commands: Commands, role: str) -> Command:
     """Start a process on the database of `serve`."""
     return await commands.start(role, DATABASE_URL=embedded.url(commands.folder))
 
 
-def told(lines: list[str]) -> list[str]:
+def problems_in(lines: list[str]) -> list[str]:
     """Return the warnings and errors that are not about requests."""
     return [line for line in lines if TOLD.match(line) and "store-unavailable" not in line]
 
@@ -207,7 +207,7 @@ def told(lines: list[str]) -> list[str]:
 async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands: Commands, disk: Path) -> None:
     serve = await commands.start("serve")
     urls = [await serve.url()]
-    api, worker = await beside(commands, "api"), await beside(commands, "worker")
+    api, worker = await start_process(commands, "api"), await start_process(commands, "worker")
     urls.append(await api.url())
     await worker.said("starting")
     await worker.said("working")
@@ -243,7 +243,7 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands
     for command in (worker, api, serve):
         status, lines = await command.stop()
         assert status == 0, lines
-        said.append(told(lines))
+        said.append(problems_in(lines))
     print(f"{sum(len(writer.acknowledged) for writer in writers)} events, {sum(calls)} calls, answers: {dict(seen)}")
     print(f"back after {[round(seconds, 1) for seconds in back]} seconds; lines: {[len(lines) for lines in said]}")
     assert max(back) < SECONDS_BACK

@@ -36,23 +36,25 @@ async def test_recorded_sessions_through_the_gateway(database_url: str, pytestco
         ):
             for path in sorted(folder.glob("*agent.jsonl")):  # noqa: ASYNC240
                 for line in path.read_text(encoding="utf-8").splitlines()[:10]:
-                    await _replayed(http, provider, json.loads(line))
+                    await _replay(http, provider, json.loads(line))
         assert not provider.refused, provider.refused[:3]
 
 
-def given(arguments: Any) -> Any:
+def arguments_object(arguments: Any) -> Any:
     """Return arguments as an object; some recordings have them as text."""
     return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
 
 
-async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str, Any]) -> None:
+async def _replay(http: httpx.AsyncClient, provider: Any, recording: dict[str, Any]) -> None:
     messages: list[dict[str, Any]] = []
     if recording["system"]:
         messages.append({"role": "system", "content": recording["system"]})
     session = recording["id"].replace("/", "-")
     await http.put(f"/v1/sessions/{session}", json={"policy": {"window_tokens": 60_000}, "model": "test-model"})
     for recorded in recording["messages"]:
-        calls = [(one["id"], one["name"], given(one["arguments"])) for one in recorded.get("tool_calls") or ()]
+        calls = [
+            (one["id"], one["name"], arguments_object(one["arguments"])) for one in recorded.get("tool_calls") or ()
+        ]
         if recorded["role"] == "assistant":
             said = Said(recorded.get("content") or "", calls)
 

@@ -58,12 +58,12 @@ async def _live(
         await _append(client, sid, step)
     await done_working()
     if begins:
-        await _seen(client, sid, "first")
+        await _check_context(client, sid, "first")
     for step in recording.steps[begins:]:
         if not await _append(client, sid, step):
-            await _seen(client, sid, "main")
+            await _check_context(client, sid, "main")
     await done_working()
-    await _seen(client, sid, "another")
+    await _check_context(client, sid, "another")
 
 
 async def _size(client: httpx.AsyncClient, recording: Recording, sid: str) -> int:
@@ -86,7 +86,7 @@ async def _append(client: httpx.AsyncClient, sid: str, step: Step) -> bool:
     return True
 
 
-async def _seen(client: httpx.AsyncClient, sid: str, view: str) -> None:
+async def _check_context(client: httpx.AsyncClient, sid: str, view: str) -> None:
     """Request a context: it must be within its target, valid, account for every event, and drop nothing covered."""
     rows = (await client.get(f"/v1/sessions/{sid}/summaries", params={"live": True, "limit": 1000})).json()["items"]
     covered = max((row["to_seq"] for row in rows), default=0)

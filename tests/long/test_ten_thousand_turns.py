@@ -30,7 +30,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
     shown: dict[int, int] = {}
     async with asyncio.timeout(SECONDS_MAX):
         for first in range(0, TURNS, PER_APPEND):
-            await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in said(turn)))
+            await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in turn_events(turn)))
             while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
                 pass
             context = await agent.context()
@@ -53,7 +53,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
     assert live[TURNS] <= live[1_000] + 3 * math.log2(TURNS / 1_000)
 
 
-def said(turn: int) -> list[dict[str, str]]:
+def turn_events(turn: int) -> list[dict[str, str]]:
     """Return a turn of a question and an answer, about two hundred tokens."""
     about = f"module_{turn % 97} and the value {turn * 7 % 10_007} of run {turn}"
     return [

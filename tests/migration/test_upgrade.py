@@ -45,7 +45,7 @@ def block(name: str) -> str:
     return found[1]
 
 
-async def typed(name: str, folder: Path, database_url: str, server: str = "") -> str:
+async def run_commands(name: str, folder: Path, database_url: str, server: str = "") -> str:
     """Run the page's commands in a folder with this version's program; return their output."""
     ours = {
         "PATH": f"{Path(sys.executable).parent}:{embedded.BINARIES}:{os.environ['PATH']}",
@@ -106,10 +106,12 @@ async def old_site(old: Installed, settings: dict[str, str], started: list[Comma
     migrated = await old.start("migrate", **settings)
     assert await migrated.ended() == (0, [])
     assert await fetch(settings["DATABASE_URL"], "SELECT version_num FROM alembic_version") == RELEASE.schema
-    return await running(old, settings, started)
+    return await start_release(old, settings, started)
 
 
-async def running(program: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
+async def start_release(
+    program: Installed, settings: dict[str, str], started: list[Command]
+) -> tuple[str, Command, Command]:
     """Start a program's API and worker; return the URL and both."""
     api, worker = await program.start("api", **settings), await program.start("worker", **settings)
     started += [api, worker]
@@ -166,7 +168,7 @@ async def summaries(http: httpx.AsyncClient, agent: Agent) -> list[dict[str, Any
     return found
 
 
-async def whole(http: httpx.AsyncClient, agent: Agent) -> None:
+async def assert_complete(http: httpx.AsyncClient, agent: Agent) -> None:
     """Assert that the log has everything acknowledged, calls render again, and every event is accounted for."""
     items: list[dict[str, Any]] = []
     while len(items) < max(agent.acknowledged):
@@ -203,10 +205,10 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             await load.rounds(2)
             reader = Reader("agent-0")
             reading = asyncio.create_task(reader.read(before))
-            await typed("backup", tmp_path, url)
+            await run_commands("backup", tmp_path, url)
             usual = max(load.site.seconds)
             load.site.seconds.clear()
-            assert f"palimpsest {VERSION}" in await typed("migrate", tmp_path, url)
+            assert f"palimpsest {VERSION}" in await run_commands("migrate", tmp_path, url)
             assert await fetch(url, "SELECT version_num FROM alembic_version") == revisions()[-1]
             await load.rounds(1)
             print(f"longest request: {usual:.3f} s before, {max(load.site.seconds):.3f} s while migrating")
@@ -215,7 +217,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             assert {one.operation for one in done} >= {"/v1/sessions/{sid}/compactions", "/v1/webhooks/{name}"}
             last_of_old = {agent.name: len(agent.calls) for agent in load.agents}
 
-            after, *_ = await running(OURS, settings, started)
+            after, *_ = await start_release(OURS, settings, started)
             new = await stack.enter_async_context(client(after))
             load.site.servers.append(new)
             await load.rounds(2)
@@ -224,7 +226,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             for process in (old_api, old_worker):
                 assert (await process.stop())[0] == 0
             await asyncio.wait_for(reading, SECONDS_MAX)
-            out = await typed("check", tmp_path, url, after)
+            out = await run_commands("check", tmp_path, url, after)
             assert f'"version":"{VERSION}"' in out
             assert "palimpsest_jobs_overdue_seconds" in out
             await load.rounds(2)
@@ -235,7 +237,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             await database.close()
         for agent in load.agents:
             assert len(agent.calls) > last_of_old[agent.name] > 0
-            await whole(new, agent)
+            await assert_complete(new, agent)
             assert await summaries(new, agent)
         head = max(load.agents[0].acknowledged)
         assert await reader.rest(after, head) == list(range(1, head + 1))
@@ -250,7 +252,7 @@ async def test_downgrade_to_the_previous_release(
         agent = Agent(Site([http]), "agent-0")
         await agent.begin()
         await agent.round()
-        await typed("migrate", tmp_path, url)
+        await run_commands("migrate", tmp_path, url)
         refused = await old.start("api", **settings)
         status, [line] = await refused.ended()
         assert status != 0
@@ -258,7 +260,7 @@ async def test_downgrade_to_the_previous_release(
         await agent.round()
     for process in started:
         assert (await process.stop())[0] == 0
-    after, api, worker = await running(OURS, settings, started)
+    after, api, worker = await start_release(OURS, settings, started)
     async with client(after) as http:
         agent.site.servers = [http]
         await agent.round()
@@ -269,11 +271,11 @@ async def test_downgrade_to_the_previous_release(
     for process in (api, worker):
         assert (await process.stop())[0] == 0
     assert block("back").split()[-1] == RELEASE.schema
-    await typed("back", tmp_path, url)
+    await run_commands("back", tmp_path, url)
     assert await fetch(url, "SELECT version_num FROM alembic_version") == RELEASE.schema
-    again, *_ = await running(old, settings, started)
+    again, *_ = await start_release(old, settings, started)
     async with client(again) as http:
         agent.site.servers = [http]
         await agent.round()
-        await whole(http, agent)
+        await assert_complete(http, agent)
         assert len((await http.get("/v1/sessions")).json()["items"]) >= 2

@@ -37,7 +37,7 @@ def agent_turns(random: Random, turns: int) -> list[list[Json]]:
             batches += _round(random, f"{turn}.{len(batches)}", late)
         if late and random.random() < 0.4:
             batches.append([late.pop(random.randrange(len(late)))])
-        batches.append([{"type": "assistant.message", "content": _said(random)} | extras(random)])
+        batches.append([{"type": "assistant.message", "content": _content(random)} | extras(random)])
         if random.random() < 0.15:
             kind = random.choice(["system.prompt", "tools", "system.message", "agent.note", "turn.end", "announce"])
             batches.append([tools(random) if kind == "tools" else _other(random, kind)])
@@ -62,11 +62,11 @@ def _round(random: Random, name: str, late: list[Json]) -> list[list[Json]]:
             result["is_error"] = True
         (late if random.random() < 0.12 else results).append(result)
     random.shuffle(results)
-    said = [{"type": "assistant.message", "content": _said(random)} | author] if random.random() < 0.5 else []
+    said = [{"type": "assistant.message", "content": _content(random)} | author] if random.random() < 0.5 else []
     return [[*said, *calls], results] if results else [[*said, *calls]]
 
 
-def _said(random: Random) -> Any:
+def _content(random: Random) -> Any:
     if random.random() < 0.3:
         thought = {"type": "thinking", "thinking": text(random), "signature": "s"}
         return [thought, {"type": "text", "text": text(random)}]

@@ -45,7 +45,7 @@ ratios = st.floats(min_value=0.3, max_value=8.0)
 samples = st.builds(lambda counted, ratio: Sample(counted, round(counted * ratio)), counts, ratios)
 
 
-def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[Sample, ...]]:
+def learn_from(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[Sample, ...]]:
     known: Calibration = START
     seen: tuple[Sample, ...] = ()
     for sample in stream:
@@ -54,7 +54,7 @@ def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[S
     return known, seen
 
 
-def largest(seen: tuple[Sample, ...]) -> float:
+def largest_ratio(seen: tuple[Sample, ...]) -> float:
     """Return the largest recent ratio among the samples that are not far smaller than the others."""
     most = max(sample.counted for sample in seen)
     used = [sample for sample in seen if sample.counted >= SMALL_SHARE * most]
@@ -63,9 +63,9 @@ def largest(seen: tuple[Sample, ...]) -> float:
 
 @given(st.lists(samples, min_size=1, max_size=150))
 def test_the_margin_is_never_below_the_evidence(stream: list[Sample]) -> None:
-    known, seen = taught(stream)
+    known, seen = learn_from(stream)
     assert len(seen) <= SAMPLES_MAX
-    assert largest(seen) <= known.ratio * (1 + known.margin) * (1 + 1e-9)
+    assert largest_ratio(seen) <= known.ratio * (1 + known.margin) * (1 + 1e-9)
     assert known.margin >= MARGIN_LEAST - STEP / 10
 
 
@@ -74,7 +74,7 @@ def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
     truth: float, spread: float, sizes: list[int], random: Random
 ) -> None:
     noise = [1 + spread * (2 * random.random() - 1) for _ in sizes]
-    known, _ = taught([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
+    known, _ = learn_from([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
     assert abs(known.ratio / truth - 1) <= spread + STEP + 0.005
     assert known.margin <= OWN or known.margin <= 2 * spread * HEADROOM + 0.03
 
@@ -82,7 +82,7 @@ def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
 @given(st.lists(samples, min_size=MANY, max_size=80), st.integers(min_value=0))
 def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sample], reported: int) -> None:
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
-    known, seen = taught(steady)
+    known, seen = learn_from(steady)
     odd = Sample(steady[-1].counted, reported)
     after = learn(known, with_sample(seen, odd), OWN)
     if not RATIO_LEAST <= odd.ratio <= RATIO_MOST:
@@ -93,18 +93,18 @@ def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sa
 
 @given(st.lists(samples, min_size=1, max_size=MANY - 1))
 def test_few_samples_do_not_make_the_margin_smaller_than_the_estimators_own(stream: list[Sample]) -> None:
-    known, _ = taught(stream)
+    known, _ = learn_from(stream)
     assert known.margin >= OWN - STEP / 10 - 1e-9
 
 
 @given(st.lists(st.integers(min_value=1_000, max_value=round(1_000 / SMALL_SHARE)), min_size=20, max_size=60))
 def test_repeated_samples_change_nothing(sizes: list[int]) -> None:
-    known, _ = taught([Sample(size, size * 3) for size in sizes])
+    known, _ = learn_from([Sample(size, size * 3) for size in sizes])
     assert (known.ratio, known.version) == (3.0, 2), "once when learnt, once when there are many of them"
 
 
 def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> None:
-    known, seen = taught([Sample(1_000, 3_000)] * MANY)
+    known, seen = learn_from([Sample(1_000, 3_000)] * MANY)
     assert (known.ratio, known.margin) == (3.0, MARGIN_LEAST)
     larger = Sample(round(1_000 / SMALL_SHARE) + 1, 3 * (round(1_000 / SMALL_SHARE) + 1))
     known = learn(known, with_sample(seen, larger), OWN)
@@ -114,7 +114,7 @@ def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> 
 @given(st.lists(samples, min_size=1, max_size=10), samples)
 def test_a_refusals_sample_counts_only_until_a_report(refused: list[Sample], reported: Sample) -> None:
     lower = [replace(one, least=True) for one in refused]
-    known, seen = taught(lower)
+    known, seen = learn_from(lower)
     assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
         lower[-1].counted < SMALL_SHARE * max(one.counted for one in lower)
     )
@@ -124,13 +124,13 @@ def test_a_refusals_sample_counts_only_until_a_report(refused: list[Sample], rep
 
 
 def test_too_little_concludes_nothing() -> None:
-    known, _ = taught([Sample(COUNTED_MIN - 1, 5 * COUNTED_MIN)])
+    known, _ = learn_from([Sample(COUNTED_MIN - 1, 5 * COUNTED_MIN)])
     assert known == START
 
 
 def test_small_requests_do_not_count_against_large_ones() -> None:
     overhead = [Sample(100, 700) for _ in range(10)]
-    known, _ = taught([*overhead, Sample(50_000, 55_000)])
+    known, _ = learn_from([*overhead, Sample(50_000, 55_000)])
     assert known.ratio == 1.1
 
 

@@ -24,7 +24,7 @@ some = settings(
 
 
 @st.composite
-def changed(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
+def changed_lists(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
     """Draw a client's next list: more, fewer, or changed messages, other prompts, or invalid ones."""
     system = SYSTEMS.get(form, SYSTEM)
     place = draw(st.integers(0, len(messages)))
@@ -69,7 +69,7 @@ def test_a_fast_read_equals_a_full_read(form: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(2, 6))):
         sent = ClientList(form, messages, data.draw(st.sampled_from([None, "s", " "])), None)
         assert outcome(reader.read, TENANT, "s", sent) == outcome(sent.read)
-        messages = data.draw(changed(form, messages))
+        messages = data.draw(changed_lists(form, messages))
 
 
 @forms

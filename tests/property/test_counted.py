@@ -40,7 +40,7 @@ MESSAGE_FIELDS = st.sampled_from(["x_vendor", "annotations", "name"])
 
 
 @st.composite
-def stuffed(draw: st.DrawFn, form: str) -> list[dict[str, Any]]:
+def conversations_with_extras(draw: st.DrawFn, form: str) -> list[dict[str, Any]]:
     """Draw a conversation whose messages, parts, calls and results have many unknown fields."""
     messages: list[dict[str, Any]] = json.loads(json.dumps(draw(conversations(form))))
     places = [place for message in messages for place in _places(message)]
@@ -71,7 +71,7 @@ def _places(message: dict[str, Any]) -> list[dict[str, Any]]:
 @some
 @given(data=st.data())
 def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimator, data: st.DataObject) -> None:
-    messages = data.draw(stuffed(form))
+    messages = data.draw(conversations_with_extras(form))
     tools = [{**tool, "x_vendor": data.draw(SECRETS)} for tool in data.draw(definitions)]
     counter = Counter(estimator, AREA)
     events = [event | data.draw(AUTHORED) for event in FORMATS[form].read(messages)]

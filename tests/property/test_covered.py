@@ -23,7 +23,7 @@ from tests.property.steps import budget_of, planned, random_logs, shares, target
 chunks = st.sampled_from([1, 2, 3])
 
 
-def lost(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
+def lost_seqs(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
     """Return the covered events that a context leaves out for another reason than their expiry."""
     last = max(ends(tree), default=0)
     expired = {s for d in result.state.drops if d.reducer == "expiry" for s in range(d.from_seq, d.to_seq + 1)}
@@ -32,7 +32,7 @@ def lost(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
     return [s for s, word in words.items() if word == "dropped" and s <= last and s not in expired | left_out]
 
 
-def reading(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
+def inputs_of(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
     read = whole(session) if bound is None else bounded(session, bound, state, 0)
     known = {one.id: one for one in tree}
     return replace(read, tree=tree, folded=tuple(known[fold.id] for fold in state.folds))
@@ -47,9 +47,9 @@ def test_i11_a_covered_event_is_never_dropped(
     session = log_of(raw)
     tree = tree_of(session, chunk)
     target = target_of(raw, share)
-    result = planned(reading(session, bound, tree), target, policy)
+    result = planned(inputs_of(session, bound, tree), target, policy)
     if isinstance(result, Plan):
-        assert lost(session, result, tree) == []
+        assert lost_seqs(session, result, tree) == []
         if any(not fold.shown for fold in result.state.folds):  # a fold is not shown only for lack of room
             assert result.context.tokens > target // 4
 
@@ -61,17 +61,17 @@ def test_i11_a_drop_heals_at_the_next_context_once(
 ) -> None:
     session, target = log_of(raw), target_of(raw, share)
     policy = replace(policy, ttl_pruning=TtlPruning())
-    first = planned(reading(session, bound, ()), target, policy)
+    first = planned(inputs_of(session, bound, ()), target, policy)
     assume(isinstance(first, Plan))
     assert isinstance(first, Plan)
     tree = tree_of(session, chunk)
-    missed = lost(session, first, tree)
+    missed = lost_seqs(session, first, tree)
     visible = replace(session, events=session.events)
-    read = reading(visible, None, tree, first.state)
+    read = inputs_of(visible, None, tree, first.state)
     second = planned(read, target, policy, first.state)
     if isinstance(second, CannotFit):
         return
-    assert lost(session, second, tree) == []
+    assert lost_seqs(session, second, tree) == []
     if missed:
         assert second.cause is not None
     known = {one.id: one for one in tree}
@@ -133,7 +133,7 @@ def test_i7_a_change_of_policy_keeps_every_span_reachable(
     session, tree, target = log_of(raw), tree_of(log_of(raw), chunk), target_of(raw, share)
     for view in (first, second):
         policy = Policy(summarize=Summarize(view=view))
-        result = planned(reading(session, None, tree), target, policy)
+        result = planned(inputs_of(session, None, tree), target, policy)
         if not isinstance(result, Plan) or not result.state.folds:
             continue
         folds = result.state.folds
@@ -172,7 +172,7 @@ def test_a_wider_view_shows_more_of_the_same_tree(name: str) -> None:
     tree = tree_of(session, 8)
     seen = []
     for share in (0.2, 0.4, 0.8):
-        result = planned(reading(session, 2 * target_of(raw, share), tree), target_of(raw, share), PRESETS[name])
+        result = planned(inputs_of(session, 2 * target_of(raw, share), tree), target_of(raw, share), PRESETS[name])
         assert isinstance(result, Plan)
         seen.append(sum(item.event.tokens for item in result.context.items if item.stub is None))
     assert seen == sorted(seen)

@@ -71,7 +71,7 @@ class Step:
     after: Reduced
 
 
-def settled(session: Session, state: Frontier) -> Reduced:
+def context_before(session: Session, state: Frontier) -> Reduced:
     """Return the context before any reducer runs."""
     state = demanded.update_prefix(session.events, state)
 
@@ -82,7 +82,7 @@ def settled(session: Session, state: Frontier) -> Reduced:
     return Reduced(context(state), state)
 
 
-def reduced(done: Reduced, now: float, pruning: TtlPruning, used_at: float | None) -> Reduced:
+def run_reducers(done: Reduced, now: float, pruning: TtlPruning, used_at: float | None) -> Reduced:
     """Apply expiry, then pruning."""
     done = ExpiryReducer(now).reduce(done.context, ROOM, done.state)
     return TtlReducer(pruning, now, used_at).reduce(done.context, ROOM, done.state)
@@ -96,7 +96,7 @@ def steps(raw: Sequence[Raw], sizes: Sequence[int], pruning: TtlPruning) -> Iter
         session = append(session, raw[at : at + size])
         at += size
         now = CLOCK * at
-        after = reduced(settled(session, state), now, pruning, now - 500 * (at % 2))
+        after = run_reducers(context_before(session, state), now, pruning, now - 500 * (at % 2))
         yield Step(session, state, now, after)
         state = after.state
 
@@ -124,7 +124,7 @@ def test_i4_every_event_is_accounted_for_once(raw: list[Raw], sizes: list[int], 
         for event in step.session.events:
             places = (event.seq in visible, event.seq in fixed, event.seq in dropped and event.rendered)
             assert sum(places) == (event.type not in BOOKKEEPING), (event.seq, words[event.seq])
-        assert visible == {item.event.seq for item in settled(step.session, state).context.items}
+        assert visible == {item.event.seq for item in context_before(step.session, state).context.items}
 
 
 @random_logs
@@ -154,12 +154,12 @@ def test_a_call_goes_only_with_its_result(raw: list[Raw], sizes: list[int], prun
 @given(perishable_logs(), batches, rules)
 def test_again_by_the_same_clock_changes_nothing(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
     for step in steps(raw, sizes, pruning):
-        again = reduced(step.after, step.now, pruning, step.now - 500)
-        once_more = reduced(again, step.now, pruning, step.now - 500)
+        again = run_reducers(step.after, step.now, pruning, step.now - 500)
+        once_more = run_reducers(again, step.now, pruning, step.now - 500)
         assert once_more.context is again.context
         assert once_more.state is again.state
-        afresh = settled(step.session, again.state)
-        assert reduced(afresh, step.now, pruning, step.now - 500).state == again.state
+        afresh = context_before(step.session, again.state)
+        assert run_reducers(afresh, step.now, pruning, step.now - 500).state == again.state
 
 
 @random_logs

@@ -49,7 +49,7 @@ async def post(http: httpx.AsyncClient, name: str, events: list[Raw]) -> None:
         assert answer.status_code == 201, answer.text
 
 
-async def forked(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name: str) -> str:
+async def fork_line(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name: str) -> str:
     """Create these events as a line of forks, and continue every parent differently."""
     await http.put(f"/v1/sessions/{name}0", json={})
     for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(raw)])):
@@ -59,15 +59,15 @@ async def forked(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name:
         body = {"id": f"{name}{number + 1}"}
         if number % 2:  # fork from a seq that is no longer the head
             body["at"] = end
-            await _go_on(http, f"{name}{number}")
+            await _continue(http, f"{name}{number}")
         answer = await http.post(f"/v1/sessions/{name}{number}/fork", json=body)
         assert answer.status_code == 201, answer.text
         if not number % 2:
-            await _go_on(http, f"{name}{number}")
+            await _continue(http, f"{name}{number}")
     return f"{name}{len(cuts)}"
 
 
-async def _go_on(http: httpx.AsyncClient, name: str) -> None:
+async def _continue(http: httpx.AsyncClient, name: str) -> None:
     """Answer the parent's open calls and append more events to it."""
     calls: dict[str, None] = {}
     for row in (await http.get(f"/v1/sessions/{name}/events", params={"limit": 1000})).json()["items"]:
@@ -79,7 +79,7 @@ async def _go_on(http: httpx.AsyncClient, name: str) -> None:
     await post(http, name, JUNK)
 
 
-def same(loaded: LoadedView | None) -> Any:
+def comparable_view(loaded: LoadedView | None) -> Any:
     assert loaded is not None
     return replace(loaded, session_id=None, created_at=None, events=_plain(loaded.events)), [
         event.body for event in loaded.events
@@ -98,7 +98,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     raw = data.draw(logs())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), min_size=1, max_size=3)))
     name = f"s{next(_numbers)}-"
-    fork = await forked(client, raw, cuts, name)
+    fork = await fork_line(client, raw, cuts, name)
     await post(client, f"{name}own", raw)
     names = (fork, f"{name}own")
     rows = [await database.fetchrow(f"SELECT {ROW} FROM sessions WHERE external_id = :name", name=one) for one in names]
@@ -111,7 +111,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
         loads = [
             await views.load(database, key, DEFAULT_TENANT, "v", at=at, fresh=False, bound_tokens=bound) for key in keys
         ]
-        assert same(loads[0]) == same(loads[1])
+        assert comparable_view(loads[0]) == comparable_view(loads[1])
     for asked in ({}, {"max_tokens": 60 + total // 3}, {"max_tokens": 60 + total // 8, "at": len(raw) // 2 + 1}):
         form = data.draw(st.sampled_from(["openai", "anthropic", "openai-responses", "gemini", "blocks"]))
         body = {"format": form, "view": "v", "policy": {"reserve_tokens": 0}} | asked

@@ -144,7 +144,7 @@ class World:
         )
 
 
-def played(happens: Sequence[Step]) -> World:
+def play(happens: Sequence[Step]) -> World:
     world = World()
     for step in happens:
         world.step(step)
@@ -158,7 +158,7 @@ def parts(bill: Bill) -> tuple[int, int, int]:
 @given(steps)
 @settings(max_examples=examples(250), deadline=None)
 def test_the_expected_bill_equals_the_simulations(happens: list[Step]) -> None:
-    world = played(happens)
+    world = play(happens)
     made = lines(world.calls, world.epochs)
     assert [parts(line.expected) for line in made] == [parts(bill) for bill in world.bills]
     assert sum((line.actual for line in made), Bill()).billed == pytest.approx(sum(b.billed for b in world.bills))
@@ -167,7 +167,7 @@ def test_the_expected_bill_equals_the_simulations(happens: list[Step]) -> None:
 @given(steps, st.sampled_from([0.8, 1.0, 1.55, 4.0]))
 @settings(max_examples=examples(150), deadline=None)
 def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens: list[Step], ratio: float) -> None:
-    world = played(happens)
+    world = play(happens)
     scaled = [
         replace(
             call,
@@ -188,7 +188,7 @@ def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens:
 @given(steps)
 @settings(max_examples=examples(150), deadline=None)
 def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
-    world = played([replace(step, failed=False) for step in happens])
+    world = play([replace(step, failed=False) for step in happens])
     made = lines(world.calls, world.epochs)
     sums = totals(made)
     whole = sum(c.counted + c.left_out for c in world.calls)
@@ -207,7 +207,7 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
 def test_the_savings_of_all_epochs_sum_to_the_views(happens: list[Step], model: str) -> None:
     """Every part of the difference to append-only belongs to exactly one account."""
     evicting = [replace(s, model=model, failed=False, change=s.change if s.change == "evict" else "") for s in happens]
-    world = played(evicting)
+    world = play(evicting)
     made = lines(world.calls, world.epochs)
     saved = totals(made).append_only.billed - totals(made).actual.billed
     rounded = 0 if model == "claude" else 2 * 128 * len(made)  # by automatic caches, at each call
@@ -221,7 +221,7 @@ def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: i
     grows = [Step(10, ((3_000, False), (400, False)), model=rules) for _ in range(10)]
     after = [Step(10, ((90, False),), model=rules) for _ in range(calls_after)]
     evicts = Step(10, ((90, False),), "evict", 0.3, rules)
-    ours, theirs = played([*grows, evicts, *after]), played([*grows, replace(evicts, change=""), *after])
+    ours, theirs = play([*grows, evicts, *after]), play([*grows, replace(evicts, change=""), *after])
     made = lines(ours.calls, ours.epochs)
     account = accounts(made, ours.epochs)[-1]
     saved = sum(bill.billed for bill in theirs.bills) - sum(bill.billed for bill in ours.bills)
@@ -238,7 +238,7 @@ GROWS = [Step(10, ((3_000, False),)) for _ in range(3)]
 
 def last(*more: Step, **report: int) -> LedgerLine:
     """Return the last line of a short history, with a report if one is given."""
-    world = played([*GROWS, *more])
+    world = play([*GROWS, *more])
     calls = world.calls
     if report:
         calls = [*calls[:-1], replace(calls[-1], usage=Usage(calls[-1].counted, **report))]
@@ -289,7 +289,7 @@ def test_a_marker_too_far_from_what_was_written_is_named() -> None:
 
 
 def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
-    world = played([*GROWS, Step(10, ((3_000, False),), failed=True), Step(10, ((90, False),))])
+    world = play([*GROWS, Step(10, ((3_000, False),), failed=True), Step(10, ((90, False),))])
     made = lines(world.calls, world.epochs)
     assert (made[-2].actual, made[-2].cause) == (Bill(), None)
     assert parts(made[-1].expected) == parts(world.bills[-1])
@@ -309,7 +309,7 @@ def test_money_is_what_the_policy_says() -> None:
     prices = Prices(input_per_million=3.0, output_per_million=15.0)
     assert money_of(prices, 1_000_000, 100_000) == pytest.approx(4.5)
     assert money_of(Prices(), 1_000_000, 100_000) is None
-    world = played(GROWS)
+    world = play(GROWS)
     sums = totals(lines([replace(call, prices=prices) for call in world.calls], world.epochs))
     assert sums.money["USD"].billed == pytest.approx(sum(bill.billed for bill in world.bills) * 3e-6)
     assert sums.money["USD"].append_only == pytest.approx(sums.append_only.billed * 3e-6)

@@ -125,7 +125,7 @@ def test_it_runs_when_the_policy_evicts(evict: str, on_cold: bool, moments: set[
     assert {at.moment for at in situations if ERRORS.when(at, nothing)} == moments
 
 
-def failing(raw: list[Raw]) -> list[Raw]:
+def with_errors(raw: list[Raw]) -> list[Raw]:
     """Return the log with long errors as its results, every third of them pinned."""
     results = [index for index, event in enumerate(raw) if event["type"] == "tool.result"]
     error = {"content": "no such file\n" * 100, "is_error": True}
@@ -136,7 +136,7 @@ def failing(raw: list[Raw]) -> list[Raw]:
 
 
 @random_logs
-@given(logs().map(failing), batches, shares, policies)
+@given(logs().map(with_errors), batches, shares, policies)
 def test_the_invariants_hold_for_it(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
     target = target_of(raw, share)
     for step in steps(raw, sizes, target, policy, evictions=TABLE):

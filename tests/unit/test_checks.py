@@ -19,7 +19,7 @@ def ran(log: Log, command: str, text: str = "") -> None:
     log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": text})
 
 
-def edited(log: Log, path: str = "/srv/tide/gauge.go", old: str = "a", new: str = "b", text: str = "fine") -> None:
+def add_edit(log: Log, path: str = "/srv/tide/gauge.go", old: str = "a", new: str = "b", text: str = "fine") -> None:
     arguments = {"file_path": path, "old_string": old, "new_string": new}
     log.result(log.call("Edit", body={"arguments": arguments}), body={"content": text}, gist=text)
 
@@ -108,14 +108,14 @@ def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> No
     log = Log()
     ran(log, "go test ./...", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
     ran(log, "mise run lint", "0 issues.")
-    edited(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    edited(log, "/tmp/notes.txt")
+    add_edit(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "/tmp/notes.txt")
     ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
     assert commands(digest_of(log.events)) == ended
     assert commands(unite([digest_of(log.events[:4]), digest_of(log.events[4:])])) == ended
     before = digest_of(log.events)
     seen = len(log.events)
-    edited(log)
+    add_edit(log)
     old = [
         "[error] go test ./... # failed: TestTide; before the last edits",
         "[ok] mise run lint # before the last edits",
@@ -137,7 +137,7 @@ def test_a_call_refused_by_the_harness_had_no_effect() -> None:
     assert state_of(refused) == "error"
     log = Log()
     log.result(log.call("Read", body={"arguments": {"path": "a.go"}}), body=refused.body, gist=refused.text)
-    edited(log, "/srv/b.go", text="<tool_use_error>String to replace not found</tool_use_error>")
+    add_edit(log, "/srv/b.go", text="<tool_use_error>String to replace not found</tool_use_error>")
     digest = digest_of(log.events)
     assert (digest.files_read, digest.files_modified) == (("/srv/b.go",), ())
 

@@ -31,7 +31,7 @@ def row(count: int, depths: Sequence[int] | None = None, tokens: int = 10) -> li
     return [summary(seq, seq, (depths or [0] * count)[seq - 1], tokens) for seq in range(1, count + 1)]
 
 
-def merged(cover: list[Summary], rules: Summarize) -> list[Summary]:
+def merge_once(cover: list[Summary], rules: Summarize) -> list[Summary]:
     """Return the cover after one merge."""
     due = due_merge(cover, rules)
     at = cover.index(due[0])
@@ -72,7 +72,7 @@ def test_s3_09_the_middle_is_what_a_clipped_view_leaves_out() -> None:
 
 
 def test_s3_09_one_level_above_the_deepest_and_nothing_uncovered() -> None:
-    after = merged(row(7, depths=[1, 0, 0, 1, 0, 0, 0]), oldest())
+    after = merge_once(row(7, depths=[1, 0, 0, 1, 0, 0, 0]), oldest())
     assert [(one.from_seq, one.to_seq, one.depth, one.events) for one in after] == [
         (1, 5, 2, 5),
         (6, 6, 0, 1),
@@ -128,7 +128,7 @@ def test_live_summaries_grow_with_the_logarithm_of_the_chunks_and_each_is_read_o
         while due := due_merge(cover, LEVEL):
             sources += len(due)
             reads.update(range(due[0].from_seq, due[-1].to_seq + 1))
-            cover = merged(cover, LEVEL)
+            cover = merge_once(cover, LEVEL)
         levels = math.log(seq, FAN_IN) + 1
         assert len(cover) <= 4 * levels
     assert [one.from_seq for one in cover[1:]] == [one.to_seq + 1 for one in cover[:-1]]

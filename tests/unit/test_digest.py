@@ -20,13 +20,13 @@ from app.core.tokens.counter import FORMULAS, TextKind
 from tests.unit.builders import COUNTER, Log
 
 
-def used(log: Log, tool: str, arguments: dict[str, Any] | str, says: str = "fine", **more: Any) -> int:
+def add_call(log: Log, tool: str, arguments: dict[str, Any] | str, says: str = "fine", **more: Any) -> int:
     """Append a call and its result; return the result's seq."""
     call = log.call(tool, body={"arguments": arguments})
     return log.result(call, body={"content": says}, **more)
 
 
-def spoken(log: Log, text: str) -> int:
+def add_user(log: Log, text: str) -> int:
     return log.user(body={"content": text})
 
 
@@ -61,14 +61,14 @@ def work() -> Log:
     """Return two turns of a coding agent."""
     log = Log()
     log.system()
-    spoken(log, "Fix the tide table. Never touch docs/api.md. Is it urgent?")
-    used(log, "read_file", {"path": "tide/gauge.py"}, "class Gauge:\n    station_id = 8518750")
-    used(log, "Read", {"file_path": "tide/report.py"})
-    used(log, "grep", {"pattern": "feet", "path": "tide"}, "tide/units.py:3: feet\ntide/report.py:9: feet")
-    used(log, "Edit", {"file_path": "tide/gauge.py", "old_string": "a", "new_string": "b"})
-    used(log, "bash", {"command": "make test"}, "Exit code 2\nE: heights differ", is_error=True)
-    spoken(log, "go on please")
-    used(log, "bash", {"command": "cd /srv/tide && sed -i 's/ft/m/' units.py > /dev/null"})
+    add_user(log, "Fix the tide table. Never touch docs/api.md. Is it urgent?")
+    add_call(log, "read_file", {"path": "tide/gauge.py"}, "class Gauge:\n    station_id = 8518750")
+    add_call(log, "Read", {"file_path": "tide/report.py"})
+    add_call(log, "grep", {"pattern": "feet", "path": "tide"}, "tide/units.py:3: feet\ntide/report.py:9: feet")
+    add_call(log, "Edit", {"file_path": "tide/gauge.py", "old_string": "a", "new_string": "b"})
+    add_call(log, "bash", {"command": "make test"}, "Exit code 2\nE: heights differ", is_error=True)
+    add_user(log, "go on please")
+    add_call(log, "bash", {"command": "cd /srv/tide && sed -i 's/ft/m/' units.py > /dev/null"})
     log.says(body={"content": "I renamed unitOf in tide/units.py."})
     return log
 
@@ -94,7 +94,7 @@ def test_a_digest_of_a_span_of_work() -> None:
 
 def test_artifacts_and_hidden_events_are_listed_with_their_places() -> None:
     log = Log()
-    spoken(log, "draw it")
+    add_user(log, "draw it")
     seq = log.says(body={"content": "here", "path": "out/plot.png", "mime": "image/png"})
     log.says(body={"content": "again", "path": "out/plot.png"})
     digest = digest_of(log.events, {seq: "a plot", 99: "elsewhere"})
@@ -117,7 +117,7 @@ def test_an_artifact_has_its_call_and_what_the_metadata_says_of_it() -> None:
 
 def test_an_edit_that_was_refused_has_modified_nothing_and_an_open_command_is_unknown() -> None:
     log = Log()
-    used(log, "write_file", {"path": "a.py", "content": "x"}, "no such folder", is_error=True)
+    add_call(log, "write_file", {"path": "a.py", "content": "x"}, "no such folder", is_error=True)
     log.call("bash", body={"arguments": {"command": "sleep 9"}})
     digest = digest_of(log.events)
     assert (digest.files_modified, digest.files_read) == ((), ("a.py",))
@@ -206,10 +206,10 @@ def test_sentences_that_order_something_are_constraints(said: str, rules: list[s
 
 def test_names_used_in_recent_calls_rank_first() -> None:
     log = Log()
-    used(log, "read", {"path": "old/used.py"}, "def seen_once(): pass")
+    add_call(log, "read", {"path": "old/used.py"}, "def seen_once(): pass")
     for _ in range(600):
         log.says(body={"content": "well"})
-    used(log, "read", {"path": "new/used.py"}, "kept_name kept_name other_name")
+    add_call(log, "read", {"path": "new/used.py"}, "kept_name kept_name other_name")
     weights = weigh(log.events)
     assert weights["new/used.py"] > weights["old/used.py"] > weights["seen_once"]
     assert weights["kept_name"] > weights["other_name"]
@@ -240,12 +240,12 @@ def test_line_numbers_and_greps_suffixes_of_paths_are_no_names() -> None:
 
 def _user(text: str) -> tuple[Any, ...]:
     event = Log()
-    spoken(event, text)
+    add_user(event, text)
     one = event.events[0]
     return one.type, 1, 1, 1, None, None, None, None, False, False, None, 0.0, {"content": text}
 
 
-def approximately(one: Digest, other: Digest) -> bool:
+def equal_approximately(one: Digest, other: Digest) -> bool:
     names, others = dict(one.identifiers), dict(other.identifiers)
     return (
         {**to_json(one), "identifiers": 0} == {**to_json(other), "identifiers": 0}
@@ -258,8 +258,8 @@ def test_neighbours_unite_to_the_digest_of_the_whole_in_any_order() -> None:
     events = work().events
     parts = [events[:6], events[6:12], events[12:]]
     a, b, c = (digest_of(part) for part in parts)
-    assert approximately(unite([a, b, c]), digest_of(events))
-    assert approximately(unite([unite([a, b]), c]), unite([a, unite([b, c])]))
+    assert equal_approximately(unite([a, b, c]), digest_of(events))
+    assert equal_approximately(unite([unite([a, b]), c]), unite([a, unite([b, c])]))
     assert unite([a]) == a
     assert unite([]) == Digest()
 
@@ -268,10 +268,10 @@ def test_uniting_many_keeps_every_file_and_constraint_and_the_best_names() -> No
     digests = []
     for number in range(60):
         log = Log()
-        spoken(log, f"Never delete table_{number} of the archive.")
-        used(log, "write", {"path": f"src/part_{number}.py", "content": f"fresh_name_{number}"})
-        used(log, "read", {"path": f"src/part_{number - 1}.py"})
-        used(log, "grep", {"pattern": "x"}, " ".join(f"listed_{number}_{n}" for n in range(40)))
+        add_user(log, f"Never delete table_{number} of the archive.")
+        add_call(log, "write", {"path": f"src/part_{number}.py", "content": f"fresh_name_{number}"})
+        add_call(log, "read", {"path": f"src/part_{number - 1}.py"})
+        add_call(log, "grep", {"pattern": "x"}, " ".join(f"listed_{number}_{n}" for n in range(40)))
         digests.append(digest_of(log.events))
     whole = unite(digests)
     assert len(whole.files_modified) == len(whole.constraints) == 60
@@ -368,10 +368,10 @@ def test_packed_names_fit_and_none_contains_another(chars: int) -> None:
 
 def test_a_check_that_failed_before_a_pipe_has_failed() -> None:
     log = Log()
-    used(log, "bash", {"command": "make test | tail -3"}, "== 2 failed, 40 passed in 3 s ==")
-    used(log, "bash", {"command": "go test ./... 2>&1 | tail"}, "ok  tide/gauge\nFAIL\ttide/report [build failed]")
-    used(log, "bash", {"command": "pytest -q | tail -1"}, "40 passed, 0 failed in 3 s")
-    used(log, "bash", {"command": "cat notes.txt"}, "2 failed harbours")
+    add_call(log, "bash", {"command": "make test | tail -3"}, "== 2 failed, 40 passed in 3 s ==")
+    add_call(log, "bash", {"command": "go test ./... 2>&1 | tail"}, "ok  tide/gauge\nFAIL\ttide/report [build failed]")
+    add_call(log, "bash", {"command": "pytest -q | tail -1"}, "40 passed, 0 failed in 3 s")
+    add_call(log, "bash", {"command": "cat notes.txt"}, "2 failed harbours")
     assert [command.state for command in digest_of(log.events).commands] == ["error", "error", "ok", "ok"]
 
 
@@ -395,8 +395,8 @@ def test_time_grows_with_the_text_and_not_with_its_square(nasty: str) -> None:
     def seconds(chars: int) -> float:
         log = Log()
         text = nasty * (chars // len(nasty))
-        spoken(log, text)
-        used(log, "bash", {"command": text}, text)
+        add_user(log, text)
+        add_call(log, "bash", {"command": text}, text)
         started = time.process_time()
         digest_of(log.events)
         return time.process_time() - started

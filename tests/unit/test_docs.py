@@ -62,7 +62,7 @@ FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests)/[\w.
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
 
-def found(module: str, names: list[str]) -> object:
+def find_object(module: str, names: list[str]) -> object:
     """Return the object that a document calls `module.name`, defined in that module. Raises AttributeError."""
     thing: object = import_module(f"app.{module.replace('/', '.')}")
     for depth, name in enumerate(names):
@@ -76,7 +76,7 @@ def found(module: str, names: list[str]) -> object:
     return thing
 
 
-def named(text: str) -> list[tuple[str, list[str]]]:
+def names_in(text: str) -> list[tuple[str, list[str]]]:
     """Return every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
     names = ((module, dotted.split(".")[1:]) for module, dotted in NAMED.findall(text))
     return [(module, parts) for module, parts in names if parts[0] not in ("py", "md")]
@@ -85,8 +85,8 @@ def named(text: str) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_names_on_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for module, names in named(text):
-        assert found(module, names) is not None, (module, names)
+    for module, names in names_in(text):
+        assert find_object(module, names) is not None, (module, names)
     for module in MODULES.findall(text):
         assert import_module(f"app.{module.replace('/', '.')}")
     for path in FILES.findall(text):
@@ -109,7 +109,7 @@ def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
         columns = COLUMN.findall(where)
         for table, column in columns:
             assert column in tables[table], (term, table, column)
-        assert len(columns) + len(named(where)) == where.count("`") // 2 > 0, (term, where)
+        assert len(columns) + len(names_in(where)) == where.count("`") // 2 > 0, (term, where)
 
 
 def test_the_packages_are_those_of_the_contracts() -> None:

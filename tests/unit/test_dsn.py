@@ -25,11 +25,11 @@ def test_it_is_parsed_as_by_sqlalchemy(user: str, host: str, port: str, database
     url = f"postgresql://{user}{host}{port}{database}?{'&'.join(query)}"
     ours, theirs = make_url(dsn.checked(url)), make_url(url)
     assert ours.drivername == "postgresql+asyncpg"
-    assert spelled(ours.set(drivername="", query={})) == spelled(theirs.set(drivername="", query={}))
+    assert spell(ours.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*ours.query} == {"ssl" if name == "sslmode" else name for name in theirs.query}
     for_driver = make_url(dsn.for_asyncpg(dsn.checked(url)))
     assert for_driver.drivername == "postgresql"
-    assert spelled(for_driver.set(drivername="", query={})) == spelled(theirs.set(drivername="", query={}))
+    assert spell(for_driver.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*for_driver.query} == {"sslmode" if name == "ssl" else name for name in theirs.query}
 
 
@@ -64,5 +64,5 @@ def test_addresses_without_hosts_or_with_read_only_ones_are_refused(url: str) ->
         dsn.checked(f"postgresql://{url}")
 
 
-def spelled(url: URL) -> str:
+def spell(url: URL) -> str:
     return url.render_as_string(hide_password=False)

@@ -29,7 +29,7 @@ def economic(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **mo
     )
 
 
-def careful(at_risk: float = 0.0) -> Policy:
+def risk_policy(at_risk: float = 0.0) -> Policy:
     return Policy(evict="economic", retention=RULES, economics=Economics(least_tokens=0, at_risk=at_risk))
 
 
@@ -51,7 +51,7 @@ def planned(
     return plan(read, budget, policy, state)
 
 
-def stubbed(found: Plan) -> list[int]:
+def stubbed_seqs(found: Plan) -> list[int]:
     return [stub.seq for stub in found.state.stubs]
 
 
@@ -63,14 +63,14 @@ def test_a_result_is_evicted_once_carrying_it_cost_as_much_as_a_rewrite() -> Non
     log.says(tokens=1)
     log.user(tokens=1)
     calls = 1
-    while not stubbed(found := planned(log, economic())):
+    while not stubbed_seqs(found := planned(log, economic())):
         log.says(tokens=1)
         calls += 1
         log.user(tokens=1)
     behind = sum(e.tokens for e in log.events if e.seq > first)
     saves = 1_000 - 50
     assert 0.1 * saves * calls == pytest.approx(1.15 * (behind + 50), rel=0.1)
-    assert stubbed(found) == [first]
+    assert stubbed_seqs(found) == [first]
     assert found.cause == "break_even"
 
 
@@ -84,8 +84,8 @@ def test_only_the_part_that_pays_off_is_evicted() -> None:
     for _ in range(8):
         log.says(tokens=1)
         log.user(tokens=1)
-    assert stubbed(planned(log, economic())) == [new]
-    assert stubbed(planned(log, economic(), now=300.0)) == [old, new]
+    assert stubbed_seqs(planned(log, economic())) == [new]
+    assert stubbed_seqs(planned(log, economic(), now=300.0)) == [old, new]
 
 
 def test_a_cold_cache_costs_nothing_more() -> None:
@@ -97,7 +97,7 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     log.user()
     assert planned(log, economic(), now=299.0).cause is None
     cold = planned(log, economic(), now=300.0)
-    assert (cold.cause, stubbed(cold)) == ("cold_cache", [first])
+    assert (cold.cause, stubbed_seqs(cold)) == ("cold_cache", [first])
     assert planned(log, economic(), used_at=None).cause is None  # the first call of a view
     assert planned(log, economic(), now=None).cause is None
     never = replace(economic(), economics=Economics(least_tokens=0, on_cold=False))
@@ -109,12 +109,12 @@ def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=400)  # not sent yet, so written in any case
-    assert stubbed(planned(log, careful())) == [first]
+    assert stubbed_seqs(planned(log, risk_policy())) == [first]
     log.says(tokens=600)
     log.user()
     log.says()
     log.user()  # now the text after it has been sent as well, and would be written again
-    assert first not in stubbed(planned(log, careful()))
+    assert first not in stubbed_seqs(planned(log, risk_policy()))
 
 
 def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
@@ -122,17 +122,17 @@ def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
     log.user()
     first = log.round(tokens=20_000)
     second = log.round(tokens=3_000)
-    cold = planned(log, careful(), now=300.0)
+    cold = planned(log, risk_policy(), now=300.0)
     assert cold.state.earned == pytest.approx(1.25 * cold.state.saved, rel=0.01)
-    assert stubbed(cold) == [first]
+    assert stubbed_seqs(cold) == [first]
     log.round(tokens=10)
     for _ in range(50):
         log.says(tokens=100)
         log.user(tokens=10)
-    assert planned(log, careful()).cause is None  # the run may end here, with nothing earned
+    assert planned(log, risk_policy()).cause is None  # the run may end here, with nothing earned
     assert planned(log, economic()).cause == "break_even"
-    paid = planned(log, careful(), cold.state)
-    assert stubbed(paid) == [first, second]
+    paid = planned(log, risk_policy(), cold.state)
+    assert stubbed_seqs(paid) == [first, second]
     assert paid.state.earned >= 0
     assert paid.state.earned_to == len(log.events)
     assert from_json(to_json(paid.state)) == paid.state
@@ -146,9 +146,9 @@ def test_a_share_of_the_bill_may_be_risked_before_anything_is_earned() -> None:
     for _ in range(8):
         log.says(tokens=100)
         log.user(tokens=10)
-    assert planned(log, careful()).cause is None
-    found = planned(log, careful(at_risk=0.03))
-    assert (found.cause, stubbed(found)) == ("break_even", [first])
+    assert planned(log, risk_policy()).cause is None
+    found = planned(log, risk_policy(at_risk=0.03))
+    assert (found.cause, stubbed_seqs(found)) == ("break_even", [first])
     assert -0.03 * 1.25 * 25_000 - 0.03 * 0.1 * 25_000 * 10 < found.state.earned < 0
 
 
@@ -160,9 +160,9 @@ def test_nothing_goes_that_would_leave_too_little_to_be_cached() -> None:
     log.says(tokens=10)
     log.user()
     small = replace(FIVE_MINUTES, minimum_tokens=2_000)
-    assert planned(log, careful(), now=300.0, cache=small).cause is None
-    assert stubbed(planned(log, careful(), now=300.0, cache=small, outside=1_500)) == [first]
-    assert stubbed(planned(log, careful(), now=300.0, target=2_500, cache=small)) == [first]
+    assert planned(log, risk_policy(), now=300.0, cache=small).cause is None
+    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, cache=small, outside=1_500)) == [first]
+    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, target=2_500, cache=small)) == [first]
 
 
 def test_an_answer_of_several_messages_is_one_call() -> None:
@@ -174,12 +174,12 @@ def test_an_answer_of_several_messages_is_one_call() -> None:
         log.round(tokens=400)
         log.says()
         log.user()
-        cold = planned(log, careful(), now=300.0)
+        cold = planned(log, risk_policy(), now=300.0)
         for _ in range(5):
             for _ in range(texts):
                 log.says(tokens=30 // texts)
             log.user(tokens=10)
-        later = planned(log, careful(), cold.state).context
+        later = planned(log, risk_policy(), cold.state).context
         accounts.append((earned(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
     assert accounts[0] == accounts[1]
 
@@ -190,10 +190,10 @@ def test_a_result_that_the_model_has_not_seen_stays() -> None:
     calls = [log.call() for _ in range(4)]
     for call in calls:
         log.result(call, 5_000)
-    assert planned(log, careful(), now=300.0).cause is None
+    assert planned(log, risk_policy(), now=300.0).cause is None
     log.says()
     log.user()
-    assert len(stubbed(planned(log, careful(), now=300.0))) == 3
+    assert len(stubbed_seqs(planned(log, risk_policy(), now=300.0))) == 3
 
 
 def test_a_small_saving_opens_no_epoch() -> None:
@@ -203,7 +203,7 @@ def test_a_small_saving_opens_no_epoch() -> None:
     log.round(tokens=1_000)
     assert planned(log, economic(least=2_000), now=300.0).cause is None
     log.round(tokens=2_000)
-    assert len(stubbed(planned(log, economic(least=1_500), now=300.0))) == 2
+    assert len(stubbed_seqs(planned(log, economic(least=1_500), now=300.0))) == 2
 
 
 def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
@@ -213,9 +213,9 @@ def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
     first = log.round(tokens=5_000)
     log.round(tokens=5_000)
     before = planned(log, economic(), used_at=None)
-    assert stubbed(before) == []
+    assert stubbed_seqs(before) == []
     log.system()
-    assert stubbed(planned(log, economic(), before.state)) == [first]
+    assert stubbed_seqs(planned(log, economic(), before.state)) == [first]
 
 
 def test_results_that_a_view_never_carried_cost_it_nothing() -> None:
@@ -238,9 +238,9 @@ def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     log.round(tokens=100)
     rules = Retention(keep_last=1, identifiers=0.0, superseded=False)
     some = planned(log, economic(rules=rules), target=5_000)
-    assert (some.cause, stubbed(some)) == ("budget", [large])
+    assert (some.cause, stubbed_seqs(some)) == ("budget", [large])
     more = planned(log, economic(rules=rules), target=1_500)
-    assert stubbed(more) == [small, dense, large]
+    assert stubbed_seqs(more) == [small, dense, large]
 
 
 def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:
@@ -275,9 +275,9 @@ def test_a_superseded_read_is_evicted_although_it_is_recent() -> None:
     other = log.result(log.call(body={"arguments": {"path": "app/b.py"}}), 1_000)
     last = log.result(log.call(body=whole), 1_000)
     found = planned(log, economic(rules=Retention(keep_last=8)), now=300.0)
-    assert stubbed(found) == [again]
+    assert stubbed_seqs(found) == [again]
     assert found.state.stubs[0].reason == "superseded"
-    assert not {other, last} & set(stubbed(found))
+    assert not {other, last} & set(stubbed_seqs(found))
 
 
 def test_long_arguments_of_old_calls_are_shortened_and_stay_an_object() -> None:
@@ -369,7 +369,7 @@ def test_strict_mode_asks_neither_clock_nor_price() -> None:
     first = log.round(tokens=500)
     log.round(tokens=500)
     strict = Policy(evict="every_assembly", retention=RULES)
-    assert stubbed(planned(log, strict)) == [first]
+    assert stubbed_seqs(planned(log, strict)) == [first]
     assert [e.type for e in log.events].count(EventType.TOOL_RESULT) == 2
 
 
@@ -380,5 +380,5 @@ def test_evicting_only_on_a_cold_cache_waits_for_it_or_for_pressure() -> None:
     log.round(tokens=500)
     patient = Policy(evict="on_cache_expiry", retention=RULES)
     assert planned(log, patient).cause is None
-    assert stubbed(planned(log, patient, now=300.0)) == [first]
-    assert stubbed(planned(log, patient, target=700)) == [first]
+    assert stubbed_seqs(planned(log, patient, now=300.0)) == [first]
+    assert stubbed_seqs(planned(log, patient, target=700)) == [first]

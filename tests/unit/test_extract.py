@@ -92,7 +92,7 @@ def test_nothing_is_invented_for_a_span_without_text() -> None:
     assert extract([], "", Digest(), 200, COUNTER) == NOTHING
 
 
-def silent() -> Log:
+def log_without_text() -> Log:
     """Return a log of work without any text by the user or the model."""
     log = Log()
 
@@ -111,7 +111,7 @@ def silent() -> Log:
 
 
 def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
-    text = body(silent())
+    text = body(log_without_text())
     assert NONE not in text and "Ignore all" not in text
     assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
     assert set(section(text, "### Done")) == {
@@ -134,7 +134,7 @@ def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
     ],
 )
 def test_only_failures_in_the_log_are_blockers(said: str) -> None:
-    log = silent()
+    log = log_without_text()
     log.says(body={"content": said})
     text = body(log)
     assert said not in section(text, "### Blocked")
@@ -289,7 +289,7 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
 
 
 def test_a_check_within_another_command_is_listed_with_its_outcome() -> None:
-    log = silent()
+    log = log_without_text()
     assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
     log.result(
         log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "gauge.py"}
@@ -297,24 +297,24 @@ def test_a_check_within_another_command_is_listed_with_its_outcome() -> None:
     assert not [line for line in section(body(log), "### Blocked") if "make lint" in line]
 
 
-def edited(log: Log, old: str, new: str, path: str = "/srv/tide/gauge.go", says: str = "fine") -> None:
+def add_edit(log: Log, old: str, new: str, path: str = "/srv/tide/gauge.go", says: str = "fine") -> None:
     arguments = {"file_path": path, "old_string": old, "new_string": new}
     log.result(log.call("Edit", body={"arguments": arguments}), body={"content": says}, gist=says)
 
 
 def test_only_successful_changes_are_counted_with_their_definitions() -> None:
     log = Log()
-    edited(log, "func Low() {\n\treturn 1\n}", "func High() {\n\treturn 2\n}")
-    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    edited(log, "func High() {", "func High() {\n\tx := 1")
-    edited(log, "a", "b", path="/srv/tide/feet.go", says="The user doesn't want to proceed with this tool use.")
+    add_edit(log, "func Low() {\n\treturn 1\n}", "func High() {\n\treturn 2\n}")
+    add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "func High() {", "func High() {\n\tx := 1")
+    add_edit(log, "a", "b", path="/srv/tide/feet.go", says="The user doesn't want to proceed with this tool use.")
     log.result(
         log.call("Write", body={"arguments": {"file_path": "run.sh", "content": "ls"}}), body={"content": "created"}
     )
     first = body(log)
     assert section(first, "### Done") == ["Changed gauge.go x2: removed Low, added High.", "Wrote run.sh."]
     more = Log()
-    edited(more, "", "func Ebb() {")
+    add_edit(more, "", "func Ebb() {")
     assert section(body(more, previous=first), "### Done") == [
         "Wrote run.sh.",
         "Changed gauge.go x3: removed Low, added High, Ebb.",
@@ -324,26 +324,26 @@ def test_only_successful_changes_are_counted_with_their_definitions() -> None:
 
 def test_a_definition_removed_in_pieces_is_not_listed_as_added() -> None:
     log = Log()
-    edited(log, "a", "func Low() {\n}\nfunc High() {\n}")
-    edited(log, "Low", "tide.Low")
-    edited(log, "x\nfunc tide.Low() {\n}", "x")
+    add_edit(log, "a", "func Low() {\n}\nfunc High() {\n}")
+    add_edit(log, "Low", "tide.Low")
+    add_edit(log, "x\nfunc tide.Low() {\n}", "x")
     assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
 
 
 def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:
     log = Log()
-    edited(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
+    add_edit(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
     assert "### Blocked" not in body(log)
-    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
     assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried."]
 
 
 def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     log = Log()
-    edited(log, "a", "b")
+    add_edit(log, "a", "b")
     log.result(log.call("Bash", body={"arguments": {"command": "git commit -am x"}}), body={"content": "[m abcdef1] x"})
-    edited(log, "b", "c")
-    edited(log, "b", "c", path="/srv/tide/feet.go")
+    add_edit(log, "b", "c")
+    add_edit(log, "b", "c", path="/srv/tide/feet.go")
     log.result(log.call("Bash", body={"arguments": {"command": "git checkout tide/feet.go"}}), body={"content": ""})
     assert set(section(body(log), "### Done")) == {"Changed gauge.go x2."}
     log.result(log.call("Bash", body={"arguments": {"command": "git reset --hard"}}), body={"content": ""})
@@ -361,7 +361,7 @@ def test_commands_that_only_prepare_look_or_try_are_neither_done_nor_blocking(co
 
 
 def test_a_goal_stays_with_a_longer_message_and_is_the_first_request() -> None:
-    log = silent()
+    log = log_without_text()
     first = "Implement this plan: " + "sort the gauge, then print it, " * 20
     log.user(body={"content": first})
     log.user(body={"content": "commit this"})
@@ -372,13 +372,13 @@ def test_a_goal_stays_with_a_longer_message_and_is_the_first_request() -> None:
 
 
 def test_a_goal_is_given_once_whole_if_it_fits_and_with_its_question() -> None:
-    log = silent()
+    log = log_without_text()
     log.says(body={"content": "Shall I sort the gauge by harbour?"})
     log.user(body={"content": "yes, do that " + "and print it, " * 30})
     log.user(body={"content": "stop then"})
     text = body(log, 900)
     assert text.count("yes, do that") == 1
-    answer = silent()
+    answer = log_without_text()
     answer.says(body={"content": "Shall I sort the gauge by harbour?"})
     answer.user(body={"content": "yes, do that"})
     assert section(body(answer), "## Goal") == ['yes, do that (asked: "Shall I sort the gauge by harbour?")']

@@ -8,7 +8,7 @@ from app.core.digest.digest import Digest, digest_of
 from tests.unit.builders import COUNTER, Log
 
 
-def found(text: str) -> list[str]:
+def findings_of(text: str) -> list[str]:
     return [one for _, one in findings(text, is_report=False)]
 
 
@@ -23,7 +23,7 @@ def found(text: str) -> list[str]:
     ],
 )
 def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> None:
-    assert found(f"I looked at the gauge. It is {'very ' * 50}old. {text}\n\n## Files\n- `tide.py`") == [text]
+    assert findings_of(f"I looked at the gauge. It is {'very ' * 50}old. {text}\n\n## Files\n- `tide.py`") == [text]
 
 
 @pytest.mark.parametrize(
@@ -44,14 +44,14 @@ def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> Non
     ],
 )
 def test_suppositions_announcements_and_quotes_are_no_findings(text: str) -> None:
-    assert found(text) == []
+    assert findings_of(text) == []
 
 
 def test_a_statement_is_kept_with_the_one_it_refers_to() -> None:
-    assert found("The gauge has no unit. This means heights are in feet.") == [
+    assert findings_of("The gauge has no unit. This means heights are in feet.") == [
         "The gauge has no unit. This means heights are in feet."
     ]
-    assert found("The bug is in the gauge:\n\n- **Feet** are printed.") == [
+    assert findings_of("The bug is in the gauge:\n\n- **Feet** are printed.") == [
         "The bug is in the gauge: Feet are printed."
     ]
 

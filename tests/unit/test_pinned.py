@@ -18,7 +18,7 @@ def budget(tokens: int) -> Budget:
     return Budget(target, 0, 0, target, target)
 
 
-def evicted() -> tuple[Log, int, int]:
+def log_of_results() -> tuple[Log, int, int]:
     """Return a log with two results that a plan has stubbed, and their seqs; the tests pin them afterwards."""
     log = Log()
     log.user()
@@ -27,7 +27,7 @@ def evicted() -> tuple[Log, int, int]:
 
 
 def test_the_newest_are_restored_up_to_the_threshold() -> None:
-    log, large, small = evicted()
+    log, large, small = log_of_results()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     assert {stub.seq for stub in planned.state.stubs} == {large, small}
     items = tuple(replace(item, event=replace(item.event, pinned=True)) for item in planned.context.items)
@@ -39,14 +39,14 @@ def test_the_newest_are_restored_up_to_the_threshold() -> None:
 
 
 def test_unpinned_events_stay_evicted() -> None:
-    log, _, _ = evicted()
+    log, _, _ = log_of_results()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     done = PinnedReducer().reduce(planned.context, budget(100_000), planned.state)
     assert done.state is planned.state
 
 
 def test_it_is_restored_in_the_plan_that_frees_the_tokens() -> None:
-    log, large, _ = evicted()
+    log, large, _ = log_of_results()
     before = log.plan(900, policy=POLICY)
     assert large in {stub.seq for stub in before.state.stubs}
     log.events[large - 1] = replace(log.events[large - 1], pinned=True)

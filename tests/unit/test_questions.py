@@ -61,7 +61,7 @@ def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[
     return log, asking, answering
 
 
-def folded(
+def plan_with_fold(
     log: Log, to_seq: int, target: int = 700, policy: Policy = PRESETS["default"], begun: Plan | None = None
 ) -> Plan:
     """Return the plan with a summary of all events up to `to_seq`."""
@@ -72,14 +72,14 @@ def folded(
     return plan(read, Budget(target, 0, 0, target, int(target * 0.5), low_water=0.5), policy, state)
 
 
-def shown(result: Plan) -> list[int]:
+def shown_seqs(result: Plan) -> list[int]:
     return [item.event.seq for item in result.context.items]
 
 
 def test_the_question_of_a_shown_answer_stays_next_to_the_fold() -> None:
     log, asking, answering = conversation(ASKS)
-    result = folded(log, asking)
-    assert shown(result) == [asking, answering, answering + 1, answering + 2]
+    result = plan_with_fold(log, asking)
+    assert shown_seqs(result) == [asking, answering, answering + 1, answering + 2]
     assert dispositions(log.events, result.context, result.state) == {
         1: "summarized",
         2: "summarized",
@@ -100,31 +100,31 @@ def test_the_question_of_a_shown_answer_stays_next_to_the_fold() -> None:
 )
 def test_other_questions_are_summarized(question: str, answer: str, target: int, preset: str) -> None:
     log, asking, answering = conversation(question, answer)
-    result = folded(log, asking, target, PRESETS[preset])
-    assert asking not in shown(result) and answering in shown(result)
+    result = plan_with_fold(log, asking, target, PRESETS[preset])
+    assert asking not in shown_seqs(result) and answering in shown_seqs(result)
     assert dispositions(log.events, result.context, result.state)[asking] == "summarized"
 
 
 def test_of_a_long_message_the_asking_part_stays() -> None:
     text = f"{'They differ in many ways. ' * 90}\n\n{ASKS}"
     log, asking, _ = conversation(text, tokens=500)
-    result = folded(log, asking)
+    result = plan_with_fold(log, asking)
     item = result.context.item(asking)
     assert item is not None
     words = f"{BEGINNING}\n{ASKS}"
     assert content_text(item.block().content) == words and item.tokens == COUNTER.message(words)
     rows = [(row.from_seq, row.to_seq, row.disposition, row.reducer) for row in evictions(result.state, result.context)]
     assert rows == [(1, 2, "summarized", "fold"), (asking, asking, "replaced", "questions")]
-    again = folded(log, asking, begun=result)
+    again = plan_with_fold(log, asking, begun=result)
     assert again.state == result.state and again.cause is None
 
 
 def test_the_question_is_evicted_with_its_answer() -> None:
     log, asking, answering = conversation(ASKS)
-    first = folded(log, asking)
+    first = plan_with_fold(log, asking)
     log.says(tokens=500)
     log.user()
-    later = folded(log, answering + 1, begun=first)
-    assert not {asking, answering} & {*shown(later)}
+    later = plan_with_fold(log, answering + 1, begun=first)
+    assert not {asking, answering} & {*shown_seqs(later)}
     words = dispositions(log.events, later.context, later.state)
     assert words[asking] == words[answering] == "summarized"

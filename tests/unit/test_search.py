@@ -22,7 +22,7 @@ from app.core.recall.search import (
 )
 
 
-def said(text: str, **fields: object) -> Event:
+def user_event(text: str, **fields: object) -> Event:
     about = {name: fields.pop(name) for name in ("path", "arguments", "redacted") if name in fields}
     values = {"seq": 7, "type": EventType.USER_MESSAGE, "turn": 1, "tokens": 5} | fields
     return Event(**values, body={"content": text} | about)  # type: ignore[arg-type]
@@ -102,14 +102,18 @@ def test_the_letters_of_escape_sequences_belong_to_no_term() -> None:
     ],
 )
 def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> None:
-    found = entry(said(text))
+    found = entry(user_event(text))
     assert found is not None and (ASKING in found.terms) == asks
-    result = entry(said(text, type=EventType.TOOL_RESULT, tool="read"))
+    result = entry(user_event(text, type=EventType.TOOL_RESULT, tool="read"))
     assert result is not None and ASKING not in result.terms
 
 
 def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
-    by, named, nobody = entry(said("hi", author="Ann Lee")), entry(said("[s 1] Ann: hi")), entry(said("hi Ann"))
+    by, named, nobody = (
+        entry(user_event("hi", author="Ann Lee")),
+        entry(user_event("[s 1] Ann: hi")),
+        entry(user_event("hi Ann")),
+    )
     assert by is not None and named is not None and nobody is not None
     assert set(speaking(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
     assert not set(speaking(query_terms("What did Ann paint?"))) & nobody.terms.keys()
@@ -124,21 +128,23 @@ def test_stop_words_are_no_terms() -> None:
 
 @pytest.mark.parametrize("blob", ["A" * 300_000, "ab/" * 100_000, "a_" * 100_000, "x." * 100_000, "漢" * 100_000])
 def test_data_is_no_name(blob: str) -> None:
-    found = entry(said(blob))
+    found = entry(user_event(blob))
     assert found is not None
     assert all(len(term) < 300 for term in found.terms)
     assert len(found.terms) < 1_000
 
 
 def test_an_event_is_found_by_its_subject() -> None:
-    call = said("", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0)
+    call = user_event(
+        "", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0
+    )
     found = entry(call)
     assert found is not None
     for path in ("/repo/app/a.py", "app/a.py", "./app/a.py", "a.py"):
         assert path_term(path) in found.terms
     assert path_term("b/a.py") not in found.terms
     assert {"read", stem("november"), "2023", "2023-11-14"} <= found.terms.keys()
-    by = entry(said("hello", author="Ann Lee"))
+    by = entry(user_event("hello", author="Ann Lee"))
     assert by is not None and "ann" in by.terms
 
 
@@ -152,7 +158,7 @@ def test_an_event_is_found_by_its_subject() -> None:
     ],
 )
 def test_a_call_is_found_by_every_file_that_its_digest_names(tool: str, arguments: dict[str, Json]) -> None:
-    call = said("", type=EventType.TOOL_CALL, tool=tool, arguments=arguments)
+    call = user_event("", type=EventType.TOOL_CALL, tool=tool, arguments=arguments)
     found = entry(call)
     assert found is not None
     digest = digest_of([call])
@@ -170,12 +176,12 @@ def test_odd_paths_can_be_searched(path: str) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        said("x", type=EventType.TURN_END),
-        said("x", type=EventType.TOOLS),
-        said("x", type=EventType.SYSTEM_PROMPT),
-        said("x", redacted=True),
-        said("x", type=EventType.TOOL_RESULT, tool="recall"),
-        said("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
+        user_event("x", type=EventType.TURN_END),
+        user_event("x", type=EventType.TOOLS),
+        user_event("x", type=EventType.SYSTEM_PROMPT),
+        user_event("x", redacted=True),
+        user_event("x", type=EventType.TOOL_RESULT, tool="recall"),
+        user_event("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
     ],
 )
 def test_events_that_are_not_indexed(event: Event) -> None:

@@ -26,7 +26,7 @@ DEFAULT = PRESETS["default"]
 PLAIN = replace(DEFAULT, retention=replace(DEFAULT.retention, working_set=0))
 
 
-def called(
+def add_call(
     log: Log, tool: str, arguments: dict[str, Any], tokens: int = 600, *, failed: bool = False
 ) -> tuple[int, int]:
     """Append a call and its result; return their seqs."""
@@ -35,18 +35,18 @@ def called(
 
 
 def read(log: Log, path: str, tokens: int = 600, **part: int) -> int:
-    return called(log, "Read", {"file_path": path, **part}, tokens)[1]
+    return add_call(log, "Read", {"file_path": path, **part}, tokens)[1]
 
 
-def edit(log: Log, path: str) -> int:
-    return called(log, "Edit", {"file_path": path, "old_string": "a", "new_string": "b " * 300}, 60)[0]
+def add_edit(log: Log, path: str) -> int:
+    return add_call(log, "Edit", {"file_path": path, "old_string": "a", "new_string": "b " * 300}, 60)[0]
 
 
-def searched(log: Log, tokens: int = 600) -> int:
+def add_search(log: Log, tokens: int = 600) -> int:
     return log.result(log.call("Grep", 20, body={"arguments": {"pattern": "x"}}), tokens)
 
 
-def planned(
+def make_plan(
     log: Log, target: int, policy: Policy = DEFAULT, tree: tuple[Summary, ...] = (), *, now: float = 0.0
 ) -> Plan:
     budget = Budget(target, 0, 0, target, int(target * policy.low_water), target, policy.low_water)
@@ -54,11 +54,11 @@ def planned(
     return plan(inputs, budget, policy, START)
 
 
-def whole(found: Plan) -> set[int]:
+def whole_seqs(found: Plan) -> set[int]:
     return {item.event.seq for item in found.context.items if item.stub is None}
 
 
-def shown_by(log: Log) -> dict[str, tuple[int, ...]]:
+def files_shown(log: Log) -> dict[str, tuple[int, ...]]:
     return dict(log.plan(1_000_000).context.worked_files.shown_by)
 
 
@@ -68,12 +68,12 @@ def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
     read(log, "a.py")
     first = read(log, "a.py")
     part = read(log, "./a.py", offset=10, limit=20)
-    changed = edit(log, "a.py")
-    called(log, "Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b"}, failed=True)
-    assert shown_by(log) == {"a.py": (first, part, changed)}
-    written, _ = called(log, "Write", {"file_path": "a.py", "content": "anew"})
+    changed = add_edit(log, "a.py")
+    add_call(log, "Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b"}, failed=True)
+    assert files_shown(log) == {"a.py": (first, part, changed)}
+    written, _ = add_call(log, "Write", {"file_path": "a.py", "content": "anew"})
     other = read(log, "b.py")
-    assert shown_by(log) == {"a.py": (written,), "b.py": (other,)}
+    assert files_shown(log) == {"a.py": (written,), "b.py": (other,)}
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
 def test_commands_show_and_change_files_as_well(command: str, shows: list[str], changes: list[str]) -> None:
     log = Log()
     log.user()
-    call, result = called(log, "Bash", {"command": command})
-    assert shown_by(log) == dict.fromkeys(shows, (result,)) | dict.fromkeys(changes, (call,))
+    call, result = add_call(log, "Bash", {"command": command})
+    assert files_shown(log) == dict.fromkeys(shows, (result,)) | dict.fromkeys(changes, (call,))
 
 
 def test_content_leaves_the_working_set_when_its_file_is_no_longer_used() -> None:
     log = Log()
     log.user()
-    old, changed = read(log, "a.py"), edit(log, "a.py")
+    old, changed = read(log, "a.py"), add_edit(log, "a.py")
     new = read(log, "b.py")
     context = log.plan(1_000_000).context
     assert ranked(context, 4) == (changed, new, old)
     for _ in range(4):
-        searched(log)
+        add_search(log)
     assert ranked(log.plan(1_000_000).context, 4) == (changed,)  # arguments stay four times as long
     assert ranked(log.plan(1_000_000).context, 0) == ()
     log.user()
@@ -114,7 +114,7 @@ def test_the_working_set_is_smaller_where_writing_the_cache_is_dearer() -> None:
     log.user()
     file = read(log, "a.py")
     for _ in range(12):
-        searched(log)
+        add_search(log)
     context = log.plan(1_000_000).context
 
     def goes(cache: CacheProfile) -> bool:
@@ -151,7 +151,7 @@ def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() 
     log.user()
     file = read(log, "a.py", 300)
     for _ in range(20):
-        searched(log)
+        add_search(log)
     for _ in range(3):
         log.user()
     context = log.plan(1_000_000).context
@@ -162,28 +162,28 @@ def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() 
 def test_the_budget_evicts_content_outside_the_working_set_first() -> None:
     log = Log()
     log.user()
-    file, changed = read(log, "a.py"), edit(log, "a.py")
-    newer = [searched(log) for _ in range(8)]
-    kept, plain = planned(log, 5_500), planned(log, 5_500, PLAIN)
+    file, changed = read(log, "a.py"), add_edit(log, "a.py")
+    newer = [add_search(log) for _ in range(8)]
+    kept, plain = make_plan(log, 5_500), make_plan(log, 5_500, PLAIN)
     assert kept.cause == plain.cause == "budget"
-    assert {file, changed} <= whole(kept)
-    assert not {file, changed} & whole(plain)
-    assert not set(newer[:5]) & whole(kept)
+    assert {file, changed} <= whole_seqs(kept)
+    assert not {file, changed} & whole_seqs(plain)
+    assert not set(newer[:5]) & whole_seqs(kept)
 
 
 def test_a_cold_cache_evicts_only_content_outside_the_working_set() -> None:
     log = Log()
     log.user()
-    file, changed = read(log, "a.py", 3_000), edit(log, "a.py")
-    search = searched(log, 2_000)
+    file, changed = read(log, "a.py", 3_000), add_edit(log, "a.py")
+    search = add_search(log, 2_000)
     for _ in range(2):
-        searched(log, 40)
+        add_search(log, 40)
     log.says()
     log.user()
-    kept, plain = planned(log, 1_000_000, now=400.0), planned(log, 1_000_000, PLAIN, now=400.0)
+    kept, plain = make_plan(log, 1_000_000, now=400.0), make_plan(log, 1_000_000, PLAIN, now=400.0)
     assert kept.cause == plain.cause == "cold_cache"
-    assert {file, changed} <= whole(kept) and search not in whole(kept)
-    assert not {file, changed, search} & whole(plain)
+    assert {file, changed} <= whole_seqs(kept) and search not in whole_seqs(kept)
+    assert not {file, changed, search} & whole_seqs(plain)
 
 
 def test_the_last_resort_drops_other_rounds_first() -> None:
@@ -192,11 +192,11 @@ def test_the_last_resort_drops_other_rounds_first() -> None:
     file = read(log, "a.py", 1_000)
     for _ in range(40):
         log.says(300)
-    edit(log, "a.py")
-    kept, plain = planned(log, 6_000), planned(log, 6_000, PLAIN)
+    add_edit(log, "a.py")
+    kept, plain = make_plan(log, 6_000), make_plan(log, 6_000, PLAIN)
     assert kept.state.drops and plain.state.drops
-    assert file in whole(kept)
-    assert file not in whole(plain)
+    assert file in whole_seqs(kept)
+    assert file not in whole_seqs(plain)
     assert max(kept.context.tokens, plain.context.tokens) <= 6_000
 
 
@@ -205,13 +205,13 @@ def test_files_are_restored_into_a_third_of_the_freed_tokens() -> None:
     log.user()
     old = read(log, "a.py", 500)
     for _ in range(20):
-        searched(log, 700)
+        add_search(log, 700)
     room = 6_000
-    found = planned(log, room)
+    found = make_plan(log, room)
     assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer in the working set
-    assert old in whole(found)
+    assert old in whole_seqs(found)
     assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
-    tight = planned(log, room, replace(DEFAULT, low_water=1.0))
+    tight = make_plan(log, room, replace(DEFAULT, low_water=1.0))
     assert tight.context.tokens <= room
 
 
@@ -219,17 +219,17 @@ def test_a_fold_keeps_the_rounds_of_the_working_set_next_to_its_summary() -> Non
     log = Log()
     log.user()
     file = read(log, "a.py", 900)
-    search = searched(log, 200)
+    search = add_search(log, 200)
     for _ in range(20):
         log.says(400)
-    edit(log, "a.py")
+    add_edit(log, "a.py")
     last = len(log.events) - 3
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
-    kept, plain = planned(log, 6_000, tree=tree), planned(log, 6_000, PLAIN, tree=tree)
+    kept, plain = make_plan(log, 6_000, tree=tree), make_plan(log, 6_000, PLAIN, tree=tree)
     assert kept.state.folded_to == plain.state.folded_to == last
     assert not kept.state.drops
-    assert file in whole(kept) and search not in {item.event.seq for item in kept.context.items}
-    assert file not in whole(plain)
+    assert file in whole_seqs(kept) and search not in {item.event.seq for item in kept.context.items}
+    assert file not in whole_seqs(plain)
 
 
 def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
@@ -240,11 +240,11 @@ def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
     for _ in range(5):
         log.says(600)
-    found = planned(log, 5_000, tree=tree)
+    found = make_plan(log, 5_000, tree=tree)
     assert not found.state.drops
-    assert set(range(last + 1, len(log.events) + 1)) <= whole(found)
-    assert 0 < len(files & whole(found)) < len(files)
-    assert planned(log, 5_000).state.drops  # without a summary some events are dropped
+    assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(found)
+    assert 0 < len(files & whole_seqs(found)) < len(files)
+    assert make_plan(log, 5_000).state.drops  # without a summary some events are dropped
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
@@ -256,9 +256,9 @@ def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str
         if how in ("read", "part"):
             read(log, path, **({"offset": 3} if how == "part" else {}))
         elif how == "edit":
-            edit(log, path)
+            add_edit(log, path)
         else:
-            called(log, "Write", {"file_path": path, "content": "new"})
+            add_call(log, "Write", {"file_path": path, "content": "new"})
     answers = log.plan(1_000_000).context.answers
     at_once = WorkedFiles().then(answers)
     for count in range(len(answers) + 1):

@@ -18,23 +18,23 @@ Json = dict[str, Any]
 GO = {"role": "user", "content": "go"}
 
 
-def unwrapped(hint: Any) -> Any:
+def unwrap(hint: Any) -> Any:
     while get_origin(hint) in (Annotated, Required, NotRequired):
         hint = get_args(hint)[0]
     return hint
 
 
-def reached(hint: Any, wanted: Callable[[Any], bool], found: list[Any]) -> list[Any]:
+def referenced(hint: Any, wanted: Callable[[Any], bool], found: list[Any]) -> list[Any]:
     """Return all classes of a kind that a type refers to."""
-    hint = unwrapped(hint)
+    hint = unwrap(hint)
     if inspect.isclass(hint) and wanted(hint):
         if hint not in found:
             found.append(hint)
             for inner in fields(hint).values():
-                reached(inner, wanted, found)
+                referenced(inner, wanted, found)
         return found
     for inner in get_args(hint):
-        reached(inner, wanted, found)
+        referenced(inner, wanted, found)
     return found
 
 
@@ -45,7 +45,7 @@ def fields(one: Any) -> Json:
 
 
 def kinds(one: Any) -> tuple[str, ...]:
-    hint = unwrapped(fields(one).get("type"))
+    hint = unwrap(fields(one).get("type"))
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
@@ -57,7 +57,7 @@ def allowed(*params: Any) -> dict[str, set[str]]:
     """Return the fields that a request's objects of each type may have."""
     found: dict[str, set[str]] = {}
     for param in params:
-        for one in reached(param, is_typeddict, []):
+        for one in referenced(param, is_typeddict, []):
             for kind in kinds(one):
                 found.setdefault(kind, set()).update(fields(one))
     return found
@@ -65,8 +65,8 @@ def allowed(*params: Any) -> dict[str, set[str]]:
 
 def objects(hint: Any, may: dict[str, set[str]]) -> Iterator[Json]:
     """Yield an object of each type that a response may hold, with every field set."""
-    members = get_args(unwrapped(hint)) or (hint,)
-    models = [one for member in members for one in reached(member, is_model, [])[:1]]
+    members = get_args(unwrap(hint)) or (hint,)
+    models = [one for member in members for one in referenced(member, is_model, [])[:1]]
     for model in models:
         for kind in kinds(model):
             if kind in may:

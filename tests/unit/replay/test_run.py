@@ -84,7 +84,7 @@ class Wire:
         }
 
 
-async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
+async def run_replay(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
     seen: list[CallReport] = []
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="http://wire") as http:
         return await replay_session(Client(http), RECORDING, "s", options, seen.append), seen
@@ -92,7 +92,7 @@ async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionRep
 
 async def test_appends_and_calls_in_recorded_order() -> None:
     wire = Wire()
-    report, seen = await replayed(wire, Options(max_tokens=500, model="m"))
+    report, seen = await run_replay(wire, Options(max_tokens=500, model="m"))
     assert [event["type"] for event in wire.logs["s"]] == ["system.prompt", "user.message", "assistant.message"]
     assert wire.asked == [
         {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:00:00Z"},
@@ -104,7 +104,7 @@ async def test_appends_and_calls_in_recorded_order() -> None:
 
 async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() -> None:
     wire = Wire(tokens={"system.prompt": 1000, "user.message": 6000, "assistant.message": 2000})
-    report, _ = await replayed(wire, Options(share=0.25))
+    report, _ = await run_replay(wire, Options(share=0.25))
     # The target is four fifths of the window: 1,000 tokens of the prefix and a quarter of 8,000 others.
     assert report.window_tokens in (3749, 3750)
     assert wire.asked[-1]["max_tokens"] == report.window_tokens
@@ -112,7 +112,7 @@ async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() 
 
 
 async def test_a_tiny_share_still_leaves_room_for_a_turn() -> None:
-    report, _ = await replayed(Wire(), Options(share=0.25))
+    report, _ = await run_replay(Wire(), Options(share=0.25))
     assert report.window_tokens is not None
     assert report.window_tokens * 4 // 5 == 10 + 512
 
@@ -123,7 +123,7 @@ async def test_a_context_above_its_target_is_a_failure() -> None:
             answer | {"tokens": {"estimate": 1001, "target": 1000, "estimator": "e"}} if action == "context" else answer
         )
 
-    report, _ = await replayed(Wire(above))
+    report, _ = await run_replay(Wire(above))
     assert [(failure.where, failure.type) for failure in report.failures] == [
         ("call 1", "over-target"),
         ("call 2", "over-target"),
@@ -131,13 +131,13 @@ async def test_a_context_above_its_target_is_a_failure() -> None:
 
 
 async def test_a_refused_context_is_counted_and_the_replay_goes_on() -> None:
-    report, seen = await replayed(Wire(lambda action, answer: None if action == "context" else answer))
+    report, seen = await run_replay(Wire(lambda action, answer: None if action == "context" else answer))
     assert [failure.type for failure in report.failures] == ["context-infeasible"] * 2
     assert (seen, report.events) == ([], 3)
 
 
 async def test_a_refused_append_ends_the_session() -> None:
-    report, _ = await replayed(Wire(lambda action, answer: None if action == "events" else answer))
+    report, _ = await run_replay(Wire(lambda action, answer: None if action == "events" else answer))
     assert [(failure.where, failure.type) for failure in report.failures] == [("after event 0", "context-infeasible")]
 
 
@@ -154,13 +154,13 @@ async def test_a_lost_doubled_or_changed_event_is_a_failure(change: Any, expecte
     def bend(action: str, answer: dict[str, Any]) -> dict[str, Any]:
         return answer | {"items": change(answer["items"])} if action == "log" and "items" in answer else answer
 
-    report, _ = await replayed(Wire(bend))
+    report, _ = await run_replay(Wire(bend))
     assert [failure.type for failure in report.failures] == [expected]
 
 
 async def test_a_session_that_is_not_new_is_left_alone() -> None:
     wire = Wire(logs={"s": [{"seq": 1, "type": "user.message", "content": "mine"}]})
-    report, _ = await replayed(wire)
+    report, _ = await run_replay(wire)
     assert [failure.type for failure in report.failures] == ["session-not-new"]
     assert len(wire.logs["s"]) == 1
 

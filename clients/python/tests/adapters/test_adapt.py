@@ -32,14 +32,14 @@ def conversation(rounds: int) -> list[dict[str, Any]]:
     return messages
 
 
-def replaced(message: dict[str, Any], step: Any) -> dict[str, Any]:
+def replacement(message: dict[str, Any], step: Any) -> dict[str, Any]:
     """Return a copy of a message with a plan's content."""
     if message["role"] == "tool":
         return {**message, "content": change(step, message["tool_call_id"])[1]}
     raise AssertionError(f"only results are shortened here: {step}")
 
 
-def inserted(one: Any) -> dict[str, Any]:
+def insertion(one: Any) -> dict[str, Any]:
     """Return a message that the plan inserts."""
     return {"role": one["role"], "content": one["text"]}
 
@@ -50,7 +50,7 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     assert size(messages) > 3 * ROOM
     fit = budget.run(budget.fit(sid, messages, model="gpt-4o", system=None))
     assert isinstance(fit, Fit)
-    sent = fit.applied(messages, replaced, inserted)
+    sent = fit.applied(messages, replacement, insertion)
     assert size(sent) < ROOM
     assert sent[-1] is messages[-1]
     assert sum(1 for one in sent if any(one is own for own in messages)) >= 4
@@ -209,7 +209,7 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     again = await budget.arun(budget.failed(fit, error))
     assert again is not None
     assert again.context.tokens.estimate < fit.context.tokens.estimate
-    assert size(again.applied(messages, replaced, inserted)) < size(fit.applied(messages, replaced, inserted))
+    assert size(again.applied(messages, replacement, insertion)) < size(fit.applied(messages, replacement, insertion))
     assert await budget.arun(budget.failed(again, error)) is None
     await client.close()
 

@@ -49,14 +49,14 @@ class TooLong(Exception):
     code = "context_length_exceeded"
 
 
-def said(messages: Sequence[Message]) -> Any:
+def content_of(messages: Sequence[Message]) -> Any:
     """Return the parts of messages that a model reads."""
     return [[one.text or one.result or one.arguments for one in message.contents] for message in messages]
 
 
 def tokens(messages: Sequence[Message]) -> int:
     """Return the tokens of a request as the provider counts them."""
-    return size(said(messages)) + OUTSIDE
+    return size(content_of(messages)) + OUTSIDE
 
 
 class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc, type-arg]
@@ -134,7 +134,7 @@ def agent(model: Model, *more: Any, **settings: Any) -> Agent[Any]:
     return Agent(client=model, instructions=PROMPT, tools=[depot], context_providers=list(more), **settings)
 
 
-def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestProvider:
+def provider_of(palimpsest: Gate, **more: Any) -> PalimpsestProvider:
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     return PalimpsestProvider(**given, **more)
 
@@ -151,19 +151,19 @@ async def test_every_call_of_a_long_run_fits_and_kept_messages_are_the_same_obje
     palimpsest: Gate, sid: str, stream: bool
 ) -> None:
     model, own = Model(), Own()
-    one = agent(model, budgeted(palimpsest), middleware=[own])
+    one = agent(model, provider_of(palimpsest), middleware=[own])
     session = one.create_session(session_id=sid)
     assert (await run(one, "Look at all depots.", session, stream=stream)).endswith(f"I looked at {ROUNDS}.")
     assert len(model.sent) == ROUNDS // 2 + 1
-    assert all(size(said(messages)) < ROOM for messages in model.sent)
-    assert size(said(own.seen[-1])) > 3 * ROOM
+    assert all(size(content_of(messages)) < ROOM for messages in model.sent)
+    assert size(content_of(own.seen[-1])) > 3 * ROOM
     last, before = model.sent[-1], own.seen[-1]
     kept = [one for one in last if any(one is other for other in before)]
     assert last[-1] is before[-1]
     assert 2 < len(kept) < len(before)
     assert report(ROUNDS) in str(last[-1].contents[-1].result)
-    assert report(1) not in json.dumps(said(last))
-    assert report(1) in json.dumps(said(before), ensure_ascii=False).replace("\\n", "\n")
+    assert report(1) not in json.dumps(content_of(last))
+    assert report(1) in json.dumps(content_of(before), ensure_ascii=False).replace("\\n", "\n")
 
     events = palimpsest.events(sid)
     assert [event.type for event in events].count("tool.result") == ROUNDS
@@ -190,7 +190,7 @@ async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Ga
     calls, model.overflows = len(model.sent), 1
     assert await run(one, "And now?", session, stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == calls + 2
-    assert size(said(model.sent[-1])) < size(said(model.sent[-2]))
+    assert size(content_of(model.sent[-1])) < size(content_of(model.sent[-2]))
     assert [one["error"]["code"] for one in palimpsest.outcomes if one.get("error")] == ["context_length_exceeded"]
     model.overflows = 2
     with pytest.raises(TooLong):
@@ -203,7 +203,7 @@ async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, own = Model(4), Own()
-    one = agent(model, budgeted(palimpsest), middleware=[own])
+    one = agent(model, provider_of(palimpsest), middleware=[own])
     session = one.create_session(session_id=sid)
     palimpsest.mode = "failing"
     assert (await run(one, "Look at four.", session, stream=stream)).endswith("I looked at 4.")
@@ -220,7 +220,7 @@ async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
-    model, provider = Model(2), budgeted(palimpsest)
+    model, provider = Model(2), provider_of(palimpsest)
     one = agent(model, provider)
     session = one.create_session(session_id=sid)
     assert (await run(one, "Look at two.", session, stream=False)).endswith("I looked at 2.")
@@ -246,7 +246,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate,
             return self._build_response_stream(pieces())
 
     model = Endless()
-    one = agent(model, budgeted(palimpsest))
+    one = agent(model, provider_of(palimpsest))
     answer = one.run("Go on.", session=one.create_session(session_id=sid), stream=True)
     async with answer:
         async for _ in answer:
@@ -255,7 +255,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate,
 
 
 async def test_two_concurrent_conversations_and_one_without_a_session(palimpsest: Gate, sid: str) -> None:
-    provider = budgeted(palimpsest)
+    provider = provider_of(palimpsest)
 
     async def converse(name: str | None) -> str:
         one = agent(Model(6), provider)
@@ -278,7 +278,7 @@ async def test_the_model_recalls_what_it_no_longer_sees(palimpsest: Gate, sid: s
             return super().answer(messages)
 
     model = Recalling()
-    one = agent(model, budgeted(palimpsest, recall=True))
+    one = agent(model, provider_of(palimpsest, recall=True))
     answer = await one.run("Look at all depots.", session=one.create_session(session_id=sid))
     assert answer.text.endswith(f"I looked at {ROUNDS}.")
     assert "of depot 3 was weighed" in str(model.sent[-1][-1].contents[-1].result)
@@ -291,15 +291,15 @@ async def test_a_strategy_keeps_excluded_messages_in_the_list(palimpsest: Gate, 
     one = agent(model, compaction_strategy=PalimpsestStrategy(session=sid, **settings))
     session = one.create_session()
     assert (await run(one, "Look at all depots.", session, stream=stream)).endswith(f"I looked at {ROUNDS}.")
-    assert all(size(said(messages)) < ROOM for messages in model.sent)
+    assert all(size(content_of(messages)) < ROOM for messages in model.sent)
     events = palimpsest.events(sid)
     assert [event.type for event in events].count("tool.result") == ROUNDS
     palimpsest.mode, model.rounds = "failing", 0
     assert await run(one, "And now?", session, stream=stream) == f"I looked at {ROUNDS}."
-    assert size(said(model.sent[-1])) > 3 * ROOM
+    assert size(content_of(model.sent[-1])) > 3 * ROOM
     palimpsest.mode = "open"
     assert await run(one, "And then?", session, stream=stream) == f"I looked at {ROUNDS}."
-    assert size(said(model.sent[-1])) < ROOM
+    assert size(content_of(model.sent[-1])) < ROOM
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 
@@ -327,5 +327,5 @@ async def test_all_that_a_message_holds_is_counted_and_stays(palimpsest: Gate, s
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def assert_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

@@ -48,7 +48,7 @@ class TooLong(Exception):
     code = 400
 
 
-def said(contents: Sequence[types.Content]) -> Any:
+def content_of(contents: Sequence[types.Content]) -> Any:
     """Return the parts of contents that a model reads."""
     return [
         part.text
@@ -61,7 +61,7 @@ def said(contents: Sequence[types.Content]) -> Any:
 
 def tokens(contents: Sequence[types.Content]) -> int:
     """Return the tokens of a request as the provider counts them."""
-    return size(said(contents)) + OUTSIDE
+    return size(content_of(contents)) + OUTSIDE
 
 
 class Model(BaseLlm):
@@ -120,7 +120,7 @@ def agent(model: Model, name: str = "looker") -> LlmAgent:
     return LlmAgent(name=name, model=model, instruction=PROMPT, tools=[depot])
 
 
-def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestPlugin:
+def plugin_of(palimpsest: Gate, **more: Any) -> PalimpsestPlugin:
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     return PalimpsestPlugin(**{**given, **more})
 
@@ -151,11 +151,11 @@ async def test_every_call_of_a_long_run_fits_and_kept_contents_are_the_same_obje
     palimpsest: Gate, stream: bool
 ) -> None:
     sid, model, own = f"long-{stream}", Model(), Own()
-    runner = runner_of(model, own, budgeted(palimpsest))
+    runner = runner_of(model, own, plugin_of(palimpsest))
     assert await run(runner, sid, "Look at all depots.", stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == ROUNDS // 2 + 1
-    assert all(size(said(contents)) < ROOM for contents in model.sent)
-    assert size(said(own.seen[-1])) > 3 * ROOM
+    assert all(size(content_of(contents)) < ROOM for contents in model.sent)
+    assert size(content_of(own.seen[-1])) > 3 * ROOM
     last, before = model.sent[-1], own.seen[-1]
     kept = [one for one in last if any(one is other for other in before)]
     assert last[-1] is before[-1]
@@ -190,12 +190,12 @@ async def test_every_call_of_a_long_run_fits_and_kept_contents_are_the_same_obje
 @STREAMED
 async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Gate, stream: bool) -> None:
     sid, model = f"overflow-{stream}", Model()
-    runner = runner_of(model, budgeted(palimpsest, max_tokens=20_000))
+    runner = runner_of(model, plugin_of(palimpsest, max_tokens=20_000))
     await run(runner, sid, "Look at all depots.", stream=stream)
     calls, model.overflows = len(model.sent), 1
     assert await run(runner, sid, "And now?", stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == calls + 2
-    assert size(said(model.sent[-1])) < size(said(model.sent[-2]))
+    assert size(content_of(model.sent[-1])) < size(content_of(model.sent[-2]))
     assert sum(1 for one in palimpsest.outcomes if one.get("error")) == 1
     model.overflows = 2
     with pytest.raises(TooLong):
@@ -208,7 +208,7 @@ async def test_while_the_server_is_away_contents_are_sent_unchanged(
     palimpsest: Gate, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     sid, model, own = f"away-{stream}", Model(rounds=4), Own()
-    runner = runner_of(model, own, budgeted(palimpsest))
+    runner = runner_of(model, own, plugin_of(palimpsest))
     palimpsest.mode = "failing"
     assert await run(runner, sid, "Look at four.", stream=stream) == "I looked at 4."
     assert [[id(one) for one in sent] for sent in model.sent] == [[id(one) for one in seen] for seen in own.seen]
@@ -224,7 +224,7 @@ async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
-    sid, model, plugin = f"trouble-{trouble}", Model(rounds=2), budgeted(palimpsest)
+    sid, model, plugin = f"trouble-{trouble}", Model(rounds=2), plugin_of(palimpsest)
     runner = runner_of(model, plugin)
     assert await run(runner, sid, "Look at two.") == "I looked at 2."
     assert plugin.passed_through == {name_of(sid): len(model.sent) - (trouble == "midway")}
@@ -235,7 +235,7 @@ async def test_a_run_continues_whatever_the_server_does(
 
 
 async def test_agents_side_by_side_in_one_session_and_sessions_side_by_side(palimpsest: Gate) -> None:
-    plugin = budgeted(palimpsest)
+    plugin = plugin_of(palimpsest)
     pair = ParallelAgent(
         name="pair", sub_agents=[agent(Model(rounds=6), "left"), agent(Model(looked=10, rounds=16), "right")]
     )
@@ -252,14 +252,14 @@ async def test_agents_side_by_side_in_one_session_and_sessions_side_by_side(pali
 
 def test_a_runner_that_blocks(palimpsest: Gate) -> None:
     model = Model()
-    runner = runner_of(model, budgeted(palimpsest))
+    runner = runner_of(model, plugin_of(palimpsest))
     asyncio.run(runner.session_service.create_session(app_name=APP, user_id=USER, session_id="blocking"))
     for prompt in ("Look at all depots.", "And now?"):  # each in an event loop of its own
         message = types.Content(role="user", parts=[types.Part(text=prompt)])
         *_, last = runner.run(user_id=USER, session_id="blocking", new_message=message)
         assert last.content is not None and last.content.parts is not None
         assert last.content.parts[0].text == f"I looked at {ROUNDS}."
-    assert all(size(said(contents)) < ROOM for contents in model.sent)
+    assert all(size(content_of(contents)) < ROOM for contents in model.sent)
     assert len(palimpsest.outcomes) == len(palimpsest.contexts) == len(model.sent)
 
 
@@ -273,16 +273,16 @@ async def test_the_model_recalls_what_it_no_longer_sees(palimpsest: Gate) -> Non
             return super().answer(contents)
 
     model = Recalling()
-    runner = runner_of(model, budgeted(palimpsest, recall=True))
+    runner = runner_of(model, plugin_of(palimpsest, recall=True))
     assert await run(runner, "recall", "Look at all depots.") == f"I looked at {ROUNDS}."
-    assert "of depot 3 was weighed" in json.dumps(said(model.sent[-1][-1:]))
+    assert "of depot 3 was weighed" in json.dumps(content_of(model.sent[-1][-1:]))
 
 
 async def test_the_session_has_the_names_of_adks_own_or_what_a_function_gives(palimpsest: Gate) -> None:
-    await run(runner_of(Model(rounds=2), budgeted(palimpsest)), "an odd/name", "Look.")
+    await run(runner_of(Model(rounds=2), plugin_of(palimpsest)), "an odd/name", "Look.")
     own = palimpsest.contexts[0][1]["session"]
     assert own.startswith(f"{APP}:{USER}:an-odd-name:")
-    named = budgeted(palimpsest, session=lambda context: f"mine-{context.user_id}")
+    named = plugin_of(palimpsest, session=lambda context: f"mine-{context.user_id}")
     await run(runner_of(Model(rounds=2), named), "any", "Look.")
     assert palimpsest.contexts[-1][1]["session"] == f"mine-{USER}"
 

@@ -113,14 +113,14 @@ def in_thread(sid: str) -> Any:
     return {"configurable": {"thread_id": sid}, "recursion_limit": 200}
 
 
-def said(text: str) -> Any:
+def user_input(text: str) -> Any:
     """Return a user message as input of the graph."""
     return {"messages": [HumanMessage(text)]}
 
 
 def run_blocking(agent: Any, sid: str, text: str) -> list[BaseMessage]:
     """Run with `invoke`."""
-    found: list[BaseMessage] = agent.invoke(said(text), in_thread(sid))["messages"]
+    found: list[BaseMessage] = agent.invoke(user_input(text), in_thread(sid))["messages"]
     return found
 
 
@@ -128,7 +128,7 @@ def run_async(agent: Any, sid: str, text: str) -> list[BaseMessage]:
     """Run with `ainvoke`, in an event loop of its own."""
 
     async def run() -> Any:
-        return (await agent.ainvoke(said(text), in_thread(sid)))["messages"]
+        return (await agent.ainvoke(user_input(text), in_thread(sid)))["messages"]
 
     found: list[BaseMessage] = asyncio.run(run())
     return found
@@ -136,7 +136,7 @@ def run_async(agent: Any, sid: str, text: str) -> list[BaseMessage]:
 
 def run_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
     """Run with `stream`, token by token."""
-    tokens = list(agent.stream(said(text), in_thread(sid), stream_mode="messages"))
+    tokens = list(agent.stream(user_input(text), in_thread(sid), stream_mode="messages"))
     assert len(tokens) > 1
     found: list[BaseMessage] = agent.get_state(in_thread(sid)).values["messages"]
     return found
@@ -146,7 +146,7 @@ def run_async_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
     """Run with `astream`."""
 
     async def run() -> Any:
-        return [one async for one in agent.astream(said(text), in_thread(sid), stream_mode="messages")]
+        return [one async for one in agent.astream(user_input(text), in_thread(sid), stream_mode="messages")]
 
     assert len(asyncio.run(run())) > 1
     found: list[BaseMessage] = agent.get_state(in_thread(sid)).values["messages"]
@@ -192,7 +192,7 @@ def test_kept_messages_are_the_same_objects_as_in_the_state(palimpsest: Gate, si
     model = Scripted(script=[*(calls(n, n + 100) for n in range(8)), AIMessage(DONE)], seen=[])
     watching = Watching(client=palimpsest.client(), max_tokens=ROOM, policy=POLICY)
     agent = create_agent(model, [depot], system_prompt=PROMPT, middleware=[watching])
-    agent.invoke(said("Look at all depots."), in_thread(sid))
+    agent.invoke(user_input("Look at all depots."), in_thread(sid))
     own, fitted = handed[-1]
     ids = {id(message) for message in own}
     same = [message for message in fitted if id(message) in ids]
@@ -318,7 +318,7 @@ def test_an_agent_without_a_thread_gets_an_error(palimpsest: Gate) -> None:
     model = Scripted(script=[AIMessage(DONE)], seen=[])
     agent = create_agent(model, [depot], middleware=[PalimpsestMiddleware(client=palimpsest.client())])
     with pytest.raises(ValueError, match="thread_id"):
-        agent.invoke(said("Hello."))
+        agent.invoke(user_input("Hello."))
 
 
 def test_thinking_and_images_go_with_what_they_belong_to(palimpsest: Gate, sid: str) -> None:

@@ -185,7 +185,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(until, condition)
 
 
-def begun() -> list[Json]:
+def new_conversation() -> list[Json]:
     return [{"role": "system", "content": "You look after depots."}, {"role": "user", "content": "Look at all."}]
 
 
@@ -193,7 +193,7 @@ def begun() -> list[Json]:
 async def test_every_call_of_a_long_run_fits_and_is_reported(
     palimpsest: Gate, model: Model, sid: str, stream: bool
 ) -> None:
-    messages = begun()
+    messages = new_conversation()
     assert await run(model, messages, sid, stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == ROUNDS // 2 + 1
     assert all(size(sent) < ROOM for sent in model.sent)
@@ -218,7 +218,7 @@ async def test_every_call_of_a_long_run_fits_and_is_reported(
 
 
 async def test_kept_messages_are_the_same_objects(palimpsest: Gate, sid: str) -> None:
-    messages = begun()
+    messages = new_conversation()
     for n in range(ROUNDS):
         call = {"id": f"c{n}", "type": "function", "function": {"name": "depot", "arguments": "{}"}}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -249,7 +249,7 @@ async def test_a_router_that_tries_again_after_too_long_a_call_sends_less(
         context_window_fallbacks=[{"gpt": ["same"]}],
         num_retries=0,
     )
-    messages = begun()
+    messages = new_conversation()
     await run(model, messages, sid, router=router)
     messages.append({"role": "user", "content": "And now?"})
     calls, model.overflows, model.rounds = len(model.sent), 1, 0
@@ -263,7 +263,7 @@ async def test_a_router_that_tries_again_after_too_long_a_call_sends_less(
 async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, model: Model, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model.rounds, messages = 4, begun()
+    model.rounds, messages = 4, new_conversation()
     palimpsest.mode = "failing"
     assert await run(model, messages, sid, stream=stream) == "I looked at 4."
     assert model.sent[-1] == messages[:-1]
@@ -281,7 +281,7 @@ async def test_a_run_continues_whatever_the_server_does(
 ) -> None:
     palimpsest.trouble(trouble)
     use(palimpsest)
-    model.rounds, messages = 2, begun()
+    model.rounds, messages = 2, new_conversation()
     assert await run(model, messages, sid) == "I looked at 2."
     [hook] = [one for one in litellm.callbacks if isinstance(one, PalimpsestHook)]
     assert hook.passed_through == {sid: len(model.sent) - (trouble == "midway")}
@@ -297,7 +297,7 @@ async def test_conversations_side_by_side_and_one_without_a_session(
 ) -> None:
     model.rounds = 6
     names = [f"{sid}-1", f"{sid}-2", None]
-    answers = await asyncio.gather(*(run(model, begun(), name) for name in names))
+    answers = await asyncio.gather(*(run(model, new_conversation(), name) for name in names))
     assert set(answers) == {"I looked at 6."}
     for name in names[:2]:
         assert [event.type for event in palimpsest.events(str(name))].count("tool.result") == 6
@@ -311,7 +311,7 @@ async def test_other_calls_go_untouched_and_recall_is_refused(palimpsest: Gate, 
     about = {"api_base": model.url, "api_key": "none", "litellm_session_id": sid}
     model.rounds = 0
     blocking = litellm.completion
-    await asyncio.to_thread(blocking, model="openai/gpt-4o", messages=begun(), **about)
-    assert model.sent == [begun()] and palimpsest.contexts == []
+    await asyncio.to_thread(blocking, model="openai/gpt-4o", messages=new_conversation(), **about)
+    assert model.sent == [new_conversation()] and palimpsest.contexts == []
     with pytest.raises(ValueError, match="recall"):
         PalimpsestHook(recall=True)

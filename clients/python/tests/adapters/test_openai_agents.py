@@ -35,7 +35,7 @@ def depot(number: int) -> str:
     return report(number)
 
 
-def answering(*output: Any) -> ModelStep:
+def response_step(*output: Any) -> ModelStep:
     """Return a response with these items, and the provider's usage."""
 
     def respond(call: Any) -> ModelStep:
@@ -50,12 +50,14 @@ def answering(*output: Any) -> ModelStep:
 
 def calls(*numbers: int) -> ModelStep:
     """Return a response that calls for depots."""
-    return answering(*(function_call("depot", {"number": n}, call_id=f"call_{n}", item_id=f"fc_{n}") for n in numbers))
+    return response_step(
+        *(function_call("depot", {"number": n}, call_id=f"call_{n}", item_id=f"fc_{n}") for n in numbers)
+    )
 
 
-def says(text: str, number: int = 0) -> ModelStep:
+def text_step(text: str, number: int = 0) -> ModelStep:
     """Return a response of text only."""
-    return answering(assistant_message(text, item_id=f"msg_{number}"))
+    return response_step(assistant_message(text, item_id=f"msg_{number}"))
 
 
 def overflow() -> Exception:
@@ -94,7 +96,7 @@ Run = Any
 @RUNS
 async def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), text_step(DONE)])
     assert await run(memory, model, "Look at all depots.") == DONE
     items = await memory.get_items()
     assert len(items) == 2 * ROUNDS + 2
@@ -122,7 +124,7 @@ async def test_kept_items_are_the_same_objects(palimpsest: Gate, sid: str) -> No
         handed.append((own, fitted.input))
         return fitted
 
-    model = ScriptedModel([*(calls(n, n + 100) for n in range(8)), says(DONE)])
+    model = ScriptedModel([*(calls(n, n + 100) for n in range(8)), text_step(DONE)])
     await Runner.run(agent, "Look.", run_config=RunConfig(model=model, call_model_input_filter=watched), max_turns=99)
     own, fitted = handed[-1]
     ids = {id(item) for item in own}
@@ -135,7 +137,7 @@ async def test_kept_items_are_the_same_objects(palimpsest: Gate, sid: str) -> No
 
 @RUNS
 async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpsest: Gate, sid: str, run: Run) -> None:
-    model = ScriptedModel([calls(1, 2), says("Both are fine.", 1), says("You are welcome.", 2)])
+    model = ScriptedModel([calls(1, 2), text_step("Both are fine.", 1), text_step("You are welcome.", 2)])
     await run(session_of(palimpsest, sid, max_tokens=60_000), model, "Depots 1 and 2?")
     memory = session_of(palimpsest, sid, max_tokens=60_000)  # another process
     assert await run(memory, model, "Thank you.") == "You are welcome."
@@ -150,7 +152,7 @@ async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpse
 
 @RUNS
 async def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
-    model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), text_step(DONE)])
     assert await run(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
     assert size(model.calls[-1].input) < size(model.calls[-2].input)
@@ -169,7 +171,7 @@ async def test_an_overflow_that_comes_in_the_stream(palimpsest: Gate, sid: str) 
         }
         return [ResponseCreatedEvent.model_validate(begun), ResponseFailedEvent.model_validate(ended)]
 
-    model = ScriptedModel([*(calls(n) for n in range(8)), ModelStep.stream(failing(None)), says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(8)), ModelStep.stream(failing(None)), text_step(DONE)])
     assert await run_streamed(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
 
@@ -185,7 +187,9 @@ async def test_an_error_is_reported_and_raised(palimpsest: Gate, sid: str, run: 
 @RUNS
 async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([says("Good morning.", 1), calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
+    model = ScriptedModel(
+        [text_step("Good morning.", 1), calls(1), calls(2), text_step("One.", 2), calls(3), text_step("Two.", 3)]
+    )
     await run(memory, model, "Hello.")
     palimpsest.mode = "failing"
     assert await run(memory, model, "Depots?") == "One."
@@ -205,10 +209,10 @@ async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, ca
 async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await run_whole(session_of(palimpsest, sid), ScriptedModel([says("Good morning.")]), "Hello.")
+    await run_whole(session_of(palimpsest, sid), ScriptedModel([text_step("Good morning.")]), "Hello.")
     palimpsest.trouble(trouble)
     memory = session_of(palimpsest, sid)  # another process, without the conversation in memory
-    model = ScriptedModel([calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
+    model = ScriptedModel([calls(1), calls(2), text_step("One.", 2), calls(3), text_step("Two.", 3)])
     assert await run_whole(memory, model, "Depots?") == "One."
     if trouble == "midway":
         assert len(model.calls[-1].input) == 7
@@ -230,7 +234,7 @@ async def test_a_run_that_needs_its_history_does_not_begin_without_it(palimpsest
     palimpsest.mode = "failing"
     memory = session_of(palimpsest, sid, require_history=True)
     with pytest.raises((ConnectionFailed, ServerError)):
-        await run_whole(memory, ScriptedModel([says(DONE)]), "Hello.")
+        await run_whole(memory, ScriptedModel([text_step(DONE)]), "Hello.")
 
 
 PROGRAM = [
@@ -300,7 +304,7 @@ async def test_items_that_the_server_refuses_are_kept_here_until_it_takes_them(
 async def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
     recall = ModelStep(output=[function_call("recall", {"query": "crate of depot 0"}, call_id="r")])
-    model = ScriptedModel([*(calls(n) for n in range(12)), recall, says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(12)), recall, text_step(DONE)])
     assert await run_whole(memory, model, "Look at all depots.", tools=[memory.recall_tool()]) == DONE
     found = next(item for item in model.calls[-1].input if item.get("call_id") == "r" and "output" in item)
     assert "Item 0-" in found["output"]
@@ -308,7 +312,7 @@ async def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: st
 
 def test_a_blocking_run(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([calls(1), says(DONE), says("Again.")])
+    model = ScriptedModel([calls(1), text_step(DONE), text_step("Again.")])
     agent = Agent("clerk", tools=[depot])
     for said in ("Look.", "Once more."):
         result = Runner.run_sync(agent, said, session=memory, run_config=memory.run_config(model=model))

@@ -50,7 +50,7 @@ def overflow() -> Exception:
     return ModelHTTPError(400, "gpt-4o", {"error": {"message": TOO_LONG, "code": "context_length_exceeded"}})
 
 
-def words(messages: list[ModelMessage]) -> str:
+def text_of(messages: list[ModelMessage]) -> str:
     """Return the text of a model's input."""
     return "".join(str(getattr(part, "content", part)) for message in messages for part in message.parts)
 
@@ -74,7 +74,7 @@ class Script:
         return [TextPart(said)] if isinstance(said, str) else said
 
     def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        counted = RequestUsage(input_tokens=size(words(messages)), output_tokens=7)
+        counted = RequestUsage(input_tokens=size(text_of(messages)), output_tokens=7)
         if self.seen:  # the first response names no cache reads
             counted.cache_read_tokens = 3
         return ModelResponse(self._next(messages, info), usage=counted)
@@ -136,8 +136,8 @@ def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, 
     result = run(agent_of(palimpsest, script), sid, "Look at all depots.")
     assert result.output.strip() == DONE
     assert len(result.all_messages()) == 2 * ROUNDS + 2, "the history keeps everything"
-    assert size(words(result.all_messages())) > 3 * ROOM
-    assert all(size(words(sent)) < ROOM for sent in script.seen)
+    assert size(text_of(result.all_messages())) > 3 * ROOM
+    assert all(size(text_of(sent)) < ROOM for sent in script.seen)
     assert set(script.instructions) == {"You look after depots."}
     assert len(palimpsest.contexts) == ROUNDS + 1
     assert palimpsest.contexts[-1][1]["evictions"]
@@ -198,7 +198,7 @@ def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid:
     script = Script(*(calls(n) for n in range(8)), overflow(), DONE)
     assert run(agent_of(palimpsest, script, max_tokens=20_000), sid, "Look at all depots.").output.strip() == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
-    assert size(words(script.seen[-1])) < size(words(script.seen[-2]))
+    assert size(text_of(script.seen[-1])) < size(text_of(script.seen[-2]))
 
 
 @RUNS
