@@ -80,7 +80,7 @@ MULTIPLY = {
 
 
 async def multiply(a: int, b: int) -> str:
-    """The agent's one tool."""
+    """Return the product of two numbers."""
     return str(a * b)
 
 

@@ -147,8 +147,8 @@ def _words(shown: str | None) -> str:
 def breakpoints(blocks: tuple[BilledBlock, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:
     """Return a careful client's marker positions: after the prefix, after the blocks of the last request, at the end.
 
-    `kept` is the number of blocks shared with the last request. Remaining markers go between there and the end, where
-    the provider's lookback would not bridge the distance.
+    The `kept` blocks are the last request's. Other markers go where the provider's lookback would not bridge the
+    distance.
     """
     end = len(blocks)
     start = max(1, kept)

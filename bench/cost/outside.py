@@ -40,11 +40,7 @@ def players(window: int) -> dict[str, Player]:
 
 
 def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
-    """Return a policy run through the planner.
-
-    With `told` it knows the size outside from the start. With `late` it sets no markers while its context is below the
-    provider's minimum.
-    """
+    """Return a policy's player that knows the size outside (`told`), or omits markers below the minimum (`late`)."""
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         state: Frontier = START

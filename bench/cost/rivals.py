@@ -34,11 +34,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request. `cause` is the reason of a new decision in it, None if there was none.
-
-    `marks` are the seqs after which it has cache markers; None places them as a careful client would, before
-    `once_from` unless that is 0.
-    """
+    """One request. `cause` is None without a new decision; `marks` is None for a careful client's markers."""
 
     shown: tuple[Shown, ...]
     prefix_tokens: int

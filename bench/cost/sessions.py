@@ -64,11 +64,7 @@ class Session:
 
 
 def load(file: Path, *, outside: bool = False, short: int | None = None) -> Iterator[Session]:
-    """Load the sessions of a neutral JSONL file.
-
-    `outside` moves their tools and system prompts from the log to the prefix; `short` cuts them into runs of that many
-    tool calls.
-    """
+    """Load a neutral JSONL file's sessions; `outside` moves their prefix out, `short` is the tool calls of a run."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             whole = json.loads(line)

@@ -26,10 +26,7 @@ _SENTENCE_ENDS: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point of a recording.
-
-    `now` is its recorded time; `constraints` and `answers` are the users' rules and short answers up to it.
-    """
+    """A point of a recording, its time, and the users' rules and short answers up to it."""
 
     point: Point
     now: str | None

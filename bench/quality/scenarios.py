@@ -34,10 +34,7 @@ class Record:
 
 @dataclass(slots=True)
 class Lane:
-    """One server and the scenarios that run on it in turn.
-
-    After `settle` contexts that report a summary being written, the worker is waited for; 0 means never.
-    """
+    """One server and the scenarios on it; after `settle` contexts that report a due summary it waits for the worker."""
 
     stack: Stack
     settle: int
@@ -56,10 +53,7 @@ class Lane:
             yield await self._measured(SMALLER, session, recording, moment, side)
 
     async def untold(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
-        """Measure the first context where only the request names the window, and another when the worker is done.
-
-        Until the first context the worker uses the model's own window.
-        """
+        """Measure the first context where only its request names the window, and another when the worker is done."""
         session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
         yield await self._measured(UNTOLD, session, recording, moment, body)
         await self.stack.idle()
@@ -80,10 +74,8 @@ class Lane:
         yield await self._measured(SWITCHED_LATER.format(preset), session, recording, moment, {"max_tokens": window})
 
     async def lived(self, recordings: Sequence[Recorded], window: int, *, restart: bool) -> AsyncIterator[Record]:
-        """Append every session call by call with a context before each, and measure at its points.
-
-        With `restart` the API is restarted at each point and the context measured again; the new process continues the
-        session.
+        """Append sessions call by call and measure contexts at their points; with `restart`, again after an API
+        restart.
         """
         lives = [_Life(recording, self._name()) for recording in recordings]
         for life in lives:

@@ -28,8 +28,7 @@ _JOBS: Final = re.compile(r'^palimpsest_jobs\{kind="compact",state="\w+"\} (\S+)
 class Stack:
     """The server's processes, and a client of its API.
 
-    `roles` are the commands that run, the API last. `checkout` is another checkout of the code to run instead of this
-    one.
+    `roles` are the commands that run, the API last. `checkout` is another checkout of the code to run.
     """
 
     def __init__(

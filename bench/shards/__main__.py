@@ -1,8 +1,7 @@
 """`make bench-shards`: appends and contexts a second on one Postgres, and on a database in shards on three.
 
-Both are Debian's PostgreSQL 15 without fsync on this machine's cores, so this measures the cost of reaching the nodes,
-not the capacity that more nodes add. Each has an API process and a worker; rounds are interleaved. Needs Citus (`make
-citus`).
+Both are Debian's PostgreSQL 15 without fsync on this machine's cores: the cost of reaching the nodes is measured, not
+their capacity. Each has an API process and a worker; rounds are interleaved. Needs Citus (`make citus`).
 """
 
 import argparse

@@ -42,10 +42,7 @@ async def lost(dsn: str, written: Sequence[Written], erased: Sequence[str]) -> l
 
 
 async def sample(stack: Stack, written: Sequence[Written], form: str) -> tuple[int, list[str]]:
-    """Compare some sessions' whole logs with what was posted, and render their calls again.
-
-    Returns the number of calls and the differences found.
-    """
+    """Compare some sessions with what was posted and render their calls; return the calls and the faults."""
     calls, wrong = 0, []
     for one in Random(1).sample(list(written), min(SESSIONS, len(written))):
         _, faults = await verify_log(stack.client, one.name, posted(one, form))

@@ -72,7 +72,7 @@ class Commands:
         self._started: list[Command] = []
 
     async def start(self, *arguments: str, **settings: str) -> Command:
-        """Run it; `settings` are variables without the prefix. By default it uses a free port and logs warnings."""
+        """Run it on a free port with warnings logged, unless variables in `settings`, without prefix, override that."""
         return await self._start(arguments, settings, fresh=False)
 
     async def start_fresh(self, *arguments: str, **settings: str) -> Command:

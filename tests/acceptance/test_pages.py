@@ -1,4 +1,4 @@
-"""Every page's commands and programs run as printed, in order, in an environment of what the page installs."""
+"""Every page's commands and programs run as printed, in order, in an environment with the page's installations."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A server's process loads only what it uses, and loads it once."""
+"""A server's process loads only the modules it uses, and loads them once."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""A server behind Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
+"""A server proxied by Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy in front of a server, and a context that trusts its certificate."""
+    """The URL of a proxied server, and a context that trusts the proxy's certificate."""
 
     url: str
     trust: ssl.SSLContext
@@ -71,7 +71,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def run_proxy(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
-    """Run a server and the proxy in front of it while the block lasts."""
+    """Run a server and its proxy while the block lasts."""
     cert, key = certificate(folder)
     async with serving(told, database_url) as server:
         port = free_port()  # chosen once the server has its own

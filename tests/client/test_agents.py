@@ -143,7 +143,7 @@ async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
 
 
 def model_with_recall(body: dict[str, Any]) -> Say:
-    """Respond to a request: look up an order, recall what was said of order 3, or return what was recalled."""
+    """Respond by a script: look up an order, recall order 3, or return the recalled value."""
     items = body.get("messages") or body.get("input") or body.get("contents") or []
     if "What is the secret" in json.dumps(items):
         seen = "The secret of order 3 is amber" in json.dumps(items)

@@ -39,7 +39,7 @@ from tests.support.pooler import pooled
 
 
 class Cut:
-    """A network in front of the server that may lose responses, or cut them off after some of their parts."""
+    """A network that may lose the server's responses, or cut them off after some of their parts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

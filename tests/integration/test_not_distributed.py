@@ -1,4 +1,4 @@
-"""`palimpsest distribute` without Citus: one line names what is missing, and nothing is changed."""
+"""`palimpsest distribute` without Citus: one line names the missing extension, and nothing is changed."""
 
 import asyncio
 

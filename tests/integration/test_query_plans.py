@@ -132,7 +132,7 @@ async def test_a_page_of_turns_reads_only_their_marks(
 
 
 async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Database, database: Database) -> None:
-    """Of 40,000 sessions only the twenty of one user are read, also under row-level security."""
+    """Only the twenty sessions of one user are read among 40,000, also under row-level security."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
         "SELECT gen_random_uuid(), :tenant_id, 'user-' || n % 2000 || ':' || n, 'heuristic' "
@@ -154,7 +154,7 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
 
 
 async def test_a_search_of_sessions_reads_a_bounded_number(application: Database, database: Database) -> None:
-    """Of 40,000 sessions with metadata that no index covers, a page reads SCAN_MAX, wherever it begins."""
+    """A page reads SCAN_MAX of 40,000 sessions with metadata that no index covers, wherever it begins."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, metadata, created_at) "
         "SELECT gen_random_uuid(), :tenant_id, 's' || n, 'heuristic', json_build_object('user', n % 7000), "

@@ -55,10 +55,7 @@ def searched(application: Database) -> Database:
 
 
 async def read_for(database: Database, session: str, *words: str) -> tuple[int, int]:
-    """Return a search's number of sequential scans of the index table, and of rows read by index.
-
-    They are the server's own counters: the search is a function's, so the plan of its statement does not show them.
-    """
+    """Return a search's table scans and rows read by index, from counters, because a function's plan is hidden."""
     own = session_key(DEFAULT_TENANT, session)
     async with database.transaction() as tx:
         await tx.fetch(

@@ -271,7 +271,7 @@ async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(data
 
 @needed
 async def test_statements_that_a_pooler_refuses_go_to_the_server(database_url: str, database: Database) -> None:
-    """Covers the API and a worker behind the pooler: an append, a context, a compaction, a stream."""
+    """Covers the API and a worker through the pooler: an append, a context, a compaction, a stream."""
     with pgbouncer(database_url) as pooler:
         settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))
         stop = asyncio.Event()

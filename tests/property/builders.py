@@ -289,10 +289,7 @@ def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
 
 
 def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
-    """Return summaries of `chunk` units each, up to the first open or late round.
-
-    Of four, three are merged into one and stay in the tree, superseded.
-    """
+    """Return summaries of `chunk` units each, up to the first open or late round; of four, three are merged."""
     whole_log = project(session.events, START, COUNTER, turn=session.turn)
     made: list[Summary] = []
     pending: list[Unit] = []
@@ -338,10 +335,9 @@ def prompts_of(session: Session) -> list[int]:
 
 
 def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> PlanInputs:
-    """Return the inputs that the store reads when the tail after an epoch exceeds its bound.
+    """Return the inputs that the store reads when the tail exceeds its bound: its end, and events that must stay.
 
-    They are the end of the tail and the events that must stay. If the bound reaches back to the epoch's head, they are
-    all events after the epoch's floor.
+    If the bound reaches back to the epoch's head, they are all events after the epoch's floor.
     """
     start = next((e.seq for e in session.events if e.cum_tokens > session.state.tokens - bound_tokens), 1)
     if start <= epoch_head + 1:

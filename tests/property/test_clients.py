@@ -1,7 +1,7 @@
 """Several clients that send their whole conversations, in one session and to two servers.
 
-After every response the model sees what the client meant, nothing is logged twice, and nothing is lost. This is a short
-form with fixed examples; `tests/long/test_clients.py` draws new ones.
+After every response the model sees each client's conversation, nothing is logged twice, and nothing is lost. The
+examples are fixed; `tests/long/test_clients.py` draws new ones.
 """
 
 import itertools

@@ -209,10 +209,7 @@ LAYERS = st.lists(
 def test_i5_layers_count_and_never_change_the_prefix(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, first: list[Layer], second: list[Layer]
 ) -> None:
-    """Layers are within the target, valid by every provider's rules, and after the last marker.
-
-    Replacing one changes no byte before it.
-    """
+    """Layers fit the target, are valid for providers and follow the last marker; a change alters no byte before."""
     target = target_of(raw, share) + sum(layer.tokens(COUNTER) for layer in first)
     for step in steps(raw, sizes, target, policy):
         prefixes = set()

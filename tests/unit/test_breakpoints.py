@@ -253,10 +253,7 @@ def test_s0_25_kinds() -> None:
 
 
 def test_s0_26_the_tail_is_the_last_visible_block() -> None:
-    """The original's document specifies this position; its code marks the last completed round instead.
-
-    Marking the blocks up to `upto` gives that one. The next response then reads the new prompt from the cache.
-    """
+    """The original's document says so; its code marks the last completed round, as for the blocks before the tail."""
     assert set(points_of("hpa hp").values()) == {2, 4}
     assert set(points_of("hpa hp", upto=3).values()) == {2}
 

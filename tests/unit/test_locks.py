@@ -31,11 +31,7 @@ def test_a_server_needs_no_tools_of_development() -> None:
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
 def test_a_lock_is_installed_without_resolving(file: str) -> None:
-    """A lock is installed with `--no-deps`, because it is a whole environment.
-
-    Resolved again by the pip of Python 3.11, a requirement with extras takes the newest release instead of the pinned
-    one, and an unrelated release breaks the installation.
-    """
+    """Locks are not resolved: the pip of Python 3.11 takes the newest release of requirements with extras."""
     lines = [line for line in (REQUIREMENTS.parent / file).read_text().splitlines() if "--require-hashes" in line]
     assert lines
     assert [line for line in lines if "--no-deps" not in line] == []

@@ -1,4 +1,4 @@
-"""A real Palimpsest server on an embedded Postgres for all tests, and a gate in front of it for each."""
+"""A real Palimpsest server on an embedded Postgres for all tests, and a gate to it for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code shared by the adapters' tests: a gate in front of the real server, and a long task for an agent."""
+"""Code shared by the adapters' tests: a gate to the real server, and a long task for an agent."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Gate:
         self.mode, self.timeout = mode, 2.0 if mode == "silent" else 10.0
 
     def client(self, **more: Any) -> Palimpsest:
-        """Return a client of the server behind the gate."""
+        """Return a client of the server that uses the gate."""
         return Palimpsest(base_url=self.url, **more)
 
     def events(self, session: str) -> list[Any]:

@@ -31,7 +31,7 @@ def depot(number: int) -> str:
 
 
 class Strict(Scripted):
-    """A model that refuses what a provider refuses. It looks at all depots, then returns a value of an early one."""
+    """A model with a provider's checks. It looks at all depots, then returns a value of an early one."""
 
     def _answer(self, messages: list[BaseMessage]) -> AIMessage:
         unanswered: set[str] = set()
@@ -61,10 +61,7 @@ class Strict(Scripted):
 
 
 def code_of_the_page(sid: str, model: Strict) -> dict[str, Any]:
-    """Run the page's program unchanged except for its model, tool, thread and window; return its variables.
-
-    Its last line is not run: `asked` has the arguments of that call.
-    """
+    """Run the page's program with our model, tool, thread and window; `asked` has its last line's arguments."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= LINES_MAX
     for own, ours in {

@@ -54,10 +54,7 @@ def usage(messages: list[Json]) -> Json:
 
 @dataclass
 class Model:
-    """A model that looks at two depots a round until it has called for all, and returns their number.
-
-    It records its inputs.
-    """
+    """A model that looks at two depots a round, then returns their number, and records its inputs."""
 
     url: str = ""
     rounds: int = ROUNDS
