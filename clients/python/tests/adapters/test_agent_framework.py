@@ -327,5 +327,5 @@ async def test_all_that_a_message_holds_is_counted_and_stays(palimpsest: Gate, s
 
 
 @pytest.fixture(autouse=True)
-def assert_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+def capture_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
