@@ -117,7 +117,7 @@ def test_the_packages_are_those_of_the_contracts() -> None:
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["app.core"])
     section = (
-        (DOCS / "architecture.md").read_text(encoding="utf-8").split("## The rooms of the core")[1].split("\n## ")[0]
+        (DOCS / "architecture.md").read_text(encoding="utf-8").split("## The packages of the core")[1].split("\n## ")[0]
     )
     rooms = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     level = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
