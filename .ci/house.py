@@ -1,4 +1,4 @@
-"""Fail on disorder in the house: a public class name used twice in `app`, or a module loose in its core.
+"""Fail on disorder in the house: a public class name used twice in `app` and `tools`, or a module loose in the core.
 
 A stranger who finds one name expects one thing behind it, and looks for a module in the room it belongs to. Everything
 in `app/core` is in a package; `assemble.py` alone stands at the top, because it is made of all of them.
@@ -9,7 +9,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-APP = Path(__file__).parent.parent / "app"
+ROOT = Path(__file__).parent.parent
+APP, TOOLS = ROOT / "app", ROOT / "tools" / "palimpsest_tools"
 AT_THE_TOP = {"__init__.py", "assemble.py"}
 
 
@@ -18,10 +19,10 @@ def main() -> int:
     loose = sorted(path.name for path in APP.glob("core/*.py") if path.name not in AT_THE_TOP)
     faults = [f"app/core/{name} is in no package" for name in loose]
     classes = defaultdict(list)
-    for path in sorted(APP.rglob("*.py")):
+    for path in sorted((*APP.rglob("*.py"), *TOOLS.rglob("*.py"))):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].append(str(path.relative_to(APP.parent)))
+                classes[node.name].append(str(path.relative_to(ROOT)))
     twice = ((name, places) for name, places in sorted(classes.items()) if len(places) > 1)
     faults += [f"the class name {name} is used in {', '.join(places)}" for name, places in twice]
     sys.stdout.write("".join(f"{fault}\n" for fault in faults))

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 import asyncpg
 import psutil
 import uvicorn
+from app.remote.server import free_port
 from sqlalchemy.engine import make_url
 
 from app.core.policy.presets import DOCUMENTS
-from app.remote.server import free_port
 from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres

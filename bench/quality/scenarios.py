@@ -5,14 +5,15 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
-from app.core.policy.presets import DOCUMENTS
-from app.recordings.recording import AppendEvents, AppendMessages, Object
 from app.remote.client import RequestFailed
+
+from app.core.policy.presets import DOCUMENTS
 from bench.cost.sessions import MODEL
 from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, covered, lost, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Object
 
 FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
 UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx2
-
 from app.remote.client import Client
 from app.remote.server import free_port, is_palimpsest
+
 from app.store import embedded, migrate
 
 READY_SECONDS: Final = 90.0

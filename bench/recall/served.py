@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 import httpx2
-
 from app.remote.address import Address
 from app.remote.server import running_server
+
 from app.settings import Settings
 from bench.recall.ranking import FIRST, Asked, Question
 from bench.retention.points import message_of

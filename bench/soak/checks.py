@@ -6,13 +6,13 @@ from random import Random
 from typing import Final
 
 import asyncpg
+from app.remote.client import RequestFailed
+from palimpsest_tools.replay.verify import verify_log
 
 from app.core.render.formats import FORMATS
-from app.recordings.recording import Object
-from app.remote.client import RequestFailed
-from app.replay.verify import verify_log
 from bench.quality.servers import Stack
 from bench.soak.mix import Written
+from palimpsest_tools.recordings.recording import Object
 
 SESSIONS: Final = 8
 """Sessions whose logs are read back and whose calls are all rendered again."""

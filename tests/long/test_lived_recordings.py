@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from palimpsest_tools.recordings.load import decode, parse
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording, Step
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conformance.conftest import preset, working
 from tests.conformance.lived import Quiet, quiet

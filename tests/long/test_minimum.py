@@ -4,9 +4,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from palimpsest_tools.recordings.load import decode, parse
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.long.test_recordings import SAMPLES
 
 SESSIONS = 14

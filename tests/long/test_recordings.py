@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from palimpsest_tools.recordings.load import decode, parse
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.support import validators
 
 SAMPLES = Path(__file__).parent.parent / "samples"

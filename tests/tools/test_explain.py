@@ -1,0 +1,75 @@
+"""How the story of an event is told."""
+
+from typing import Any
+
+from palimpsest_tools.replay.explain import about_lines, describe_call, describe_event, story
+
+
+def item(number: int, disposition: str, **more: Any) -> dict[str, Any]:
+    about = {"call_id": f"call-{number}", "created_at": f"2026-01-01T00:00:{number:02}.5+00:00", "view": "main"}
+    return {**about, "epoch": 1, "cause": "start", "disposition": disposition, **more}
+
+
+def test_an_event_is_named_in_a_line() -> None:
+    event = {"seq": 7, "type": "tool.result", "tool": "read", "turn": 2, "tokens": 1234, "content": "a\n b " + "c" * 99}
+    line = describe_event(event)
+    assert line.startswith('Event 7, tool.result of read, turn 2, 1,234 tokens: "a b ccc')
+    assert line.endswith('…"')
+    assert (
+        describe_event({"seq": 1, "type": "turn.end", "turn": 1, "tokens": 0}) == "Event 1, turn.end, turn 1, 0 tokens"
+    )
+    parts = [{"type": "image"}, {"type": "text", "text": "look"}]
+    assert describe_event({"seq": 1, "type": "user.message", "turn": 1, "tokens": 3, "content": parts}).endswith(
+        ': "look"'
+    )
+
+
+def test_only_changes_are_told_and_the_last_call() -> None:
+    stub = {"reducer": "retention", "reason": "older_than_5_turns", "epoch": 3, "cause": "budget"}
+    items = [item(1, "verbatim"), item(2, "verbatim"), item(3, "stubbed", **stub), item(4, "stubbed", **stub)]
+    lines = story(items)
+    assert lines == [
+        "View main, 4 calls:",
+        "  2026-01-01 00:00:01  call call-1  epoch 1 (start): shown whole",
+        "  2026-01-01 00:00:03  call call-3  epoch 3 (budget): shown as a stub, by retention: older_than_5_turns",
+        "  and so it was in the last call, call-4",
+    ]
+    assert len(story(items, every=True)) == 5
+    assert story([]) == ["No recorded call has been made since."]
+
+
+def test_views_are_told_apart() -> None:
+    lines = story([item(1, "verbatim"), {**item(2, "dropped", reducer="cut"), "view": "title"}])
+    assert [line for line in lines if line.startswith("View")] == ["View main, 1 call:", "View title, 1 call:"]
+    assert any(line.endswith("left out, by cut") for line in lines)
+
+
+def test_a_summary_is_named_once() -> None:
+    told = item(1, "summarized", reducer="fold", reason="summary s1", summary="s1")
+    assert describe_call(told) == "told of by a summary, by fold: summary s1"
+    assert describe_call({**told, "reason": None}) == "told of by a summary, by fold: summary s1"
+
+
+def line(number: int, head: int, parent: int | None = None, at: int | None = None, **more: Any) -> dict[str, Any]:
+    own = None if parent is None else f"s@line.{parent}"
+    return {"id": f"s@line.{number}", "head": head, "parent": own, "at": at, "current": False, **more}
+
+
+def test_other_lines_of_the_session_are_listed_with_how_to_read_them() -> None:
+    lines = [line(1, 30), line(2, 26, 1, 10), line(3, 9, 2, 8), line(4, 12, 2, 11, current=True)]
+    assert about_lines(lines, "s", 9) == [
+        "Read on s@line.4 (events 1 to 12), the current line of s. Other lines of the session:",
+        "  s@line.3 (events 1 to 9): its own event 9: palimpsest explain s@line.3 9",
+        "  s@line.2 (events 1 to 26): the same event; its calls: palimpsest explain s@line.2 9",
+        "  s@line.1 (events 1 to 30): the same event; its calls: palimpsest explain s@line.1 9",
+    ]
+    read = about_lines(lines, "s@line.1", 11)
+    assert read[0] == "Read on s@line.1 (events 1 to 30), not the current line of s. Other lines of the session:"
+    assert read[1].startswith("  s@line.4 (events 1 to 12, current): its own event 11")
+    assert read[2].endswith("s@line.3 (events 1 to 9): no such event")
+    assert about_lines([line(1, 30, current=True)], "s", 9) == []
+
+
+def test_of_many_lines_the_newest_are_listed() -> None:
+    said = about_lines([line(number, 5, current=number == 40) for number in range(1, 41)], "s", 5)
+    assert (len(said), said[-1]) == (12, "  and 29 older ones: GET /v1/sessions/s/lines")
