@@ -4,8 +4,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from palimpsest_tools.recordings.load import decode, parse
 
+from palimpsest_tools.recordings.files import decode, parse
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.long.test_recordings import SAMPLES
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from app.remote.client import Client
 from rich.console import Console
 
 from palimpsest_tools.recordings.recording import MalformedRecording
@@ -17,7 +16,7 @@ from palimpsest_tools.replay.compare import Comparison, Pair, compare_session, d
 from palimpsest_tools.replay.compare_show import CompareJson, CompareTable
 from palimpsest_tools.replay.options import NamedPolicy, Options, named_policy
 from palimpsest_tools.replay.report import CallReport, Failure, SessionReport
-from tests.tools.test_run import RECORDING, Wire
+from tests.tools.test_run import RECORDING, Wire, wired
 from tests.tools.test_show import SERVER
 
 BILL = Bill(600, 200, 0, 310.0)
@@ -46,9 +45,9 @@ async def test_each_policy_gets_a_session_of_its_own_and_the_same_events() -> No
 
     wire, seen = Wire(), []
     policies = (NamedPolicy("default", "default"), NamedPolicy("mine.json", {"evict": "on_pressure"}))
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(put), base_url="http://wire") as http:
+    async with wired(put) as client:
         made = await compare_session(
-            Client(http), RECORDING, "s", Options(max_tokens=500), policies, lambda side, one: seen.append((side, one))
+            client, RECORDING, "s", Options(max_tokens=500), policies, lambda one, side: seen.append((side, one))
         )
     assert given == {"s.a": {"policy": "default"}, "s.b": {"policy": {"evict": "on_pressure"}}}
     assert wire.logs["s.a"] == wire.logs["s.b"]
@@ -93,10 +92,10 @@ def test_machines_get_both_reports_every_call_and_the_totals() -> None:
     out = io.StringIO()
     failed = Comparison(A, report("b", *B.calls, failures=(Failure("call 4", "context-infeasible", "too small"),)))
     with CompareJson(out, SERVER, ("default", "clip")) as show:
-        show.begins(RECORDING)
-        show.called(0, A.calls[0])
+        show.start(RECORDING)
+        show.call(A.calls[0], 0)
         for one in (Comparison(A, B), failed):
-            show.ended(one)
+            show.report(one)
         show.summary([Comparison(A, B), failed])
     first, second, total = (json.loads(line) for line in out.getvalue().splitlines())
     assert first["policies"] == {"a": "default", "b": "clip"}
@@ -126,11 +125,11 @@ def test_machines_get_both_reports_every_call_and_the_totals() -> None:
 def test_people_get_both_sides_and_the_totals() -> None:
     out = io.StringIO()
     with CompareTable(Console(file=out, width=160), SERVER, [RECORDING], ("default", "mine.json")) as show:
-        show.begins(RECORDING)
+        show.start(RECORDING)
         for side, one in enumerate((A, B)):
             for made in one.calls:
-                show.called(side, made)
-        show.ended(Comparison(A, B))
+                show.call(made, side)
+        show.report(Comparison(A, B))
         show.summary([Comparison(A, B), Comparison(B, A)])
     text = out.getvalue()
     assert "A: default\nB: mine.json\n" in text
@@ -144,9 +143,9 @@ def test_people_get_both_sides_and_the_totals() -> None:
 def test_the_live_table_shows_the_latest_calls_of_both() -> None:
     out = io.StringIO()
     with CompareTable(Console(file=out, width=160, force_terminal=True), SERVER, [RECORDING], ("a", "b")) as show:
-        show.begins(RECORDING)
-        show.called(0, A.calls[0])
-        show.called(1, B.calls[0])
+        show.start(RECORDING)
+        show.call(A.calls[0], 0)
+        show.call(B.calls[0], 1)
     assert "901" in out.getvalue()
     assert "2/4" in out.getvalue()
 

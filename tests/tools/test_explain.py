@@ -1,58 +1,67 @@
-"""How the story of an event is told."""
+"""The explanation of an event as text."""
 
 from typing import Any
 
-from palimpsest_tools.replay.explain import about_lines, describe_call, describe_event, story
+from palimpsest._model import decode
+from palimpsest.types import EventOut, HistoryItem, LineOut
+
+from palimpsest_tools.explain import about_lines, describe_call, describe_event, story
 
 
-def item(number: int, disposition: str, **more: Any) -> dict[str, Any]:
+def item(number: int, disposition: str, **more: Any) -> HistoryItem:
     about = {"call_id": f"call-{number}", "created_at": f"2026-01-01T00:00:{number:02}.5+00:00", "view": "main"}
-    return {**about, "epoch": 1, "cause": "start", "disposition": disposition, **more}
+    made: HistoryItem = decode(HistoryItem, {**about, "epoch": 1, "cause": "start", "disposition": disposition, **more})
+    return made
+
+
+def event(seq: int, type: str, turn: int, tokens: int, **more: Any) -> EventOut:
+    made: EventOut = decode(EventOut, {"seq": seq, "type": type, "turn": turn, "tokens": tokens, **more})
+    return made
+
+
+EVENT = event(7, "tool.result", 2, 1234, tool="read", content="a\n b " + "c" * 99)
 
 
 def test_an_event_is_named_in_a_line() -> None:
-    event = {"seq": 7, "type": "tool.result", "tool": "read", "turn": 2, "tokens": 1234, "content": "a\n b " + "c" * 99}
-    line = describe_event(event)
+    line = describe_event(EVENT)
     assert line.startswith('Event 7, tool.result of read, turn 2, 1,234 tokens: "a b ccc')
     assert line.endswith('…"')
-    assert (
-        describe_event({"seq": 1, "type": "turn.end", "turn": 1, "tokens": 0}) == "Event 1, turn.end, turn 1, 0 tokens"
-    )
+    assert describe_event(event(1, "turn.end", 1, 0)) == "Event 1, turn.end, turn 1, 0 tokens"
     parts = [{"type": "image"}, {"type": "text", "text": "look"}]
-    assert describe_event({"seq": 1, "type": "user.message", "turn": 1, "tokens": 3, "content": parts}).endswith(
-        ': "look"'
-    )
+    assert describe_event(event(1, "user.message", 1, 3, content=parts)).endswith(': "look"')
 
 
 def test_only_changes_are_told_and_the_last_call() -> None:
     stub = {"reducer": "retention", "reason": "older_than_5_turns", "epoch": 3, "cause": "budget"}
     items = [item(1, "verbatim"), item(2, "verbatim"), item(3, "stubbed", **stub), item(4, "stubbed", **stub)]
-    lines = story(items)
+    lines = story(EVENT, items)
     assert lines == [
         "View main, 4 calls:",
         "  2026-01-01 00:00:01  call call-1  epoch 1 (start): shown whole",
         "  2026-01-01 00:00:03  call call-3  epoch 3 (budget): shown as a stub, by retention: older_than_5_turns",
         "  and so it was in the last call, call-4",
     ]
-    assert len(story(items, every=True)) == 5
-    assert story([]) == ["No recorded call has been made since."]
+    assert len(story(EVENT, items, every=True)) == 5
+    assert story(EVENT, []) == ["No recorded call has been made since."]
 
 
 def test_views_are_told_apart() -> None:
-    lines = story([item(1, "verbatim"), {**item(2, "dropped", reducer="cut"), "view": "title"}])
+    lines = story(EVENT, [item(1, "verbatim"), item(2, "dropped", reducer="cut", view="title")])
     assert [line for line in lines if line.startswith("View")] == ["View main, 1 call:", "View title, 1 call:"]
     assert any(line.endswith("left out, by cut") for line in lines)
 
 
 def test_a_summary_is_named_once() -> None:
-    told = item(1, "summarized", reducer="fold", reason="summary s1", summary="s1")
-    assert describe_call(told) == "told of by a summary, by fold: summary s1"
-    assert describe_call({**told, "reason": None}) == "told of by a summary, by fold: summary s1"
+    for reason in ("summary s1", None):
+        call = item(1, "summarized", reducer="fold", reason=reason, summary="s1")
+        assert describe_call(call) == "told of by a summary, by fold: summary s1"
 
 
-def line(number: int, head: int, parent: int | None = None, at: int | None = None, **more: Any) -> dict[str, Any]:
+def line(number: int, head: int, parent: int | None = None, at: int | None = None, **more: Any) -> LineOut:
     own = None if parent is None else f"s@line.{parent}"
-    return {"id": f"s@line.{number}", "head": head, "parent": own, "at": at, "current": False, **more}
+    about = {"id": f"s@line.{number}", "head": head, "parent": own, "at": at, "current": False}
+    made: LineOut = decode(LineOut, {**about, **more})
+    return made
 
 
 def test_other_lines_of_the_session_are_listed_with_how_to_read_them() -> None:

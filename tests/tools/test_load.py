@@ -4,14 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
-from palimpsest_tools.recordings.events import events_of
-from palimpsest_tools.recordings.load import decode, parse
 
 from palimpsest_tools.recordings.agent_log import started_by
-from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, MalformedRecording, ModelCall, Recording
+from palimpsest_tools.recordings.files import decode, parse
+from palimpsest_tools.recordings.recording import (
+    AppendEvents,
+    AppendMessages,
+    MalformedRecording,
+    ModelCall,
+    Recording,
+    events_of,
+)
 from tests.tools.logs import lines, log_line, result, text, use
 
-SAMPLES = Path(__file__).parents[2] / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 def one(text: str) -> Recording:

@@ -7,15 +7,15 @@ from typing import Any
 
 import httpx2
 import pytest
-from app.remote.client import Client
-from app.remote.server import own_environment
-from palimpsest_tools.replay.verify import difference
+from palimpsest import AsyncPalimpsest
+from palimpsest.types import EvictionOut
 
 from palimpsest_tools.recordings.recording import AppendEvents, ModelCall, Recording
 from palimpsest_tools.replay.options import Options
 from palimpsest_tools.replay.report import CallReport, SessionReport
 from palimpsest_tools.replay.requests import Logged
-from palimpsest_tools.replay.run import left_out, replay_session
+from palimpsest_tools.replay.run import difference, left_out, replay_session
+from palimpsest_tools.server import server_environment
 
 RECORDING = Recording(
     id="r",
@@ -54,7 +54,7 @@ class Wire:
         if bent is None:
             problem = {"type": "/problems/context-infeasible", "title": "t", "status": 422, "detail": "too small"}
             return httpx2.Response(422, json=problem)
-        return httpx2.Response(200, json=bent)
+        return httpx2.Response(201 if request.method == "PUT" and not log else 200, json=bent)
 
     def answer(self, action: str, request: httpx2.Request, log: list[Any], body: Any) -> dict[str, Any]:
         if action == "session":
@@ -75,19 +75,25 @@ class Wire:
         if request.method == "GET":
             return {"items": list(log), "next_cursor": None}
         first = len(log) + 1
-        log.extend(event | {"seq": seq} for seq, event in enumerate(body["events"], start=first))
+        log.extend(
+            event | {"seq": seq, "tokens": self.tokens.get(event["type"], 10)}
+            for seq, event in enumerate(body["events"], start=first)
+        )
         return {
-            "events": [
-                {"seq": e["seq"], "id": e["id"], "turn": 1, "tokens": self.tokens.get(e["type"], 10)}
-                for e in log[first - 1 :]
-            ]
+            "events": [{"seq": e["seq"], "id": e["id"], "turn": 1, "tokens": e["tokens"]} for e in log[first - 1 :]]
         }
+
+
+def wired(server: Callable[[httpx2.Request], httpx2.Response]) -> AsyncPalimpsest:
+    """A client that asks a function, once."""
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(server))
+    return AsyncPalimpsest(base_url="http://wire", http_client=http, max_retries=0)
 
 
 async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
     seen: list[CallReport] = []
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="http://wire") as http:
-        return await replay_session(Client(http), RECORDING, "s", options, seen.append), seen
+    async with wired(wire) as client:
+        return await replay_session(client, RECORDING, "s", options, seen.append), seen
 
 
 async def test_appends_and_calls_in_recorded_order() -> None:
@@ -108,7 +114,22 @@ async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() 
     # The target is four fifths of the window: 1,000 tokens of the prefix and a quarter of 8,000 others.
     assert report.window_tokens in (3749, 3750)
     assert wire.asked[-1]["max_tokens"] == report.window_tokens
-    assert wire.erased == ["s.size"]
+    assert wire.erased == ["s.size", "s"]
+
+
+async def test_a_replay_erases_the_session_it_made_unless_it_is_to_be_kept() -> None:
+    wire = Wire()
+    await replayed(wire, Options(keep=True))
+    assert wire.erased == []
+    await replayed(Wire(erased=wire.erased))
+    assert wire.erased == ["s"]
+
+
+async def test_a_scratch_session_that_is_not_new_is_left_alone() -> None:
+    wire = Wire(logs={"s.size": [{"seq": 1, "type": "user.message", "content": "mine"}]})
+    report, _ = await replayed(wire, Options(share=0.5))
+    assert [failure.type for failure in report.failures] == ["session-not-new"]
+    assert (len(wire.logs["s.size"]), wire.erased) == (1, ["s"])
 
 
 async def test_a_share_of_next_to_nothing_still_leaves_room_for_a_turn() -> None:
@@ -162,28 +183,30 @@ async def test_a_session_that_is_not_new_is_left_alone() -> None:
     wire = Wire(logs={"s": [{"seq": 1, "type": "user.message", "content": "mine"}]})
     report, _ = await replayed(wire)
     assert [failure.type for failure in report.failures] == ["session-not-new"]
-    assert len(wire.logs["s"]) == 1
+    assert (len(wire.logs["s"]), wire.erased) == (1, [])
 
 
 async def test_a_server_that_is_gone_is_a_failure_not_a_traceback() -> None:
     def gone(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(gone), base_url="http://wire") as http:
-        report = await replay_session(Client(http), RECORDING, "s", Options(), lambda call: None)
+    async with wired(gone) as client:
+        report = await replay_session(client, RECORDING, "s", Options(), lambda call: None)
     assert [failure.type for failure in report.failures] == ["unreachable"]
 
 
 def test_left_out_counts_events_by_disposition() -> None:
     types = ("system.prompt", "user.message", "tool.call", "tool.result", "tool.call", "tool.result", "user.message")
     log = [Logged(seq, type, 10) for seq, type in enumerate(types, start=1)]
-    runs = [
-        {"from_seq": 1, "to_seq": 1, "disposition": "replaced"},
-        {"from_seq": 2, "to_seq": 2, "disposition": "dropped"},
-        {"from_seq": 4, "to_seq": 6, "disposition": "stubbed"},
-    ]
+    runs = [run(1, 1, "replaced"), run(2, 2, "dropped"), run(4, 6, "stubbed")]
     assert left_out(runs, log) == {"replaced": 1, "dropped": 1, "stubbed": 2}
-    assert left_out([{"from_seq": 2, "to_seq": 6, "disposition": "summarized"}], log) == {"summarized": 5}
+    assert left_out([run(2, 6, "summarized")], log) == {"summarized": 5}
+
+
+def run(from_seq: int, to_seq: int, disposition: str) -> EvictionOut:
+    return EvictionOut(
+        from_seq=from_seq, to_seq=to_seq, disposition=disposition, reducer="r", reason="why", tokens_saved=1
+    )
 
 
 def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
@@ -194,9 +217,10 @@ def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
 
 def test_a_server_of_our_own_never_touches_the_users_database(tmp_path: Any) -> None:
     users = {"PATH": "/bin", "PALIMPSEST_DATABASE_URL": "postgresql://prod", "PALIMPSEST_HOST": "0.0.0.0"}
-    ours = own_environment(users, tmp_path, 4321, "pal_given_on_the_command_line")
-    assert "PALIMPSEST_DATABASE_URL" not in ours
+    users |= {"PALIMPSEST_DATABASE_URL_FILE": "/run/secrets/url", "PALIMPSEST_API_KEY_FILE": "/run/secrets/key"}
+    ours = server_environment(users, tmp_path, 4321, "pal_given_on_the_command_line")
+    assert not ours.keys() & {"PALIMPSEST_DATABASE_URL", "PALIMPSEST_DATABASE_URL_FILE", "PALIMPSEST_API_KEY_FILE"}
     assert (ours["PATH"], ours["PALIMPSEST_HOST"], ours["PALIMPSEST_PORT"]) == ("/bin", "127.0.0.1", "4321")
     assert ours["PALIMPSEST_DATA_DIR"] == str(tmp_path)
     assert ours["PALIMPSEST_API_KEY"] == "pal_given_on_the_command_line"
-    assert "PALIMPSEST_API_KEY" not in own_environment(users, tmp_path, 4321, None)
+    assert "PALIMPSEST_API_KEY" not in server_environment(users, tmp_path, 4321, None)

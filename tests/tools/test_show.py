@@ -3,15 +3,15 @@
 import io
 import json
 
-from app.remote.server import RunningServer
 from rich.console import Console
 
 from palimpsest_tools.recordings.recording import AppendEvents, ModelCall, Recording
 from palimpsest_tools.replay.bill import Bill
 from palimpsest_tools.replay.report import CallReport, Failure, SessionReport, relative_difference
 from palimpsest_tools.replay.show import JsonLines, LiveTable, closing_lines, dispositions
+from palimpsest_tools.server import Address, RunningServer
 
-SERVER = RunningServer("http://127.0.0.1:1", "given")
+SERVER = RunningServer(Address("http://127.0.0.1:1"), "given")
 RECORDING = Recording("r", None, None, None, (AppendEvents(()), ModelCall(None), ModelCall(None)))
 CALLS = (
     CallReport(1, 900, 1000, 0, {}, 0, Bill(0, 900, 0, 1125.0), Bill(0, 900, 0, 1125.0)),
@@ -26,10 +26,10 @@ def report(*failures: Failure) -> SessionReport:
 def test_machines_get_one_object_a_session_and_a_total() -> None:
     out = io.StringIO()
     with JsonLines(out, SERVER) as show:
-        show.begins(RECORDING)
-        show.called(CALLS[0])
-        show.ended(report())
-        show.ended(report(Failure("call 2", "over-target", "too much")))
+        show.start(RECORDING)
+        show.call(CALLS[0])
+        show.report(report())
+        show.report(report(Failure("call 2", "over-target", "too much")))
         show.summary([report(), report(Failure("call 2", "over-target", "too much"))])
     first, second, total = (json.loads(line) for line in out.getvalue().splitlines())
     assert first == {
@@ -66,10 +66,10 @@ def test_machines_get_one_object_a_session_and_a_total() -> None:
 def test_people_get_the_server_a_table_and_a_verdict() -> None:
     out = io.StringIO()
     with LiveTable(Console(file=out, width=160), SERVER, [RECORDING]) as show:
-        show.begins(RECORDING)
+        show.start(RECORDING)
         for call in CALLS:
-            show.called(call)
-        show.ended(report())
+            show.call(call)
+        show.report(report())
         show.summary([report()])
     text = out.getvalue()
     assert "server: http://127.0.0.1:1 (given)" in text
@@ -81,9 +81,9 @@ def test_people_get_the_server_a_table_and_a_verdict() -> None:
 def test_the_live_table_follows_the_latest_calls() -> None:
     out = io.StringIO()
     with LiveTable(Console(file=out, width=160, force_terminal=True), SERVER, [RECORDING]) as show:
-        show.begins(RECORDING)
+        show.start(RECORDING)
         for call in CALLS:
-            show.called(call)
+            show.call(call)
     assert "800" in out.getvalue()
     assert "2/2" in out.getvalue()
 
