@@ -8,6 +8,9 @@ COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes
 # What `palimpsest` is made of: the server, and the commands that ask one, which are built on the client.
 DISTRIBUTIONS := . clients/python tools
 
+# Installed from here, and so in no lock. The tools depend on both: their lock is that of all.
+OURS := --no-emit-package palimpsest-context --no-emit-package palimpsest-context-client
+
 # What `make bench-peers` compares with: an environment of its own for each.
 PEERS := openai-agents google-adk langgraph
 PEERS_FOLDER := bench/peers/.venv
@@ -135,8 +138,8 @@ format: setup ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
 
 lock: setup ## pin anew, within the ranges of pyproject.toml
-	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
-	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
+	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/build.in --universal --upgrade -o requirements/build.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 	$(COMPILE) requirements/generators.in --universal --upgrade -o requirements/generators.lock

@@ -40,7 +40,7 @@ class _Commands(TyperGroup):
             single.command(cmd_name)(found.load())
             return typer.main.get_command(single)
         if cmd_name in _TOOLS:
-            stop(f"{cmd_name} is not installed: pip install ./clients/python ./tools, in a clone of Palimpsest")
+            stop(f"{cmd_name} is not installed; in a clone of Palimpsest: pip install ./clients/python ./tools")
         return None
 
 

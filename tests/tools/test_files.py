@@ -1,4 +1,4 @@
-"""Which files a folder holds, and what their sessions are called."""
+"""The files of a folder and the ids of their sessions."""
 
 import json
 from pathlib import Path

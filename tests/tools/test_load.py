@@ -1,4 +1,4 @@
-"""Recordings out of each input format, and what is said about text that is none."""
+"""Recordings of each input format, and the errors for text of no format."""
 
 import json
 from pathlib import Path

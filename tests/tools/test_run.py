@@ -1,4 +1,4 @@
-"""What a replay notices when a server does not keep its promises. The server is a function at the wire."""
+"""Failures that a replay finds when a server breaks its contract. The server is a function at the wire."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How the commands find a server, wait for it, and are found by `palimpsest`."""
+"""The server that the tools use, and the commands that `palimpsest` finds."""
 
 import subprocess
 import sys
@@ -82,6 +82,6 @@ def test_a_command_that_is_not_installed_says_how_it_is(monkeypatch: pytest.Monk
     done = CliRunner().invoke(cli.app, ["replay", "x.json"])
     assert (done.exit_code, done.output) == (
         1,
-        "palimpsest: replay is not installed: pip install ./clients/python ./tools, in a clone of Palimpsest\n",
+        "palimpsest: replay is not installed; in a clone of Palimpsest: pip install ./clients/python ./tools\n",
     )
     assert CliRunner().invoke(cli.app, ["no-such-command"]).exit_code == 2

@@ -1,4 +1,4 @@
-"""What people and machines are shown of a replay."""
+"""The output of a replay for users and machines."""
 
 import io
 import json

@@ -13,11 +13,11 @@ Server = Annotated[
     typer.Option(
         "--server",
         "--url",
-        help="The running server (PALIMPSEST_URL), else the one of PALIMPSEST_HOST and PALIMPSEST_PORT.",
+        help="URL of the running server (PALIMPSEST_URL); default: that of PALIMPSEST_HOST and PALIMPSEST_PORT.",
     ),
 ]
-Key = Annotated[str | None, typer.Option(help="The key to send (PALIMPSEST_API_KEY).")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a session and a total line.")]
+Key = Annotated[str | None, typer.Option(help="API key to send (PALIMPSEST_API_KEY).")]
+Json = Annotated[bool, typer.Option("--json", help="Print a JSON object for each session, then a total.")]
 
 
 def replay(
@@ -30,19 +30,19 @@ def replay(
         ),
     ],
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The model's window for every call; default: the server's for the model.")
+        int | None, typer.Option(min=1, help="Context window of every call; default: the model's.")
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             max=1.0,
-            help="Instead: room for this part of each session's own tokens, beside its system prompt and tools.",
+            help="Instead: room for this share of each session's tokens, in addition to its system prompt and tools.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model the contexts are for.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model of the contexts.")] = None,
     format: Annotated[
-        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
+        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's, else openai.")
     ] = None,
     server: Server = None,
     key: Key = None,
@@ -50,9 +50,9 @@ def replay(
         str | None, typer.Option(help="Session id on the server (several recordings: ID.1, ID.2, ...); default: new.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the sessions on the server, to look into; else they are erased.")
+        bool, typer.Option("--keep", help="Keep the sessions on the server; else they are erased.")
     ] = False,
-    policy: Annotated[str | None, typer.Option(help="The policy to use: its name, or a JSON file.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy of the sessions: a name or a JSON file.")] = None,
     compare: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="Replay under two policies, names or JSON files, and show them side by side."),
@@ -60,10 +60,10 @@ def replay(
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N sessions of the file.")] = None,
     json: Json = False,
 ) -> None:
-    """Feed recorded agent sessions through a real server, call by call, and show what each context held and cost.
+    """Replay recorded agent sessions on a server, call by call, and show the size and the bill of each context.
 
-    Where no server runs and none is named, one is started in a temporary folder and stopped at the end. Exits with 1 if
-    any request or check failed, with 2 if the file is no recording (then nothing was sent).
+    If no server runs and none is named, one is started in a temporary folder and stopped at the end. Exits with 1 if
+    any request or check failed, with 2 if the file is not a recording (then nothing was sent).
     """
     from palimpsest_tools.replay.play import play
     from palimpsest_tools.server import address
@@ -73,21 +73,17 @@ def replay(
 
 
 def explain(
-    session: Annotated[
-        str, typer.Argument(help="Your own id of the session, or the id of one of its lines, such as demo@line.1.")
-    ],
-    seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
+    session: Annotated[str, typer.Argument(help="Id of the session, or of one of its lines, such as demo@line.1.")],
+    seq: Annotated[int, typer.Argument(min=1, help="Seq of the event.")],
     view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
     server: Server = None,
     key: Key = None,
-    every: Annotated[
-        bool, typer.Option("--every", help="A line for every call, not only where something changed.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--every", help="Print a line for every call, not only for changes.")] = False,
 ) -> None:
-    """Say of one event what the model saw of it, from call to call, and which decision changed that.
+    """Show what the model saw of an event in each call, and which decision changed it.
 
-    A session's id means its current line; if it has others, they are listed with the command that reads them. Exits
-    with 1 when there is no such event.
+    A session's id means its current line; its other lines are listed with the command that reads them. Exits with 1 if
+    there is no such event.
     """
     from palimpsest_tools import explain as command
     from palimpsest_tools.server import address
@@ -96,9 +92,9 @@ def explain(
 
 
 def verify(server: Server = None, key: Key = None) -> None:
-    """Check that every recorded call renders again, byte for byte as it was sent: after a restore, say.
+    """Check that every recorded call renders again to the bytes that were sent, for example after a restore.
 
-    Looks at all sessions of the key's tenant. Exits with 1 if a call does not come out as it was, and names it.
+    Checks all sessions of the key's tenant. Exits with 1 if a call differs, and names it.
     """
     from palimpsest_tools import verify as command
     from palimpsest_tools.server import address
@@ -112,24 +108,26 @@ def import_files(
         typer.Argument(
             metavar="FILE...",
             exists=True,
-            help="All that replay reads, and folders of such JSONL files, as ~/.claude/projects is one.",
+            help="Files in any format of replay, and folders of such JSONL files, such as ~/.claude/projects.",
         ),
     ],
     session: Annotated[
-        str | None, typer.Option(help="Session id of the one file named; default: as the file says, or its name.")
+        str | None,
+        typer.Option(help="Session id for a single file; default: the id in the file, else the file's name."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="What all session ids begin with.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of all session ids.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="The model of new sessions; default: the one in the file, if it names one.")
+        str | None, typer.Option(help="Model of new sessions; default: the model in the file, if it names one.")
     ] = None,
     server: Server = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Append recorded sessions to the log of a running server, with the times at which they happened.
+    """Append recorded sessions to a running server's log, with their recorded times.
 
-    Sub-agents become sessions of their own. Importing a file again appends only what has been added to it since. A file
-    that is no recording, or that the server refuses, is named and the others go on; the exit status is then 1.
+    Sub-agents become separate sessions. A repeated import appends only events that the server does not have yet. A file
+    that is not a recording, or that the server refuses, is named, the other files are imported, and the command exits
+    with 1.
     """
     from palimpsest_tools.server import address
     from palimpsest_tools.transfer.importing import import_all
@@ -138,21 +136,21 @@ def import_files(
 
 
 def export_sessions(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Your own ids of the sessions.")],
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of the sessions.")],
     format: Annotated[
         Literal["neutral", NativeFormat],
-        typer.Option(help="neutral (JSONL, the whole log), or a provider's: the conversation as one request."),
+        typer.Option(help="neutral (JSONL, the whole log), or a provider's: the conversation as a single request."),
     ] = "neutral",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", dir_okay=False, help="A file to write; default: standard output.")
+        Path | None, typer.Option("--out", "-o", dir_okay=False, help="File to write; default: standard output.")
     ] = None,
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Write sessions to a file, whole: what a context would leave out is in it.
+    """Write complete sessions to a file, including everything that a context would leave out.
 
-    Importing a neutral export gives the same log again. What a provider's format has no place for is named on standard
-    error.
+    An imported neutral export gives the same log again. Content that a provider's format cannot hold is named on
+    standard error.
     """
     from palimpsest_tools.server import address
     from palimpsest_tools.transfer.exporting import export_all

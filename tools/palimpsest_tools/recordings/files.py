@@ -37,8 +37,8 @@ def files_in(paths: Iterable[Path]) -> list[RecordingFile]:
 def read_file(path: Path, session: str | None) -> tuple[Recording, ...]:
     """Read all sessions of a file, with ids that a server accepts.
 
-    `session` is the id of a single session, and the prefix of the ids of several. Without it the ids are those in the
-    file, else the file's name. Raises OSError or MalformedRecording.
+    A single session gets the id `session`; the ids of several begin with it. Without it the ids are those in the file,
+    else the file's name. Raises OSError or MalformedRecording.
     """
     text = decode(path.read_bytes())
     found = parse(text, session or _name(path, text), sub_agents=True)
@@ -90,8 +90,8 @@ def decode(data: bytes) -> str:
 def parse(text: str, id: str, *, sub_agents: bool = False) -> tuple[Recording, ...]:
     """Read all sessions of a text; `id` names the session of a format without ids.
 
-    From a coding agent's log only the main session is read, unless `sub_agents` are requested or the log is a
-    sub-agent's own. Raises MalformedRecording, so that no part of a malformed file is sent.
+    A coding agent's log gives only the main session, unless `sub_agents` is true or the log is a sub-agent's own.
+    Raises MalformedRecording; no part of a malformed file is sent.
     """
     first = _first_line_object(text)
     if first is None:

@@ -59,7 +59,7 @@ class Recording:
     """One session. `system` and `tools` are appended first, as neutral events.
 
     `format` is the provider format of its messages, None for neutral events. `model` is the recorded model, if the file
-    names one. `notes` tell the user what was repaired or left out while reading.
+    names one. `notes` name repairs and omissions by the reader.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Recording:
         return sum(isinstance(step, ModelCall) for step in self.steps)
 
     def head(self) -> tuple[Object, ...]:
-        """The events of the system prompt and the tools, in log order."""
+        """Return the events of the system prompt and the tools, in log order."""
         events: list[Object] = []
         if self.system is not None:
             content = self.system if isinstance(self.system, str) else list(self.system)

@@ -23,7 +23,7 @@ _ROUNDS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A policy with its name on the command line; `policy` is what the server gets, a name or a document."""
+    """A policy with its name on the command line; `policy` is a name or a document, as sent to the server."""
 
     name: str
     policy: str | Mapping[str, Json]

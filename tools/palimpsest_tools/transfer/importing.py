@@ -1,4 +1,4 @@
-"""The command `import`: sessions of files into a server's log. A repeated import appends only what is new."""
+"""The command `import`: sessions of files into a server's log. A repeated import appends only new events."""
 
 import json
 import sys

@@ -24,7 +24,7 @@ _SEQS_NAMED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A request with the whole log, as JSON; `notes` tell the user what is not in it as it was logged."""
+    """A request with the whole log, as JSON; `notes` name the content that is left out or changed."""
 
     body: bytes
     notes: tuple[str, ...]
