@@ -89,6 +89,7 @@ class PatientClient(httpx2.AsyncClient):
             delay = response.headers.get("retry-after", "")
             if response.status_code != _TOO_MANY_REQUESTS or not delay.isdecimal():
                 return response
+            await response.aclose()
             await asyncio.sleep(float(delay))
 
 

@@ -25,12 +25,10 @@ class ImportedSession:
 class ImportShow(ABC):
     """Output of an import, with its counts. A context manager: leaving it restores the terminal."""
 
-    def __init__(self) -> None:
-        self.failures = 0
-        self.sessions = 0
-        self.events = 0
-        self.added = 0
+    def __init__(self, out: TextIO) -> None:
+        self.failures = self.sessions = self.events = self.added = 0
         self.file = Path()
+        self._out = out
 
     def __enter__(self) -> Self:
         return self
@@ -50,77 +48,49 @@ class ImportShow(ABC):
         """Show an imported session."""
         self.sessions += 1
         self.added += session.added
-        self._session(session)
+        about = {"session": session.session, "events": session.events, "added": session.added}
+        self._show(
+            {"file": str(self.file), **about, "notes": list(session.notes)},
+            f"{session.session}: {_counted(session.events, 'event')}, {session.added:,} new",
+            *(f"  {note}" for note in session.notes),
+        )
+
+    def skipped(self, reason: str) -> None:
+        """Show the reason why a file holds nothing to import."""
+        self._show({"file": str(self.file), "skipped": reason}, f"{self.file}: skipped, {reason}")
 
     def failed(self, reason: str, line: int | None = None) -> None:
         """Show the reason why a file, or one of its sessions, was not imported."""
         self.failures += 1
-        self._failure(f"{self.file}{'' if line is None else f':{line}'}: {reason}")
+        message = f"{self.file}{'' if line is None else f':{line}'}: {reason}"
+        self._show({"file": str(self.file), "error": message}, f"palimpsest: {message}", error=True)
 
-    @abstractmethod
-    def skipped(self, reason: str) -> None:
-        """Show the reason why a file holds nothing to import."""
-
-    @abstractmethod
     def summary(self) -> None:
         """Show the totals."""
+        counts = {"sessions": self.sessions, "events": self.events, "added": self.added, "failures": self.failures}
+        failed = f", {self.failures} not imported" if self.failures else ""
+        self._show(
+            {"total": {"ok": not self.failures, **counts}},
+            f"{_counted(self.sessions, 'session')}, {_counted(self.events, 'event')}, {self.added:,} new{failed}",
+        )
 
     @abstractmethod
-    def _session(self, session: ImportedSession) -> None: ...
-
-    @abstractmethod
-    def _failure(self, message: str) -> None: ...
+    def _show(self, record: Mapping[str, object], *lines: str, error: bool = False) -> None:
+        """Print a record, or the lines that say the same."""
 
 
 class ImportLines(ImportShow):
     """Prints one JSON object for each session and each failure, then a total."""
 
-    def __init__(self, out: TextIO) -> None:
-        super().__init__()
-        self._out = out
-
-    def skipped(self, reason: str) -> None:
-        """Print the file's line."""
-        self._line({"file": str(self.file), "skipped": reason})
-
-    def summary(self) -> None:
-        """Print the total line."""
-        self._line(
-            {
-                "total": {
-                    "ok": not self.failures,
-                    "sessions": self.sessions,
-                    "events": self.events,
-                    "added": self.added,
-                    "failures": self.failures,
-                }
-            }
-        )
-
-    def _session(self, session: ImportedSession) -> None:
-        self._line(
-            {
-                "file": str(self.file),
-                "session": session.session,
-                "events": session.events,
-                "added": session.added,
-                "notes": list(session.notes),
-            }
-        )
-
-    def _failure(self, message: str) -> None:
-        self._line({"file": str(self.file), "error": message})
-
-    def _line(self, value: Mapping[str, object]) -> None:
-        print(json.dumps(value, ensure_ascii=False), file=self._out, flush=True)
+    def _show(self, record: Mapping[str, object], *lines: str, error: bool = False) -> None:
+        print(json.dumps(record, ensure_ascii=False), file=self._out, flush=True)
 
 
 class ImportTable(ImportShow):
     """Prints a line for each session, and shows progress if standard error is a terminal."""
 
     def __init__(self, out: TextIO, files: int) -> None:
-        super().__init__()
-        self._out = out
+        super().__init__(out)
         console = Console(stderr=True)
         columns = (TextColumn("{task.fields[file]}"), BarColumn(), MofNCompleteColumn(), TextColumn("files,"))
         events = TextColumn("{task.fields[events]:,} events")
@@ -148,33 +118,15 @@ class ImportTable(ImportShow):
         super().add(events)
         self._progress.update(self._task, events=self.events)
 
-    def skipped(self, reason: str) -> None:
-        """Print the reason."""
-        self._print(f"{self.file}: skipped, {reason}")
-
-    def summary(self) -> None:
-        """Print the totals."""
-        failed = f", {self.failures} not imported" if self.failures else ""
-        self._print(
-            f"{_counted(self.sessions, 'session')}, {_counted(self.events, 'event')}, {self.added:,} new{failed}"
-        )
-
-    def _session(self, session: ImportedSession) -> None:
-        self._print(f"{session.session}: {_counted(session.events, 'event')}, {session.added:,} new")
-        for note in session.notes:
-            self._print(f"  {note}")
-
-    def _failure(self, message: str) -> None:
-        if self._progress.disable:
-            typer.echo(f"palimpsest: {message}", err=True)
-        else:
-            self._progress.console.print(f"palimpsest: {message}", highlight=False, markup=False, soft_wrap=True)
-
-    def _print(self, line: str) -> None:
-        if self._out.isatty() and not self._progress.disable:
-            self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(line, file=self._out, flush=True)
+    def _show(self, record: Mapping[str, object], *lines: str, error: bool = False) -> None:
+        """Print the lines, above the progress bar if they go to its terminal."""
+        for line in lines:
+            if not self._progress.disable and (error or self._out.isatty()):
+                self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            elif error:
+                typer.echo(line, err=True)
+            else:
+                print(line, file=self._out, flush=True)
 
 
 def _counted(number: int, what: str) -> str:
