@@ -1,5 +1,6 @@
 """Failures that a replay finds when a server breaks its contract. The server is a function at the wire."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -122,6 +123,17 @@ async def test_a_replay_erases_the_session_it_made_unless_it_is_to_be_kept() -> 
     await replayed(wire, Options(keep=True))
     assert wire.erased == []
     await replayed(Wire(erased=wire.erased))
+    assert wire.erased == ["s"]
+
+
+async def test_an_interrupted_replay_erases_its_session() -> None:
+    def interrupt(call: CallReport) -> None:
+        raise asyncio.CancelledError
+
+    wire = Wire()
+    async with wired(wire) as client:
+        with pytest.raises(asyncio.CancelledError):
+            await replay_session(client, RECORDING, "s", Options(), interrupt)
     assert wire.erased == ["s"]
 
 
