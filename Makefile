@@ -113,7 +113,7 @@ test-long: test-slow ## the slow and the long ones, and the properties on exampl
 	$(BIN)/pytest $(PROPERTIES) --hypothesis-profile=seek $(SPREAD)
 	$(BIN)/pytest -m long $(if $(RECORDINGS),--recordings=$(RECORDINGS))
 
-check: setup ## format, lint, arrows between modules, names and rooms, types
+check: setup ## format, lint, arrows between modules, types; size, shape and words within .ci/limits.toml
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -152,8 +152,9 @@ openapi: setup ## write the API's document, and the types of the Python client t
 	$(BIN)/python -m app.export openapi/palimpsest.json
 	$(BIN)/python .ci/client_types.py
 
-tables: setup ## write the table of knobs (docs/policies.md) and that of settings (docs/settings.md)
+tables: setup ## write what pages say of the code: knobs, settings, docs/walk.md; and lower the ceilings of .ci/limits.toml
 	$(BIN)/python .ci/tables.py
+	$(BIN)/python .ci/house.py --lower
 
 bench-agents: setup ## agents that live through recorded sessions, against a floor; RECORDINGS=folder of neutral JSONL recordings
 	$(BIN)/python -m bench.agents $(if $(RECORDINGS),--data $(RECORDINGS)) $(AGENTS)

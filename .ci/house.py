@@ -1,30 +1,215 @@
-"""Fail on disorder in the house: a public class name used twice in `app` and `tools`, or a module loose in the core.
+"""Hold the size and the shape of the code: `make check` fails when a figure is above its ceiling in `.ci/limits.toml`.
 
-A stranger who finds one name expects one thing behind it, and looks for a module in the room it belongs to. Everything
-in `app/core` is in a package; `assemble.py` alone stands at the top, because it is made of all of them.
+    python .ci/house.py            compare all figures with their ceilings, and docs/walk.md with the walks
+    python .ci/house.py --lower    lower every ceiling to today's figure, and write docs/walk.md (`make tables`)
+
+A ceiling is never raised by this program. A change that needs more lines takes others away, or raises the ceiling by
+hand and gives the reason in its commit.
 """
 
 import ast
+import re
 import sys
-from collections import defaultdict
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-APP, TOOLS = ROOT / "app", ROOT / "tools" / "palimpsest_tools"
-AT_THE_TOP = {"__init__.py", "assemble.py"}
+APP = ROOT / "app"
+LIMITS = ROOT / ".ci" / "limits.toml"
+WALK_PAGE = ROOT / "docs" / "walk.md"
+
+MODULE_LINES_MAX = 400
+SMALL_MODULE_LINES = 60
+FUNCTION_LINES_MAX = 60
+MAY_IMPORT_WINGS = {"wings", "main.py", "wiring.py", "runtime", "cli", "cli.py"}
+"""Top-level parts of `app` that put the server together, and so may name a wing."""
+SHARDS = re.compile(r"_ON_SHARD|\.distributed\(\)")
+"""Code that has a second form for a distributed database."""
+
+DIALECT = [
+    re.compile(pattern)
+    for pattern in (
+        r"^(What|Who|Whose|Whom|Which|Where|When)\b(?!.*\?)",
+        r"^How (many|much|old|near|far|late|it|a|an|the|often|long|sessions|each)\b",
+        r"^(The same|As `|As the|Of )",
+        r"\b(so many|so much|by so much|about so)\b",
+        r"\b(what (is|was|has|had|came|comes|it|they|a|an|the|this))\b",
+        r"\b(whoever|for whoever|who (asks|waits|comes|goes|has|looks|reads|may|knows|wants|lacks))\b",
+        r"\b(told|tells? of|is told|said of|says? of)\b",
+        r"\b(stands? so|still stands|stands (for|by|in|on)|still so)\b",
+        r"\b(came to|comes? to|come of|came of|comes of)\b",
+        r"\b(beside|behind|in front of)\b",
+        r"\b(goes on|go on|went on|going on|at once|by itself|anew|afresh|be it|for ever)\b",
+        r"(^|\. )(Of|By|In|To|For|With|Without|From|Behind|Beside) [^.,:]{3,60},?"
+        r" (is|are|it|there|its|only|nothing|a|the) ",
+    )
+]
+"""Turns of phrase that a reader has to read twice. About one match in five is innocent."""
+
+
+def modules(folder: Path) -> list[Path]:
+    """The folder's Python files, in order, without those of virtual environments."""
+    return [path for path in sorted(folder.rglob("*.py")) if not any(p.startswith(".venv") for p in path.parts)]
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The file's syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def docstrings(paths: Iterable[Path]) -> Iterator[str]:
+    """Every string that is a statement, as one line: docstrings, and the texts below constants and fields."""
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            body = getattr(node, "body", None)
+            for statement in body if isinstance(body, list) else ():
+                match statement:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield " ".join(text.split())
+
+
+def dialect_share(paths: list[Path]) -> float:
+    """The share of docstrings that match a pattern of `DIALECT`, in percent."""
+    texts = list(docstrings(paths))
+    return round(100 * sum(any(p.search(text) for p in DIALECT) for text in texts) / max(1, len(texts)), 1)
+
+
+def dialect_of_pages() -> float:
+    """Matches of `DIALECT` in a thousand words of the pages, code blocks left out."""
+    matches = words = 0
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for sentence in re.split(r"\n\s*\n|(?<=[.!?])\s", text):
+            words += len(sentence.split())
+            matches += sum(bool(pattern.search(sentence.strip())) for pattern in DIALECT)
+    return round(1000 * matches / max(1, words), 1)
+
+
+def lines_of(paths: Iterable[Path]) -> int:
+    """How many lines the files have."""
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+def wing_of(path: Path) -> str | None:
+    """The wing that the module belongs to; None for the kernel."""
+    parts = path.relative_to(APP).parts
+    return parts[1] if parts[0] == "wings" and len(parts) > 2 else None
+
+
+def wing_imports(paths: list[Path]) -> Iterator[tuple[Path, str]]:
+    """Each import of a wing that breaks a rule: by the kernel, or by another wing."""
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("app.wings."):
+                wing = (node.module or "").split(".")[2]
+                if wing_of(path) != wing and path.relative_to(APP).parts[0] not in MAY_IMPORT_WINGS - {"wings"}:
+                    yield path, wing
+
+
+def restated_fields(paths: list[Path]) -> int:
+    """Keys of dictionaries that repeat the name of a field of an answer, which its schema already declares."""
+    fields = set()
+    for path in paths:
+        if "schemas" in path.parts or path.name in ("routes.py", "schemas.py"):
+            for node in ast.walk(tree(path)):
+                if isinstance(node, ast.ClassDef):
+                    fields |= {
+                        s.target.id
+                        for s in node.body
+                        if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+                    }
+    dicts = (node for path in paths for node in ast.walk(tree(path)) if isinstance(node, ast.Dict))
+    return sum(isinstance(key, ast.Constant) and key.value in fields for node in dicts for key in node.keys)
+
+
+def make_targets() -> int:
+    """How many targets the Makefile has."""
+    return len(set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)))
+
+
+def figures_of_text() -> dict[str, float]:
+    """All figures that need only the text, by name."""
+    paths = modules(APP)
+    functions = [
+        node for p in paths for node in ast.walk(tree(p)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    sizes = {path: lines_of([path]) for path in paths}
+    wings: Counter[str] = Counter()
+    for path, size in sizes.items():
+        wings[wing_of(path) or ""] += size
+    return {
+        "lines of app": sum(sizes.values()),
+        "lines of the kernel": wings.pop("", 0),
+        "lines of the largest wing": max(wings.values(), default=0),
+        "lines of the tools": lines_of(modules(ROOT / "tools")),
+        "modules": len(paths),
+        f"modules under {SMALL_MODULE_LINES} lines": sum(
+            size < SMALL_MODULE_LINES and path.name != "__init__.py" for path, size in sizes.items()
+        ),
+        f"modules over {MODULE_LINES_MAX} lines": sum(size > MODULE_LINES_MAX for size in sizes.values()),
+        f"functions over {FUNCTION_LINES_MAX} lines": sum(
+            (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_LINES_MAX for node in functions
+        ),
+        "imports of a wing by the kernel or another wing": len(list(wing_imports(paths))),
+        "places that know of shards": sum(
+            len(SHARDS.findall(path.read_text(encoding="utf-8"))) for path in paths if wing_of(path) != "shards"
+        ),
+        "fields of answers restated as keys": restated_fields(paths),
+        "dialect in app, percent": dialect_share(paths),
+        "dialect in tests, percent": dialect_share(modules(ROOT / "tests")),
+        "dialect in bench, percent": dialect_share(modules(ROOT / "bench")),
+        "dialect in the client, percent": dialect_share(modules(ROOT / "clients" / "python" / "palimpsest")),
+        "dialect in a thousand words of the pages": dialect_of_pages(),
+        "make targets": make_targets(),
+    }
+
+
+def double_names() -> Iterator[str]:
+    """A line for each public class name that two modules of `app` and `tools` define: a name is to mean one thing."""
+    classes = defaultdict(list)
+    for path in (*modules(APP), *modules(ROOT / "tools")):
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(str(path.relative_to(ROOT)))
+    for name, places in sorted(classes.items()):
+        if len(places) > 1:
+            yield f"the class name {name} is used in {', '.join(places)}"
+
+
+def limits_text(ceilings: dict[str, float]) -> str:
+    """The text of `limits.toml`."""
+    head = "# Ceilings of .ci/house.py; `make tables` lowers them to today's figures.\n"
+    return head + "".join(f'"{name}" = {ceiling:g}\n' for name, ceiling in ceilings.items())
 
 
 def main() -> int:
     """Print each fault; 1 if there are any."""
-    loose = sorted(path.name for path in APP.glob("core/*.py") if path.name not in AT_THE_TOP)
-    faults = [f"app/core/{name} is in no package" for name in loose]
-    classes = defaultdict(list)
-    for path in sorted((*APP.rglob("*.py"), *TOOLS.rglob("*.py"))):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                classes[node.name].append(str(path.relative_to(ROOT)))
-    twice = ((name, places) for name, places in sorted(classes.items()) if len(places) > 1)
-    faults += [f"the class name {name} is used in {', '.join(places)}" for name, places in twice]
+    sys.path.insert(0, str(ROOT))
+    from bench import walks
+
+    walked = walks.take()
+    figures = figures_of_text() | walks.figures(walked)
+    page = walks.page(walked)
+    ceilings = tomllib.loads(LIMITS.read_text(encoding="utf-8")) if LIMITS.exists() else {}
+    if "--lower" in sys.argv[1:]:
+        lowered = {name: min(figure, ceilings.get(name, figure)) for name, figure in figures.items()}
+        LIMITS.write_text(limits_text(lowered), encoding="utf-8")
+        WALK_PAGE.write_text(page, encoding="utf-8")
+        return 0
+    faults = [*double_names()]
+    if unknown := figures.keys() ^ ceilings.keys():
+        faults.append(f"figures without a ceiling, or ceilings without a figure: {', '.join(sorted(unknown))}")
+    faults += [
+        f"{name}: {figures[name]:g}, and no more than {ceilings[name]:g} are allowed"
+        for name in ceilings
+        if figures.get(name, 0) > ceilings[name]
+    ]
+    if WALK_PAGE.read_text(encoding="utf-8") != page:
+        faults.append("docs/walk.md is not what the requests pass today: write it by `make tables`")
     sys.stdout.write("".join(f"{fault}\n" for fault in faults))
     return 1 if faults else 0
 

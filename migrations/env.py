@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: on the connection it is handed by `app.store.migrate`."""
+"""Alembic's environment: migrations run on the connection that `app.store.migrate` passes."""
 
 from alembic import context
 

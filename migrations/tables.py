@@ -1,7 +1,7 @@
-"""The tables as the newest migration leaves them, for Alembic and for tests: the application never imports this.
+"""The tables as of the newest migration, for Alembic and for tests; the application never imports this.
 
-Every key of per-session data starts with `session_id`, so that the schema shards by it. `session_id` is
-uuid5(tenant, external id): the caller's own ids need no global index.
+Every key of per-session data starts with `session_id`, by which the schema is sharded. `session_id` is uuid5(tenant,
+external id), so callers' own ids need no global index.
 """
 
 from typing import Final
@@ -45,8 +45,8 @@ metadata: Final = MetaData(
     }
 )
 
-# For the exclusion constraint: equality of a uuid, where the extension that could do it need not be installed.
-# (SQLAlchemy gives DDL's constructor no types.)
+# Equality of a uuid for the exclusion constraint, without the extension that would provide it. (SQLAlchemy's DDL
+# constructor is untyped.)
 event.listen(metadata, "before_create", DDL("CREATE TYPE uuidrange AS RANGE (subtype = uuid)"))  # type: ignore[no-untyped-call]
 
 
@@ -55,13 +55,13 @@ def _created() -> Column[object]:
 
 
 def _tenant(*, checked: bool = False) -> Column[object]:
-    """Per-session rows carry their tenant unchecked: their session's row has the key, and a key on every insert
-    would lock the one tenant row that all writers share."""
+    """Return the tenant's column. Per-session rows have no foreign key to the tenant: their session's row has it, and
+    checking one for each insert would lock the one tenant row that all writers share."""
     return Column("tenant_id", Uuid, *([ForeignKey("tenants.tenant_id")] if checked else []), nullable=False)
 
 
 def _newest_first(name: str, *columns: str, where: str | None = None) -> Index:
-    """An index on a tenant's rows by some columns, the newest first."""
+    """Return an index on a tenant's rows by some columns, newest first."""
     only = None if where is None else text(where)
     order = (text("created_at DESC"), text("call_id DESC"))
     return Index(name, "tenant_id", *columns, *order, postgresql_where=only)
@@ -86,9 +86,9 @@ api_keys = Table(
     _created(),
     Column("revoked_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
-    # The sessions it reaches are those whose names begin so; NULL: all.
+    # The prefix of the names of the sessions that the key may access; NULL: all.
     Column("session_prefix", Text),
-    # To the minute, about.
+    # Accurate to about a minute.
     Column("last_used_at", DateTime(timezone=True)),
     Index("api_keys_listed_idx", "tenant_id", text("created_at DESC"), text("key_id DESC")),
 )
@@ -120,46 +120,48 @@ sessions = Table(
     Column("awaits_user", Boolean, nullable=False, server_default=text("false")),
     Column("tokens", BigInteger, nullable=False, server_default="0"),
     Column("open_calls", JSONB, nullable=False, server_default="{}"),
-    # Those that the last append answered, as they were.
+    # The open calls that the last append answered, as they were before it.
     Column("answered", JSONB, nullable=False, server_default="{}"),
-    # What a context needs however old it is; kept here so that a read finds it without looking for it.
+    # Events that a context needs however old they are, kept here so that a read does not have to search for them.
     Column("system_seq", BigInteger, nullable=False, server_default="0"),
     Column("tools_seq", BigInteger, nullable=False, server_default="0"),
     Column("user_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
     Column("pinned_seqs", ARRAY(BigInteger), nullable=False, server_default="{}"),
-    # Of the log's tokens, how many are covered by summaries: what an append asks for more by.
+    # The tokens of the log that summaries cover, by which an append decides whether to enqueue a compaction.
     Column("covered_tokens", BigInteger, nullable=False, server_default="0"),
     Column("redactions", Integer, nullable=False, server_default="0"),
-    # Grows with every layer that is put or taken away.
+    # Grows with every layer that is stored or removed.
     Column("layers_version", Integer, nullable=False, server_default="0"),
-    # Grows with every change that is no append (a trigger sees to it).
+    # Grows with every change, other than an append, that makes held views stale.
     Column("version", BigInteger, nullable=False, server_default="0"),
     _created(),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # Somebody reads the session's stream until then: only so long does an append tell of itself.
+    # The session's stream is read until then: appends notify only before that time.
     Column("streamed_until", DateTime(timezone=True)),
-    # About what is hidden, shown and pinned.
+    # The number of decisions to hide, show or pin.
     Column("decisions", BigInteger, nullable=False, server_default="0"),
-    # A fork: its parent, and whose events its log begins with, oldest first, each up to which seq.
+    # A fork: its parent, and the sessions whose events its log begins with, oldest first, each with its last shared
+    # seq.
     Column("parent", Text),
     Column("parent_at", BigInteger),
     Column("lineage_ids", ARRAY(Uuid), nullable=False, server_default="{}"),
     Column("lineage_to", ARRAY(BigInteger), nullable=False, server_default="{}"),
-    # What its client sends beside the request, in the provider's tokens.
+    # What the client sends in addition to the request, in the provider's tokens.
     Column("outside_tokens", Integer),
-    # The line that the name means (NULL: this row's own). Of a further line: the name's row, and its number.
+    # The id of the current line (NULL: this row's own). For a further line: the key of the session's own row, and its
+    # number.
     Column("line", Text),
     Column("root", Uuid),
     Column("number", Integer, nullable=False, server_default="1"),
-    # Up to which seq the line is in `chain`, how many events that are, and the hash of the last of them.
+    # The last seq of the line in `chain`, the number of its events there, and the hash of the last of them.
     Column("chained_seq", BigInteger, nullable=False, server_default="0"),
     Column("chained", Integer, nullable=False, server_default="0"),
     Column("chain_tip", LargeBinary),
-    # When a call last used it whose record was deleted.
+    # The newest use of the session by a call whose record was deleted.
     Column("called_at", DateTime(timezone=True)),
     UniqueConstraint("tenant_id", "external_id"),
     Index("sessions_lines_idx", "root", "number", postgresql_where=text("root IS NOT NULL")),
-    # Those of a prefix, whatever the database's own collation is.
+    # For prefixes of names, whatever the database's collation is.
     Index("sessions_named_idx", "tenant_id", "external_id", postgresql_ops={"external_id": "text_pattern_ops"}),
     Index("sessions_listed_idx", "tenant_id", text("created_at DESC"), text("session_id DESC")),
     Index(
@@ -215,8 +217,8 @@ events = Table(
     ),
 )
 
-# For each event of a conversation the hash of all of it up to there. `session_id` is the row of the name, `line` the
-# line in which the event was found; what a line shares with another line of the session is found there.
+# For each event of a conversation the hash of the conversation up to it. `session_id` is the session's own row, `line`
+# the line that the event belongs to; events shared with another line of the session are found under that line.
 chain = Table(
     "chain",
     metadata,
@@ -256,16 +258,16 @@ views = Table(
     Column("target", Integer, nullable=False),
     Column("carry_tokens", BigInteger, nullable=False),
     _created(),
-    # Why the next epoch is planned from nothing, if it is: policy or redaction.
+    # Why the next epoch is planned from scratch, if it is: policy, redaction or fork.
     Column("afresh", Text),
-    # What the provider counted for the last call that reported it, and what we had counted for it.
+    # The provider's count for the last call with a report, and our own count for it.
     Column("reported_call", Uuid),
     Column("reported_epoch", Integer),
     Column("reported_head", BigInteger),
     Column("reported_tokens", Integer),
     Column("reported_counted", Integer),
     Column("reported_outside", Integer),
-    # What the view's own calls have taught; the version grows with every change.
+    # The calibration learned from the view's own calls; the version grows with every change.
     Column("learned", JSON),
     Column("learned_version", Integer, nullable=False, server_default="0"),
 )
@@ -280,7 +282,7 @@ epochs = Table(
     Column("head", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
     Column("frontier", JSON, nullable=False),
-    # Of the frontier, what the read itself needs.
+    # The parts of the frontier that reads need.
     Column("floor", BigInteger, nullable=False),
     Column("kept", ARRAY(BigInteger), nullable=False),
     Column("stubbed", ARRAY(BigInteger), nullable=False),
@@ -288,11 +290,11 @@ epochs = Table(
     Column("tokens_after", Integer, nullable=False),
     _created(),
     Column("folded", ARRAY(Uuid), nullable=False, server_default="{}"),
-    # Evictions do not change within an epoch: calls refer to them. `evicted` are the seqs not shown as logged.
+    # Evictions do not change within an epoch: calls refer to them. `evicted` are the seqs that are not shown as logged.
     Column("evictions", JSON, nullable=False, server_default="[]"),
     Column("evicted", INT8MULTIRANGE, nullable=False, server_default="{}"),
-    # From which seq on the context differs from that of the epoch before (0: from its beginning), and the tokens
-    # in front of that.
+    # The seq from which the context differs from the previous epoch's (0: from its beginning), and the tokens before
+    # it.
     Column("changed_seq", BigInteger, nullable=False, server_default="0"),
     Column("stable_tokens", Integer, nullable=False, server_default="0"),
 )
@@ -303,7 +305,7 @@ summaries = Table(
     Column("session_id", Uuid, ForeignKey("sessions.session_id", ondelete="CASCADE"), primary_key=True),
     Column("id", Uuid, primary_key=True),
     _tenant(),
-    # Which summaries stand side by side: the session's id, or one made of it and of an author filter.
+    # Groups the summaries that together cover a log: the session's id, or one derived from it and an author filter.
     Column("cover_id", Uuid, nullable=False),
     Column("depth", Integer, nullable=False),
     Column("from_seq", BigInteger, nullable=False),
@@ -327,11 +329,11 @@ summaries = Table(
     Column("sources", ARRAY(Uuid), nullable=False, server_default="{}"),
     Column("superseded_by", Uuid),
     _created(),
-    # Of one that a fork took over: the session that holds its text and digest, under the same id.
+    # For a fork's inherited summary: the session that holds its text and digest, under the same id.
     Column("origin", Uuid),
     CheckConstraint("1 <= from_seq AND from_seq <= to_seq", name="span"),
     CheckConstraint("status IN ('live', 'superseded', 'refused', 'invalid')", name="status"),
-    # No event is covered twice, at whatever depth.
+    # No event is covered twice, at any depth.
     ExcludeConstraint(
         (text("uuidrange(cover_id, cover_id, '[]')"), "="),
         (text("int8range(from_seq, to_seq, '[]')"), "&&"),
@@ -389,7 +391,7 @@ redactions = Table(
     _created(),
 )
 
-# Every decision is kept, and as of which head it was taken: of an event the newest one stands.
+# Every decision is kept with the head as of which it was taken; the newest about an event applies.
 visibility = Table(
     "visibility",
     metadata,
@@ -408,7 +410,7 @@ visibility = Table(
 model_calls = Table(
     "model_calls",
     metadata,
-    # No foreign key: checking it would lock the session's row on every call, against its writers.
+    # No foreign key: checking it would lock the session's row on every call, which would block its writers.
     Column("session_id", Uuid, primary_key=True),
     Column("call_id", Uuid, primary_key=True),
     _tenant(),
@@ -426,13 +428,13 @@ model_calls = Table(
     Column("target", Integer, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
     _created(),
-    # The estimator's own count, before calibration; `evicted_class` is the length in bits of `evicted_tokens`.
+    # The estimator's own count, before calibration; `evicted_class` is the bit length of `evicted_tokens`.
     Column("counted", Integer),
     Column("evicted_tokens", Integer, nullable=False, server_default="0"),
     Column("evicted_class", SmallInteger, nullable=False, server_default="0"),
     Column("expires_at", DateTime(timezone=True)),
     Column("retry_of", Uuid),
-    # Of the manifest, which has them too, what statements read. `clock` is the caller's, if it set one.
+    # Copies of the manifest's values that statements read. `clock` is the caller's, if it set one.
     Column("clock", DateTime(timezone=True)),
     Column("window_tokens", Integer),
     Column("outside_tokens", Integer),
@@ -441,7 +443,7 @@ model_calls = Table(
     Column("ephemeral_tokens", Integer),
     Column("breakpoint_tokens", ARRAY(Integer)),
     Column("breakpoint_blocks", ARRAY(Integer)),
-    # The outcome, once it is reported. `input_tokens` are all, cached ones too.
+    # The outcome, once it is reported. `input_tokens` includes cached ones.
     Column("reported_at", DateTime(timezone=True)),
     Column("input_tokens", Integer),
     Column("cache_read_tokens", Integer),
@@ -469,20 +471,20 @@ calibrations = Table(
     Column("reported", BigInteger, nullable=False),
     Column("ratio", Double, nullable=False),
     Column("margin", Double, nullable=False),
-    # The real window that a provider has named, for what was taken to be one of `window_asked`.
+    # The real window that a provider has named, and the window that was assumed then.
     Column("window_tokens", Integer),
     Column("window_asked", Integer),
-    # Grows when what is applied changes, so that what was planned with it can tell.
+    # Grows when the applied values change, so that plans made with older ones are detected.
     Column("version", Integer, nullable=False, server_default="0"),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # In epoch seconds. Claims are windows that were named and are not believed yet.
+    # In epoch seconds. Claims are windows that were named but are not believed yet.
     Column("window_at", Double, nullable=False, server_default="0"),
     Column("accepted_tokens", Integer, nullable=False, server_default="0"),
     Column("accepted_at", Double, nullable=False, server_default="0"),
     Column("claims", JSON, nullable=False, server_default="[]"),
 )
 
-# Made of the log when a search needs it. Terms are hashes of a word and the session.
+# Built from the log when a search needs it. Terms are hashes of a word and the session.
 search_heads = Table(
     "search_heads",
     metadata,
@@ -511,8 +513,8 @@ search = Table(
     ),
 )
 
-# What happened to a session beside its log. No foreign keys: checking one would lock the session's row behind rows that
-# its erasure locks after it.
+# A session's changes other than events. No foreign keys: checking one would lock the session's row after rows that its
+# erasure locks later.
 change_counts = Table(
     "change_counts",
     metadata,
@@ -556,7 +558,7 @@ deliveries = Table(
     _tenant(),
     Column("webhook", Text, nullable=False),
     Column("type", Text, nullable=False),
-    # As it is sent and signed, byte for byte.
+    # As sent and signed, byte for byte.
     Column("body", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="pending"),
     Column("attempts", Integer, nullable=False, server_default="0"),
@@ -577,7 +579,7 @@ deliveries = Table(
     Index("deliveries_finished_idx", "finished_at", postgresql_where=text("state <> 'pending'")),
 )
 
-# The newest version of each kind is shown, unless it has no content; older ones are what recorded calls showed.
+# The newest version of each kind is shown, unless it has no content; recorded calls may show older ones.
 layers = Table(
     "layers",
     metadata,
@@ -587,13 +589,13 @@ layers = Table(
     _tenant(),
     Column("content", JSON),
     Column("tokens", Integer, nullable=False),
-    # The explicitly started turn it was put into: with that it goes.
+    # The explicitly started turn it belongs to: it ends with that turn.
     Column("turn", Integer),
     _created(),
     CheckConstraint("kind IN ('sources', 'announce')", name="kind"),
 )
 
-# What a tenant's summaries have cost on a day (UTC), in tokens. `refused`: requests that were not made.
+# Tokens that a tenant's summaries have cost on a day (UTC). `refused`: requests that were not made.
 provider_spend = Table(
     "provider_spend",
     metadata,
@@ -606,7 +608,7 @@ provider_spend = Table(
     Index("provider_spend_day_idx", "day"),
 )
 
-# The key that a tenant's contents are sealed with, wrapped by the operator's; NULL once it was dropped.
+# The key with which a tenant's contents are sealed, wrapped by the operator's; NULL once it was dropped.
 content_keys = Table(
     "content_keys",
     metadata,
@@ -617,7 +619,7 @@ content_keys = Table(
     CheckConstraint("(wrapped IS NULL) = (dropped_at IS NOT NULL)", name="dropped"),
 )
 
-# What workers have done, of all tenants together: metrics of processes that nobody can ask.
+# Counts of the workers' work, for all tenants together: workers have no metrics endpoint.
 work_counts = Table(
     "work_counts",
     metadata,
@@ -632,7 +634,7 @@ work_counts = Table(
     Column("newest_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-# For how many days a tenant's data is kept. NULL: for ever.
+# The number of days that a tenant's data is kept. NULL: without limit.
 retention = Table(
     "retention",
     metadata,
@@ -646,7 +648,7 @@ retention = Table(
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-# Erasures of the sessions that a filter finds. The filter goes when it is done.
+# Erasures of the sessions that match a filter. The filter is deleted when an erasure is done.
 erasures = Table(
     "erasures",
     metadata,
@@ -665,7 +667,7 @@ erasures = Table(
     UniqueConstraint("tenant_id", "idempotency_sha256"),
 )
 
-# What each has erased. No foreign key: the session is gone.
+# The sessions that each has erased. No foreign key: the session is gone.
 erased = Table(
     "erased",
     metadata,
@@ -677,7 +679,7 @@ erased = Table(
     Index("erased_listed_idx", "tenant_id", "erasure_id", "session_id"),
 )
 
-# The names of those that must not be begun again without metadata. No foreign key: the session is gone.
+# The keys of erased sessions, whose names can be used again only with metadata. No foreign key: the session is gone.
 erased_names = Table(
     "erased_names",
     metadata,

@@ -1,1 +1,1 @@
-"""Models that write summaries, behind one protocol, with limits on failures and spending; and webhook requests."""
+"""Clients of outside services: summarizing models, the gateway's upstream, and webhook receivers."""

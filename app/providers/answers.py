@@ -1,4 +1,4 @@
-"""Bounds on the answers of summarizers' providers, for the vendors' clients, which read a body whole."""
+"""Limits of the answers of summarizers' providers, for the vendors' clients, which read a body whole."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -8,13 +8,13 @@ import httpx2
 from app.core.gateway.bounds import Unpacker, Unreadable
 
 ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Bytes of an answer, unpacked: many times the longest summary."""
+"""Maximum bytes of an answer, unpacked: many times the longest summary."""
 ANSWER_VALUES_MAX: Final = 100_000
-"""Brackets, braces and commas in an answer: the clients make a Python object of each value."""
+"""Maximum brackets, braces and commas in an answer: the clients make a Python object of each value."""
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A body that is unpacked here, and breaks off above the bounds."""
+    """A body that is unpacked here, and raises DecodingError above the limits."""
 
     def __init__(self, inner: Any, encoding: str) -> None:
         self._inner = inner
@@ -48,4 +48,4 @@ async def _offer_encodings(request: httpx2.Request) -> None:
 
 
 BOUNDED: Final[dict[str, Any]] = {"request": [_offer_encodings], "response": [_bound]}
-"""Hooks of an httpx client that keep the bounds."""
+"""Hooks of an httpx client that apply the limits."""

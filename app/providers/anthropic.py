@@ -15,12 +15,12 @@ _CUT_OFF: Final = ("max_tokens", "model_context_window_exceeded")
 
 
 class Anthropic:
-    """A summarizer that asks `model`. `base_url` is the service's, without `/v1`; None is Anthropic's own."""
+    """A summarizer that calls `model`. `base_url` is the service's, without `/v1`; None is Anthropic's own."""
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model
         self._key = api_key
-        # The worker retries: it knows the budget, and can let other jobs go first.
+        # The worker retries: it knows the budget, and can run other jobs first.
         http = anthropic.DefaultAsyncHttpxClient(event_hooks=BOUNDED)
         self._client = anthropic.AsyncAnthropic(api_key=api_key, base_url=base_url, max_retries=0, http_client=http)
         self._rejected: set[tuple[str, str]] = set()

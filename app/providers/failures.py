@@ -1,4 +1,4 @@
-"""The kinds of providers' errors, by one table of HTTP statuses and the overflow patterns that views use."""
+"""The kinds of providers' errors, from one table of HTTP statuses and the overflow patterns that views use."""
 
 import math
 import re
@@ -31,12 +31,12 @@ _STATUSES: Final[Mapping[int, Kind]] = {
 
 
 def too_long(message: str) -> bool:
-    """Whether an error's message says that the request does not fit the model's window."""
+    """Return whether an error's message says that the request does not fit the model's window."""
     return classify(message) is not None
 
 
 def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderError:
-    """The error for a response. `message` is its body, or what the provider's client made of it."""
+    """Return the error for a response. `message` is its body, or the text that the provider's client made of it."""
     message = message[:MESSAGE_CHARS_MAX]
     kind, overflow = _kind(status, message), classify(message)
     room = overflow.room if overflow is not None and kind == "context_too_long" else None
@@ -44,7 +44,7 @@ def failure(status: int, message: str, headers: Mapping[str, str]) -> ProviderEr
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that a response asks to wait, None if it does not; a date is compared with the response's own."""
+    """Return the seconds that a response asks to wait, None if it does not; dates are relative to its own."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -59,7 +59,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def rejected_parameter(message: str, sent: Collection[str]) -> str | None:
-    """The parameter in `sent` that the model does not accept, by its error message; None if it is another error."""
+    """Return the parameter in `sent` that the model does not accept, by its error message; None for another error."""
     if not _UNSUPPORTED.search(message):
         return None
     return next((name for name in sent if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message)), None)
@@ -77,7 +77,7 @@ def _kind(status: int, message: str) -> Kind:
 
 
 def _detail(status: int, message: str) -> str:
-    """The message that may be shown and stored, without a refused key, which the provider quotes."""
+    """Return the message to show and store, without a refused key, which the provider quotes."""
     if status in (401, 403):
         return f"HTTP {status}: the provider refused the key"
     return f"HTTP {status}: {' '.join(message.split())}"[:DETAIL_CHARS_MAX]

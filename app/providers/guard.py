@@ -10,16 +10,16 @@ from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 HOUR: Final = 3600.0
 BUCKET: Final = 60.0
-"""Seconds that one entry of spending covers: a minute, so that the record stays short."""
+"""Seconds per entry of spending: a minute, so that the record stays short."""
 CHARS_PER_TOKEN: Final = 3.0
 """Characters per token, to estimate a request's cost before the provider has reported it."""
 REQUEST_FAULTS: Final[frozenset[Kind]] = frozenset({"context_too_long", "invalid"})
-"""Failures that are the request's fault: the provider works."""
+"""Failures caused by the request, which say nothing against the provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`failures` in a row open the circuit for `seconds`; at most `tokens` may be spent in any hour, None: no limit."""
+    """`failures` in a row open the circuit for `seconds`; `tokens` may be spent in any hour (None: no limit)."""
 
     tokens: int | None = None
     failures: int = 3
@@ -38,17 +38,17 @@ class GuardState:
     reserved: int = 0
     failures: int = 0
     open_until: float | None = None
-    """No request is let through before this time; then one is, whose result decides. None: the circuit is closed."""
+    """No request is admitted before this time; then one is, and its result decides. None: the circuit is closed."""
     probing: bool = False
 
 
 def expected_tokens(ask: Prompt) -> int:
-    """The approximate tokens that a request may cost at most: its own and the longest answer's."""
+    """Return the approximate maximum of tokens that a request may cost: its own and the longest answer's."""
     return math.ceil((len(ask.system) + len(ask.prompt)) / CHARS_PER_TOKEN) + ask.max_tokens
 
 
 def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardState:
-    """The state with one more request in flight that may cost `tokens`. Raises ProviderError: `open` or `spent`."""
+    """Return the state with one more request in flight, which may cost `tokens`. Raises `open` or `spent`."""
     state = forget(state, now)
     if state.open_until is not None and (now < state.open_until or state.probing):
         wait = max(state.open_until - now, 1.0)
@@ -59,14 +59,14 @@ def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardStat
 
 
 def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
-    """The state after an answer that cost `tokens`; the circuit is closed."""
-    state = _charged(state, reserved, tokens, now)
+    """Return the state after an answer that cost `tokens`; the circuit is closed."""
+    state = _charge(state, reserved, tokens, now)
     return replace(state, failures=0, open_until=None, probing=False)
 
 
 def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
-    """The state after a failure. A request that timed out may have been billed, so its whole reservation is charged."""
-    state = _charged(state, reserved, reserved if error.kind == "timeout" else 0, now)
+    """Return the state after a failure. A timed-out request may have been billed: its whole reservation is charged."""
+    state = _charge(state, reserved, reserved if error.kind == "timeout" else 0, now)
     if error.kind in REQUEST_FAULTS:
         return replace(state, failures=0, open_until=None, probing=False)
     failures = state.failures + 1
@@ -77,12 +77,12 @@ def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError,
 
 
 def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:
-    """The state after a request that its caller gave up, which says nothing about the provider."""
-    return replace(_charged(state, reserved, reserved, now), probing=False)
+    """Return the state after a request that its caller gave up, which says nothing about the provider."""
+    return replace(_charge(state, reserved, reserved, now), probing=False)
 
 
 def forget(state: GuardState, now: float) -> GuardState:
-    """The state without what was spent more than an hour ago."""
+    """Return the state without the spending of more than an hour ago."""
     if not state.spent or state.spent[0][0] > now - HOUR:
         return state
     return replace(state, spent=tuple(entry for entry in state.spent if entry[0] > now - HOUR))
@@ -103,7 +103,7 @@ def _check_spending(state: GuardState, allowed: int, tokens: int, now: float) ->
     raise ProviderError("spent", f"the {allowed} tokens allowed in an hour are spent", retry_after=wait, retryable=True)
 
 
-def _charged(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
+def _charge(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     state = replace(forget(state, now), reserved=max(0, state.reserved - reserved))
     if not tokens:
         return state
@@ -116,10 +116,8 @@ def _charged(state: GuardState, reserved: int, tokens: int, now: float) -> Guard
 
 
 class Guarded:
-    """A summarizer behind a circuit breaker and a limit on tokens per hour, both for this process alone.
-
-    `clock` returns seconds and is monotonic.
-    """
+    """A summarizer behind a circuit breaker and an hourly token limit, for this process. `clock` is monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -136,7 +134,7 @@ class Guarded:
         self.state = GuardState()
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """See Summarizer; fails with `open` or `spent` without asking."""
+        """See Summarizer. Raises `open` or `spent` without a request."""
         reserved = expected_tokens(ask)
         self.state = admit(self.state, self._rules, reserved, self._clock())
         try:
@@ -156,7 +154,7 @@ class Guarded:
 
 
 def cost(answer: Completion, reserved: int) -> int:
-    """The tokens that an answer cost; `reserved` if the provider did not report them."""
+    """Return the tokens that an answer cost; `reserved` if the provider did not report them."""
     if answer.input_tokens is None or answer.output_tokens is None:
         return reserved
     return answer.input_tokens + answer.output_tokens

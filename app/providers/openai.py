@@ -17,15 +17,13 @@ _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
 
 class OpenAI:
-    """A summarizer that asks `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own.
-
-    `api_key` must not be empty, even for a server that needs none.
-    """
+    """A summarizer that calls `model`. `base_url` is the API's, usually with `/v1`; None is OpenAI's own. `api_key`
+    must not be empty, even for a server that needs none."""
 
     def __init__(self, *, model: str, api_key: str, base_url: str | None = None) -> None:
         self.model = model
         self._key = api_key
-        # The worker retries: it knows the budget, and can let other jobs go first.
+        # The worker retries: it knows the budget, and can run other jobs first.
         http = openai.DefaultAsyncHttpxClient(event_hooks=BOUNDED)
         self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=0, http_client=http)
         self._limits = _LIMITS if base_url is None else _LIMITS[::-1]

@@ -1,4 +1,4 @@
-"""Posting to URLs that others chose: the name is resolved and checked first, and only that address is called."""
+"""Requests to URLs that others chose: the name is resolved and checked first, and only that address is called."""
 
 import asyncio
 import socket
@@ -21,17 +21,15 @@ class NotPosted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WebhookReply:
-    """A receiver's status, and how many seconds it asked to wait, None if it did not. Its body is not read."""
+    """A receiver's status, and the seconds it asked to wait (None: it did not). Its body is not read."""
 
     status: int
     retry_after: float | None
 
 
 class Poster:
-    """An HTTP client without redirects, proxies from the environment or kept connections.
-
-    Each request goes to an address that was checked, under the name that was resolved.
-    """
+    """An HTTP client without redirects, proxies from the environment or kept connections. Each request goes to an
+    address that was checked, under the name that it was resolved from."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
@@ -48,7 +46,7 @@ class Poster:
         await self._client.aclose()
 
     async def post(self, url: str, headers: Mapping[str, str], body: str, *, private: bool) -> WebhookReply:
-        """Post a JSON body. Without `private`, private addresses are not called. Raises NotPosted."""
+        """Post a JSON body. Private addresses are called only if `private`. Raises NotPosted."""
         try:
             target = httpx2.URL(url)
             async with asyncio.timeout(self._timeout):
@@ -63,8 +61,8 @@ class Poster:
         except (httpx2.InvalidURL, UnicodeError) as error:
             raise NotPosted(f"its URL cannot be called: {error}") from None
         except httpx2.HTTPError as error:
-            said = redacted(str(error), [value for name, value in headers.items() if may_be_secret(name, value)])
-            raise NotPosted(f"{type(error).__name__}: {said}") from None
+            detail = redacted(str(error), [value for name, value in headers.items() if may_be_secret(name, value)])
+            raise NotPosted(f"{type(error).__name__}: {detail}") from None
         raise NotPosted("its name has no address")
 
     async def _post(self, target: httpx2.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:
@@ -82,7 +80,7 @@ class Poster:
             await answer.aclose()
 
     async def _addresses(self, target: httpx2.URL, *, private: bool) -> list[str]:
-        """The addresses of a URL's host. Raises NotPosted if one is private and `private` is not set."""
+        """Return the addresses of a URL's host. Raises NotPosted if one is private and `private` is not set."""
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(_name(target), target.port, type=socket.SOCK_STREAM)
@@ -95,5 +93,5 @@ class Poster:
 
 
 def _name(target: httpx2.URL) -> str:
-    """A URL's host as DNS and TLS need it: a name with letters outside ASCII stays encoded."""
+    """Return a URL's host as DNS and TLS need it: a name with letters outside ASCII stays encoded."""
     return target.raw_host.decode("ascii")

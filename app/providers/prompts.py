@@ -1,4 +1,4 @@
-"""The instructions for a summarizing model."""
+"""Instructions for a summarizing model."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -8,7 +8,7 @@ _SUFFIX: Final = ".md"
 
 
 def load() -> Mapping[str, str]:
-    """Read every prompt, by its name and version, such as `structured.v1`. A version's text never changes."""
+    """Read all prompts, by name and version, such as `structured.v1`. A version's text never changes."""
     folder = files("app") / "prompts"
     return {
         entry.name.removesuffix(_SUFFIX): entry.read_text(encoding="utf-8")

@@ -17,17 +17,17 @@ Kind: TypeAlias = Literal[
     "spent",
     "open",
 ]
-"""`spent`: a quota or a spending limit is used up. `open`: the provider failed too often just now and was not asked."""
+"""`spent`: a quota or spending limit is used up. `open`: the provider failed too often just now and was not called."""
 
 RETRYABLE: Final = frozenset({"rate_limited", "overloaded", "server", "timeout", "connection"})
 DETAIL_CHARS_MAX: Final = 300
 
 
 class ProviderError(Exception):
-    """A model could not be asked, or gave no answer.
+    """A model could not be called, or gave no answer.
 
-    `retryable` says whether the same request may succeed later, `retry_after` after how many seconds, None if that is
-    unknown. After `context_too_long`, a shorter request may succeed: one of `room` tokens, None if that is unknown.
+    `retryable` is whether the same request may succeed later, `retry_after` after how many seconds (None: unknown).
+    After `context_too_long`, a shorter request may succeed: one of `room` tokens (None: unknown).
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class ProviderError(Exception):
         self.retryable = kind in RETRYABLE if retryable is None else retryable
 
     def without(self, key: str) -> "ProviderError":
-        """Return the error without what its text quotes of a key."""
+        """Return the error without any quote of the key."""
         detail = redacted(self.detail, (key,))
         return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable)
 
 
 class Summarizer(Protocol):
-    """Writes summaries."""
+    """A model that writes summaries."""
 
     async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """Ask the model, for at most `timeout` seconds. Raises ProviderError for every failure."""
+        """Call the model, for at most `timeout` seconds. Raises ProviderError for every failure."""
         ...
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""The provider behind the gateway: requests go to it as they are given, and its answers come back as raw bytes."""
+"""The provider that the gateway calls: requests are sent as given, and answers returned as raw bytes."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,11 +11,11 @@ import httpx2
 
 CONNECT_SECONDS: Final = 10.0
 IDLE_SECONDS: Final = 60.0
-"""How long an unused connection is kept."""
+"""Time that an unused connection is kept."""
 
 
 class NoAnswer(Exception):
-    """The upstream could not be reached, or broke off; the message says how. `late`: it took too long."""
+    """The upstream could not be reached, or its answer broke off; the message says how. `late`: it took too long."""
 
     def __init__(self, detail: str, *, late: bool) -> None:
         super().__init__(detail)
@@ -33,11 +33,11 @@ class UpstreamAnswer:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The fields by their names."""
+        """The header fields by name."""
         return self._response.headers
 
     async def raw(self) -> AsyncIterator[bytes]:
-        """The body as it comes, compressed if it is. Raises NoAnswer."""
+        """Yield the body as it arrives, still compressed. Raises NoAnswer."""
         try:
             async for piece in self._response.aiter_raw():
                 yield piece
@@ -46,10 +46,10 @@ class UpstreamAnswer:
 
 
 class Upstream:
-    """One provider's API. Redirects and cookies are left to the client, whose they are."""
+    """One provider's API. Redirects and cookies are left to the client."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        """`url` may end in `/v1`, as clients' settings do: paths bring it along. `timeout_seconds`: of silence."""
+        """`url` may end in `/v1`, as in clients' settings, since paths include it. `timeout_seconds` limits silence."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.host = urlsplit(self.url).hostname
         self._client = httpx2.AsyncClient(
@@ -60,17 +60,14 @@ class Upstream:
         )
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     @asynccontextmanager
     async def asked(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
     ) -> AsyncIterator[UpstreamAnswer]:
-        """The answer to a request, for as long as the block lasts; leaving it early ends the request.
-
-        `target` is path and query. Raises NoAnswer.
-        """
+        """Send a request to `target`, path and query, and yield its answer until the block ends. Raises NoAnswer."""
         try:
             request = httpx2.Request(method, self.url + target, headers=list(fields), content=body or None)
             response = await self._client.send(request, stream=True)
@@ -83,5 +80,5 @@ class Upstream:
 
 
 def _no_answer(error: Exception) -> NoAnswer:
-    """Its own text may quote header fields, and so is not repeated."""
+    """Return the error without the original text, which may quote header fields."""
     return NoAnswer(f"the upstream gave no answer: {type(error).__name__}", late=isinstance(error, httpx2.ReadTimeout))

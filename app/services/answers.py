@@ -1,7 +1,7 @@
-"""Answers that are given again to whoever repeats a request under its idempotency key.
+"""Responses stored under idempotency keys, returned when a request is repeated.
 
-A key is stored by the transaction that does what the request asks for (decision 31). Of equal requests that race, one
-is done. The others do nothing and are given its answer, as is whoever repeats it when the first answer was lost.
+The transaction that does the work stores the key (decision 31). If equal requests race, one of them does the work. The
+others do nothing and return its response, as does a later repetition.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True, slots=True)
 class Keep(Generic[Done]):
-    """The answer to store for what is done, and the claim of the request that asks for it."""
+    """The response to store for a result, and the claim of its request."""
 
     claim: KeyClaim
     answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
 
     def after(self, make: Callable[[Before], Awaitable[Done]]) -> "Keep[Before]":
-        """Return the same for what `make` makes `Done` of."""
+        """Return a Keep for `Before` values, which `make` turns into `Done`."""
 
         async def answer(before: Before) -> Mapping[str, Json]:
             return await self.answer(await make(before))
@@ -35,31 +35,31 @@ class Keep(Generic[Done]):
         return Keep(self.claim, answer)
 
     async def store(self, tx: Connection, done: Done) -> None:
-        """Store the answer in the transaction that does it. Raises AnsweredBefore if the key has been used."""
+        """Store the response in the transaction that does the work. Raises AnsweredBefore if the key has been used."""
         await answers.store_claimed(tx, self.claim, await self.answer(done))
 
 
 class Answers:
-    """The answers that are stored under a session's idempotency keys."""
+    """Stores and finds responses under a session's idempotency keys."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def before(self, claim: KeyClaim) -> Mapping[str, Json] | None:
-        """Return what was answered before under a key; None if nothing was. Raises IdempotencyConflict."""
+        """Return the response stored under a key, or None. Raises IdempotencyConflict."""
         return await answers.find_claimed(self._database, claim)
 
     async def first(self, claim: KeyClaim) -> Mapping[str, Json]:
-        """Return the answer to the request that was quicker. Raises IdempotencyConflict, or Conflict if it is gone."""
+        """Return the winner's response after a lost race. Raises IdempotencyConflict, or Conflict if there is none."""
         found = await self.before(claim)
         if found is None:
             raise Conflict("the session is being erased")
         return found
 
     async def keep(self, claim: KeyClaim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Store an answer behind what was done, and return the one to give: the first, if a request was quicker.
+        """Store a response after the work is done; return the one to send, which is the first if another request won.
 
-        For requests that change nothing when they are done twice. Raises IdempotencyConflict if that was another one.
+        For requests that may be carried out twice. Raises IdempotencyConflict if the other one was different.
         """
         try:
             async with self._database.transaction() as tx:
@@ -72,5 +72,5 @@ class Answers:
 
 
 def request_sha256(request: str) -> bytes:
-    """Return the hash by which equal requests are told from others."""
+    """Return the hash that identifies equal requests."""
     return hashlib.sha256(request.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""What an append is asked for and answered, the first time and when the same request comes again."""
+"""Append requests and the facts their responses are built from."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """One append: events as they came, or as they were converted from a provider's messages.
+    """One append: posted events, or events converted from a provider's messages.
 
-    `indices` say for each event of which event or message of the request it came.
+    `indices` gives for each event the index of the event or message of the request that it came from.
     """
 
     drafts: tuple[Draft, ...]
@@ -36,7 +36,7 @@ class AppendRequest:
 
 
 class EventReceipt(NamedTuple):
-    """The place that an event was given in the log."""
+    """An event's place in the log and its tokens."""
 
     seq: int
     id: str
@@ -45,7 +45,7 @@ class EventReceipt(NamedTuple):
 
 
 class BudgetPressure(NamedTuple):
-    """How near the main view is to its target."""
+    """The main view's tokens relative to its target."""
 
     tokens: int
     budget: int
@@ -55,7 +55,7 @@ class BudgetPressure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer to an append to the row `session`; `created` is False when it repeats an earlier one."""
+    """The result of an append to session row `session`; `created` is False when it repeats an earlier append."""
 
     session: str
     head: int
@@ -66,13 +66,13 @@ class Appended:
 
     @property
     def line(self) -> str:
-        """The id of the line that it went to."""
+        """Id of the line that was appended to."""
         return line_of(self.session)
 
 
 @dataclass(frozen=True, slots=True)
 class AppendFacts:
-    """What an append was answered from: the log from `first` to `head`, and the main view as it stood then."""
+    """The facts that an append's response is built from: the log from `first` to `head`, and the main view then."""
 
     head: int
     first: int
@@ -83,7 +83,7 @@ class AppendFacts:
 
     @classmethod
     def of(cls, session: SessionRow, head: int, tokens: int) -> "AppendFacts":
-        """Those of an append that ended at `head`, with so many tokens up to it, as they stand now."""
+        """Return the facts of a request that added no events, with the log's `head` and the `tokens` up to it."""
         of_view = session.epoch, session.target, tokens + session.carry_tokens
         return cls(head, head + 1, *of_view, session.state.turns)
 
@@ -107,11 +107,11 @@ def messages_request(
 
 
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> BudgetPressure:
-    """How near the main view is to its target; before its first context, to the target its policy and model give."""
+    """Compare the main view with its target, or, before its first context, with the target of its policy and model."""
     if target is None:
         try:
             target = counting.own_budget(policy, model).target
-        except CannotFit:  # what is sent beside the request leaves nothing; a context will say so
+        except CannotFit:  # nothing of the window is left besides `outside`; a context request will report it
             target = 1
     tokens = max(0, tokens)
     ratio = tokens / target
@@ -120,12 +120,12 @@ def pressure(tokens: int, target: int | None, policy: Policy, model: str | None,
 
 
 def event_id(session_id: UUID, seq: int) -> str:
-    """The id of an event that came without one: a function of its place."""
+    """Return the id of an event posted without one: a function of its place."""
     return str(uuid5(session_id, str(seq)))
 
 
 def receipts_of(session_id: UUID, batch: Batch, before: LogEnd) -> tuple[EventReceipt, ...]:
-    """The places of a batch's events behind the log as it was `before`."""
+    """Return the receipts of a batch's events, appended to a log that ended at `before`."""
     return tuple(
         EventReceipt(
             before.head + p.offset,
@@ -138,21 +138,21 @@ def receipts_of(session_id: UUID, batch: Batch, before: LogEnd) -> tuple[EventRe
 
 
 def receipt(session_id: UUID, stored: StoredEvent) -> EventReceipt:
-    """The place of an event that is in the log."""
+    """Return the receipt of a stored event."""
     return EventReceipt(stored.seq, stored.event_id or event_id(session_id, stored.seq), stored.turn, stored.tokens)
 
 
 def in_request_order(
     drafts: Sequence[Draft], known: Mapping[str, StoredEvent], others: Sequence[EventReceipt], session_id: UUID
 ) -> tuple[EventReceipt, ...]:
-    """The places of a request's events, of which some were known by their ids; `others` are those of the rest."""
+    """Return the receipts of a request's events; `others` are those of events that `known` lacks."""
     rest = iter(others)
     found = (known.get(draft.id) if draft.id is not None else None for draft in drafts)
     return tuple(next(rest) if stored is None else receipt(session_id, stored) for stored in found)
 
 
 async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> AppendFacts | None:
-    """The facts of the first answer, if this idempotency key has been used. Raises IdempotencyConflict."""
+    """Return the facts of the first response under this idempotency key, or None. Raises IdempotencyConflict."""
     before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
         raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)

@@ -1,9 +1,8 @@
-"""A context: take the view as it is held or read it, assemble, record; then the answer.
+"""Context requests: load the view, assemble, record, respond.
 
-The record is durable before the answer leaves. What a process holds of a view is planned on without reading it again:
-the record is then made only if the view still stands so. Otherwise, and whenever an epoch is to be opened, the view is
-read first, for one request of a process at a time; when another process opened an epoch meanwhile, nothing was written
-and all is done again.
+The call is durable before the response is sent. A view held in memory is planned on without reading it again; the call
+is then recorded only if the view has not changed. Otherwise, and if an epoch is to be opened, the view is read first,
+for one request of a process at a time. If another process opened an epoch meanwhile, the request starts over.
 """
 
 import asyncio
@@ -47,19 +46,19 @@ from app.store.calls import NewAnswer
 from app.store.engine import Database
 
 ATTEMPTS_MAX: Final = 64
-"""Each attempt lost is an epoch that another process opened: who loses them all has met that many others at once."""
+"""Attempts at recording a call; each one lost is an epoch that another process has opened."""
 BOUND_FACTOR: Final = 2
-"""How much of the log is read beyond an epoch, in targets: stubs make room for more than one."""
+"""Tokens of the log read at first after an epoch, in windows of the request: stubs make room for more than one."""
 DEEPEN_FACTOR: Final = 4
 DEEPEN_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ContextAnswer:
-    """A context that was asked for, of the row `session`.
+    """A context of session row `session`.
 
-    `compaction`: none, scheduled, running, or failed if the last run was. `reason`: why a compaction that was asked for
-    has no effect. `held`: it was made of what this process held of the view.
+    `compaction`: none, scheduled, running, or failed if the last run failed. `reason`: why a requested compaction has
+    no effect. `held`: the context was made from the view held in memory.
     """
 
     session: str
@@ -70,12 +69,12 @@ class ContextAnswer:
 
 
 KeepContext = Keep[ContextAnswer]
-ToldContext = Callable[[ContextRequest, ContextAnswer | ContextError], None]
-"""Who is told what came of a request for a context."""
+ContextCallback = Callable[[ContextRequest, ContextAnswer | ContextError], None]
+"""Callback for the outcome of each context request."""
 
 
 class Assembly:
-    """The context use case."""
+    """Assembles and records contexts."""
 
     def __init__(
         self,
@@ -87,9 +86,9 @@ class Assembly:
         compaction: Compaction,
         lines: Lines,
         calls_kept_days: int = 0,
-        told: ToldContext = lambda _, __: None,
+        told: ContextCallback = lambda _, __: None,
     ) -> None:
-        self._told = told
+        self._on_outcome = told
         self._lines = lines
         self._database = database
         self._counting = counting
@@ -107,21 +106,21 @@ class Assembly:
         head: int | None = None,
         keep: KeepContext | None = None,
     ) -> ContextAnswer:
-        """The view's next context, recorded, on the line that a session's name means.
+        """Return the view's next context, recorded, on the line that a session's name means.
 
-        `head`: what it is to end at where the log has gone on meanwhile. With `keep` the answer is stored with the
-        record, or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
-        InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
+        `head`: the seq to end at if events have been appended after it. `keep`: the response is stored with the record,
+        or neither is. Raises AnsweredBefore if the key has been used, NotFound, NothingToSend, CannotFit,
+        InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         try:
-            answer = await self._of_line(tenant_id, external_id, request, head, keep)
+            answer = await self._context_on_line(tenant_id, external_id, request, head, keep)
         except ContextError as error:
-            self._told(request, error)
+            self._on_outcome(request, error)
             raise
-        self._told(request, answer)
+        self._on_outcome(request, answer)
         return answer
 
-    async def _of_line(
+    async def _context_on_line(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
     ) -> ContextAnswer:
         line = await self._lines.known(tenant_id, external_id)
@@ -143,27 +142,26 @@ class Assembly:
             reason = await self._summaries.wait(tenant_id, inputs, request.wait_ms)
             held = None
         if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
-            answer = await self._as_held(tenant_id, external_id, held, request, given, keep)
+            answer = await self._context_from_cache(tenant_id, external_id, held, request, given, keep)
             if answer is not None:
                 return answer
         async with self._view_cache.turn(session_id, request.view):
-            if request.at is None and request.wait_ms is None:  # who had the turn before may have renewed it
+            if request.at is None and request.wait_ms is None:  # the previous request may have updated it
                 held = self._view_cache.get(session_id, request.view)
             for attempt in range(ATTEMPTS_MAX):
                 inputs = await self._load(tenant_id, session_id, external_id, request, given, None if attempt else held)
-                if head not in (None, inputs.loaded.head):  # not recorded: nobody gets it
+                if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
                 assembled = await assembled_of(inputs)
-                answer = await self._answer(tenant_id, external_id, assembled, reason)
+                answer = await self._make_answer(tenant_id, external_id, assembled, reason)
                 if await self._record(tenant_id, answer, held, keep):
                     return answer
-        raise Conflict("other calls kept opening epochs of this view; ask again")
+        raise Conflict("concurrent calls kept opening epochs of this view; retry the request")
 
-    async def _answer(
+    async def _make_answer(
         self, tenant_id: UUID, external_id: str, assembled: Assembled, reason: str | None
     ) -> ContextAnswer:
-        """The answer with this context; `reason`: why the request waited for a summary in vain."""
         request, state = assembled.inputs.request, assembled.inputs.loaded.compaction
         if not request.force or request.at is not None:
             reason = unshown(assembled)
@@ -174,22 +172,19 @@ class Assembly:
         return ContextAnswer(external_id, assembled, state, reason)
 
     async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
-        """What such a context would be if it were asked for now: nothing is recorded and nothing kept.
-
-        Raises what `context` raises.
-        """
+        """Plan and render the context without recording or caching it. Raises what `context` raises."""
         return await assembled_of(await self.inputs(tenant_id, external_id, request))
 
     async def inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
-        """What such a context would be made of if it were asked for now, whether it can be made or not.
+        """Load the inputs of a context, whether or not it can be made from them.
 
-        Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the head.
+        Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         given = None if request.policy is None else await self._policies.read(tenant_id, request.policy)
         return await self._load(tenant_id, session_id, external_id, request, given, None)
 
-    async def _as_held(
+    async def _context_from_cache(
         self,
         tenant_id: UUID,
         external_id: str,
@@ -198,8 +193,8 @@ class Assembly:
         given: ChosenPolicy | None,
         keep: KeepContext | None,
     ) -> ContextAnswer | None:
-        """The answer from what is held; None when a summary matters, or the view no longer stands so."""
-        if keep is not None and held.loaded.compaction != "none":  # the answer to store would have to know its state
+        """Make and record a context from the held view; None when a summary matters or the view has changed."""
+        if keep is not None and held.loaded.compaction != "none":  # the stored response would need its state
             return None
         if held.loaded.moved_to is not None and not is_line(external_id):
             return None
@@ -218,7 +213,7 @@ class Assembly:
                 assembled = assemble_on(inputs, begun, new_id()) if inputs.standing else None
                 if assembled is None:
                     assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
-            except (CannotFit, NothingToSend):  # what has been appended elsewhere meanwhile may change that
+            except (CannotFit, NothingToSend):  # events appended elsewhere meanwhile may change that
                 return None
             show(span, assembled)
         estimator = inputs.counter.estimator.name
@@ -228,7 +223,7 @@ class Assembly:
         compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches, kept)
         if compaction is None:
             return None
-        await self._hold(assembled, compaction, steady=True)
+        await self._cache_view(assembled, compaction, steady=True)
         return replace(answer, compaction=compaction)
 
     async def _load(
@@ -240,7 +235,7 @@ class Assembly:
         given: ChosenPolicy | None,
         held: CachedView | None,
     ) -> ContextInputs:
-        """Read until the plan would not want to see more of the log."""
+        """Read the view until the plan needs no more of the log."""
         bound = (request.max_tokens or 128_000) * BOUND_FACTOR
         fresh = False
         for deepening in range(DEEPEN_MAX + 2):
@@ -264,9 +259,9 @@ class Assembly:
             if loaded.moved_to is not None and not is_line(external_id):
                 raise Moved(loaded.moved_to)
             if request.at is not None and request.at > loaded.head:
-                raise InvalidRequest(f"at is {request.at}, but the head is {loaded.head}", field="at")
+                raise InvalidRequest(f"`at` is {request.at}, but the session's last event is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
-            erased = not all(one.text for one in loaded.folded)  # of an earlier epoch than the view's own (`at`)
+            erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
             if not fresh and (erased or changed(loaded.view, settings) is not None):
                 fresh = True
                 continue
@@ -283,10 +278,10 @@ class Assembly:
             if read_enough or not await off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
-        raise Conflict("the settings of this view kept changing; ask again")
+        raise Conflict("the settings of this view kept changing; retry the request")
 
     async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
-        """With the files that were modified in what is not read and no summary tells of, for the note of the drops."""
+        """Add the files modified in unread events that no summary covers, for the note of the drops."""
         loaded = inputs.loaded
         floor, last = 0 if inputs.anew else loaded.frontier.floor, loaded.unread.to_seq
         if floor >= last:
@@ -354,7 +349,7 @@ class Assembly:
     async def _record(
         self, tenant_id: UUID, answer: ContextAnswer, held: CachedView | None, keep: KeepContext | None
     ) -> bool:
-        """Whether the call was recorded: not where another one opened an epoch of the view meanwhile."""
+        """Record the call; False if another request opened an epoch of the view meanwhile."""
         assembled = answer.assembled
         inputs, planned, loaded = assembled.inputs, assembled.rendered.plan, assembled.inputs.loaded
         kept = await _new_answer(keep, answer)
@@ -364,18 +359,17 @@ class Assembly:
         if pressed and inputs.settings.policy.summarize.enabled:
             await compactions.wake(self._database, loaded.session_id, tenant_id)
         if inputs.request.at is None:
-            await self._hold(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
+            await self._cache_view(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
         return True
 
-    async def _hold(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
-        """Keep what was read and how it was planned, for the view's next context."""
+    async def _cache_view(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         cached = partial(cached_view, assembled, compaction, steady)
         view = cached() if assembled.epoch is None else await off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)
 
 
 def clock(request: ContextRequest) -> float:
-    """When a call is made, in epoch seconds."""
+    """Return the time of a call, in epoch seconds."""
     return to_seconds(request.now) if request.now is not None else time.time()
 
 

@@ -16,11 +16,11 @@ from app.store.engine import Database
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Conditions on calls; None is no condition. `since` is included, `until` is not.
+    """Conditions on calls; None is no condition. `since` is inclusive, `until` exclusive.
 
-    `session`: calls of a line, or of all lines of a session. `summary`: calls that showed it, of `session` or else of
-    the session it was written for. `evicted_seq`: calls of `session` that did not show that event verbatim. With these
-    two a session's name means its current line.
+    `session`: calls of a line, or of all lines of a session; with `summary` or `evicted_seq`, of its current line.
+    `summary`: calls that showed it, of `session` or else of the session it was written for. `evicted_seq`: calls of
+    `session` that did not show that event verbatim.
     """
 
     session: str | None = None
@@ -37,7 +37,7 @@ Place = tuple[datetime, UUID]
 
 
 class Audit:
-    """The audit query."""
+    """Searches recorded calls."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -45,10 +45,10 @@ class Audit:
     async def calls(
         self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
     ) -> tuple[list[tuple[str, CallRow]], Place | None]:
-        """Return up to `limit` calls with their sessions' names, newest first, and where to go on.
+        """Return up to `limit` calls with their sessions' names, newest first, and the place to continue from.
 
-        A page may have fewer although more follow: it scans calls_search.SCAN_MAX calls at most. Raises
-        InvalidRequest for `evicted_seq` without a session.
+        A page may have fewer although more follow: it scans at most calls_search.SCAN_MAX calls. Raises InvalidRequest
+        for `evicted_seq` without a session.
         """
         if asked.evicted_seq is not None and asked.session is None:
             raise InvalidRequest("evicted_seq needs a session: seqs count within one", field="evicted_seq")

@@ -1,4 +1,4 @@
-"""The lists that clients send through the gateway, brought together with their sessions' lines."""
+"""Contexts for the message lists that clients send through the gateway."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from app.store import chain, lines, sessions
 from app.store.engine import Database
 
 REPLY_WAITS: Final = (0.0, 0.02, 0.1, 0.4)
-"""Seconds before each look for a reply that a client names."""
+"""Seconds before each lookup of a reply that a client names."""
 
 
 class ClientLists:
-    """Contexts for the lists that clients send."""
+    """Matches clients' message lists with their sessions' lines and makes contexts for them."""
 
     def __init__(self, database: Database, reconcile: Reconcile, assembly: Assembly) -> None:
         self._database = database
@@ -31,20 +31,20 @@ class ClientLists:
     async def context(
         self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
     ) -> ContextAnswer:
-        """The next context of the line that a list goes on with. Raises NotBudgeted, and what reconciling raises."""
+        """Return the next context of the line that a list continues. Raises NotBudgeted, or what `Reconcile` raises."""
         if of.previous is None:
-            given = await self._reconcile.read(tenant_id, session, _sent(of))
+            given = await self._reconcile.read(tenant_id, session, _client_list(of))
         else:
-            read = await asyncio.to_thread(replace(_sent(of), complete=False).read)
-            given = await self._behind(tenant_id, session, of.previous, read)
+            read = await asyncio.to_thread(replace(_client_list(of), complete=False).read)
+            given = await self._complete(tenant_id, session, of.previous, read)
         return await self._reconcile.answer(tenant_id, session, given, request)
 
-    async def _behind(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
-        """The whole list of a client that sends only what is behind a reply. Raises NotBudgeted.
+    async def _complete(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
+        """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
 
-        What is in front of it is in the log; its last link is all that is asked of it.
+        The earlier messages are in the log; only their last link is needed.
         """
-        line, seq = await self._place(tenant_id, session, reply)
+        line, seq = await self._find_reply(tenant_id, session, reply)
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session)
             row = root if line == session else await sessions.get_locked(tx, tenant_id, line)
@@ -54,11 +54,8 @@ class ClientLists:
         behind = await asyncio.to_thread(links, given.raw, tip.hash)
         return replace(given, links=(*before, *behind))
 
-    async def _place(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
-        """The row and the seq of a reply, which may be on its way into the log while its client goes on already.
-
-        Raises NotBudgeted.
-        """
+    async def _find_reply(self, tenant_id: UUID, session: str, reply: str) -> tuple[str, int]:
+        """Return the row and seq of a reply, which may still be on its way into the log. Raises NotBudgeted."""
         for seconds in REPLY_WAITS:
             await asyncio.sleep(seconds)
             found = await lines.of_event(self._database, tenant_id, session, reply)
@@ -69,12 +66,12 @@ class ClientLists:
     async def preview(
         self, tenant_id: UUID, session: str, of: CallConversation, request: ContextRequest
     ) -> tuple[ContextAnswer, int]:
-        """The context that stands in place of the first messages of a list, and how many; without a trace.
+        """Return a context to replace the first messages of a list, and their number, without recording it.
 
-        They are those that are in the log, up to a place where a round ends. Raises NotBudgeted if there are none, and
-        what a context raises.
+        They are the messages in the log, up to the end of a round. Raises NotBudgeted if there are none, or a context's
+        errors.
         """
-        given = await self._reconcile.read(tenant_id, session, _sent(of))
+        given = await self._reconcile.read(tenant_id, session, _client_list(of))
         key = sessions.session_key(tenant_id, session)
         async with self._database.transaction() as tx:
             found = await chain.longest(tx, key, [link.hash for link in given.links])
@@ -89,7 +86,7 @@ class ClientLists:
 
 
 def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int) -> int:
-    """How many messages are told by the first links, without a call whose results are behind them."""
+    """Count the messages of the first `known` links, without a call whose results follow them."""
     rest = given.links[known:]
     count = len(messages) if not rest else given.indices[rest[0].place]
     while 0 < count < len(messages) and holds_results(messages[count]):
@@ -97,8 +94,8 @@ def _whole_messages(given: ClientMessages, messages: Sequence[Json], known: int)
     return count
 
 
-def _sent(of: CallConversation) -> ClientList:
-    """A call's list. What it does not hold does not exist, but for an Anthropic thread that goes on from a reply."""
+def _client_list(of: CallConversation) -> ClientList:
+    """Return a call's list. An absent field is empty, except in an Anthropic thread that continues from a reply."""
     complete = of.previous is None or of.format != "anthropic"
     tools: Json = [] if complete and of.tools is None else of.tools
     return ClientList(of.format, of.messages, of.system, tools, all_prompts=complete)

@@ -1,7 +1,7 @@
-"""A client's complete messages as events, with the hashes by which they are found in a log.
+"""A client's complete messages as events, with the hashes that find them in a log.
 
-Of what is in the log already nothing more than its hash is looked at: it was checked when it was appended. Of a list
-that goes on with one that this process has read, only what is new is read and hashed.
+Messages in the log were checked when they were appended; only their hashes are compared. If a list extends one that
+this process has read, only its new messages are read and hashed.
 """
 
 import hashlib
@@ -25,14 +25,14 @@ from app.core.render.formats.reading import SYSTEM_ROLES, leading
 
 AT_ONCE: Final = 200
 AT_ONCE_BYTES: Final = 64 * 1024
-"""Lists with more messages, or more in them, are read in a thread."""
+"""Lists with more messages, or more bytes, are read in a thread."""
 KEPT_MAX: Final = 50_000
-"""Messages and links, together, of the lists that a process knows: 7 MB."""
+"""Most messages and links, together, that a process keeps of the lists it has read: 7 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
-    """An event, and the index of the message that it came from; None if it came from the request's other fields."""
+    """An event and the index of its message; None if it came from the request's other fields."""
 
     draft: Draft
     index: int | None
@@ -40,13 +40,13 @@ class ClientEvent:
 
 @dataclass(frozen=True, slots=True)
 class ClientMessages:
-    """The complete messages of a client.
+    """A client's complete messages, as read.
 
-    `raw` are the events of the conversation as they were read and not checked yet, `indices` those of their messages,
-    and `links` name the chained ones. `prompts` and `tools` are what goes in front, if the client says so.
-    `all_prompts`: without prompts there are none. `count` is the number of messages. Where only what is new of a list
-    was read, `raw` is without the first `unread` events, and `whole` reads all of it. `added` are the places of calls
-    that stand in front of results without one, and `open_ids` continues the pairing (`core/log/pairing`).
+    `count` is the number of messages. `raw` are the conversation's events, not yet checked, `indices` those of their
+    messages, and `links` the hashes of the chained ones. `prompts` and `tools` precede them, if the client sends any;
+    `all_prompts`: without prompts there are none. If only the new messages were read, `raw` lacks the first `unread`
+    events, and `whole` reads the complete list. `added` are the places of calls inserted before results without one,
+    and `open_ids` continues the pairing (`core/log/pairing`).
     """
 
     count: int
@@ -63,18 +63,18 @@ class ClientMessages:
 
     @property
     def prompts_said(self) -> tuple[bytes, ...]:
-        """What the system prompts say."""
+        """The system prompts' contents, in a form to compare."""
         return tuple(prompt_said(one.draft.content) for one in self.prompts)
 
     @property
     def tools_said(self) -> bytes | None:
-        """What the tools are; None if the client does not say."""
+        """The tools, in a form to compare; None if the client sends none."""
         return None if self.tools is None else tools_said(tool_definitions(self.tools.draft.content))
 
     def behind(self, links_known: int) -> tuple[ClientEvent, ...]:
-        """The events behind so many links; none if no link is among them, since reasoning goes with what follows it.
+        """Return the events after `links_known` links; none if no link follows, since reasoning goes with what follows.
 
-        Raises InvalidEvent with the index of the message at fault.
+        Raises InvalidEvent with the index of the invalid message.
         """
         if links_known >= len(self.links):
             return ()
@@ -88,21 +88,20 @@ class ClientMessages:
         )
 
     def links_behind(self, links_known: int, in_front: int) -> list[Link]:
-        """The links of the events `behind` so many links, which are appended behind `in_front` others."""
+        """Return the links after `links_known`, with places for an append after `in_front` other events."""
         moved = in_front - self._first(links_known)
         return [Link(link.place + moved, link.hash) for link in self.links[links_known:]]
 
     def _first(self, links_known: int) -> int:
-        """The place behind so many links."""
         return self.links[links_known - 1].place + 1 if links_known else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientList:
-    """A client's request: its messages in a provider's format, and what it sends beside them.
+    """A client's request: its messages in a provider's format, and its system prompt and tools.
 
-    `all_prompts`: without a system prompt there is none, whatever is in force. Of a list that is not `complete`,
-    results may answer calls that are in the log, and it is read without links, which depend on what is in front.
+    `all_prompts`: a missing system prompt means that there is none, whatever the session has. In a list that is not
+    `complete`, results may answer calls in the log; it is read without links, which depend on the messages before it.
     """
 
     form: str
@@ -114,17 +113,17 @@ class ClientList:
 
     @property
     def long(self) -> bool:
-        """Whether reading the list takes so long that it delays other requests."""
+        """Whether reading the list would noticeably delay other requests."""
         size = accumulate(len(_bytes(message)) for message in self.messages)
         return len(self.messages) > AT_ONCE or any(so_far > AT_ONCE_BYTES for so_far in size)
 
     def read(self) -> ClientMessages:
-        """Read all of it. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
+        """Read the complete list. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
         groups = FORMATS[self.form].reader(self.messages)
         raw = [event for group in groups for event in group]
         indices = [index for index, group in enumerate(groups) for _ in group]
         first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
-        prompts, tools = self._in_front(raw[:first])
+        prompts, tools = self._leading_events(raw[:first])
         raw, indices = raw[first:], indices[first:]
         if not self.complete:
             return ClientMessages(len(self.messages), raw, indices, (), prompts, tools, all_prompts=self.all_prompts)
@@ -141,10 +140,10 @@ class ClientList:
             open_ids=paired.open_ids,
         )
 
-    def read_behind(self, known: "_Known") -> ClientMessages:
-        """The same of a list that begins, behind its prompts, with messages that were read. Raises what `read` raises.
+    def read_behind(self, known: "_KnownList") -> ClientMessages:
+        """Read a list that begins, after its prompts, with known messages. Raises what `read` raises.
 
-        The reader gets the first message, too: with a system message in front it would take that for a prompt.
+        The reader is given the first message, too, so that it takes no system message after it for a prompt.
         """
         form = FORMATS[self.form]
         count = leading(self.messages, SYSTEM_ROLES)
@@ -161,7 +160,7 @@ class ClientList:
         indices = [index for index, group in enumerate(groups, begins) for _ in group]
         paired = pair_calls(raw, known.open_ids)
         new = links(paired.events, known.links[-1].hash if known.links else START)
-        prompts, tools = self._in_front(form.read(self.messages[:count]))
+        prompts, tools = self._leading_events(form.read(self.messages[:count]))
         return ClientMessages(
             len(self.messages),
             paired.events,
@@ -176,8 +175,8 @@ class ClientList:
             paired.open_ids,
         )
 
-    def _in_front(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
-        """The system prompts, of which the leading messages come to one event each, and the tools."""
+    def _leading_events(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
+        """Return the system prompts, of which each leading message is one event, and the tools."""
         prompts = [ClientEvent(parse_event(event, n, native=True), n) for n, event in enumerate(raw)]
         beside = () if self.system is None else _prompt(self.form, self.system)
         tools = {"type": "tools", "content": self.tools}
@@ -185,8 +184,8 @@ class ClientList:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What `count` messages behind the prompts were read as; `indices` count from the first of them."""
+class _KnownList:
+    """The result of reading `count` messages after the prompts; `indices` count from the first of them."""
 
     count: int
     digest: bytes
@@ -201,17 +200,17 @@ class _Known:
 
 
 class ListReader:
-    """Reads clients' lists. Of those that it read last it knows a digest and the links, so that of the next list of the
-    same client only what is new is read. For threads."""
+    """Reads clients' lists; safe for threads. It keeps the digests and links of the most recent lists, so that only the
+    new messages of a client's next list are read."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
-        self._known: OrderedDict[object, _Known] = OrderedDict()
+        self._known: OrderedDict[object, _KnownList] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
     def read(self, tenant_id: UUID, session: str, given: ClientList) -> ClientMessages:
-        """Read a list; what comes of it is that of `ClientList.read`, which this raises the errors of."""
+        """Read a list. Returns and raises what `ClientList.read` does."""
         first = leading(given.messages, SYSTEM_ROLES)
         messages = given.messages[first:]
         if not messages:
@@ -227,7 +226,7 @@ class ListReader:
             digest.update(_bytes(message))
         self._keep(
             key,
-            _Known(
+            _KnownList(
                 len(messages),
                 digest.digest(),
                 [index - first for index in read.indices],
@@ -238,8 +237,7 @@ class ListReader:
         )
         return read
 
-    def _keep(self, key: object, known: _Known) -> None:
-        """Keep what a list was read as, and forget the lists that were not sent for the longest time."""
+    def _keep(self, key: object, known: _KnownList) -> None:
         with self._lock:
             before = self._known.pop(key, None)
             self._known[key] = known
@@ -257,15 +255,15 @@ def _digest(messages: Iterable[Json]) -> "hashlib._Hash":
 
 
 def _bytes(message: Json) -> bytes:
-    """A JSON value as bytes that no other value has; for this process alone. Written four times as fast as JSON.
+    """Return bytes that no other JSON value has, in this process. Written four times as fast as JSON.
 
-    The format's version 2 does not depend on whether an object occurs twice, as newer ones do.
+    Version 2 of the format does not depend on whether an object occurs twice, as newer ones do.
     """
     return marshal.dumps(message, 2)
 
 
 def _prompt(form: str, system: Json) -> Sequence[ClientEvent]:
-    """The system prompt that a request has beside its messages; none if it is blank."""
+    """Return the system prompt from the request's own field; none if it is blank."""
     event: Mapping[str, Json] = {"type": "system.prompt", "content": system}
     if form == anthropic_parts.NAME:
         event = {**event, "content": anthropic_parts.unmarked(system), "native": native(form, head={})}

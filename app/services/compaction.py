@@ -1,8 +1,8 @@
-"""Compaction: read what is to be summarized, have it written with no transaction open, store it if it still fits.
+"""Compaction: read the events, write a summary without an open transaction, store it if nothing has changed.
 
-The worker calls `run` for a session; nothing of it is on the path of an append or a context, unless that asked to wait.
-Whatever a summary stood on is checked when it is stored: what changed meanwhile makes it void, and the work is planned
-anew. So two workers at once, or one that was thought dead, do no harm.
+The worker calls `run` for a session; an append never waits for it, and a context only if it asked to. The basis of a
+summary is checked when it is stored: if it has changed, the summary is discarded and the work planned again. Two
+concurrent workers, or one that was thought dead, therefore do no harm.
 """
 
 import time
@@ -33,32 +33,32 @@ from app.store.summaries import NewSummary, SummaryToRewrite
 from app.store.work_counts import WorkDone
 
 STEPS_MAX: Final = 1_000
-"""Summaries written in one run; a job that is longer goes on in the next one."""
+"""Summaries written in one run; a longer job continues in the next one."""
 STALE_MAX: Final = 10
 KNOWN_SECONDS: Final = 1.0
-"""How old what a step stands on may be, if all that is known to have changed since is what the run has stored. What
-else has changed is looked for when a summary is stored and when the job ends."""
+"""Maximum age of a step's basis if only the run's own summaries have changed it. Other changes are detected when a
+summary is stored and when the job ends."""
 COOL_SECONDS: Final = 10.0
 COOL_SECONDS_MAX: Final = 3_600.0
 ASKED: Final = ("requested", "waited", "overflow")
-"""Runs that are made however little there is."""
+"""Reasons that make a run due however few events there are."""
 NOTHING_DONE: Final = RunOutcome("skipped", "nothing to compact")
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run as it goes: which requests it answers, which contexts wait for it, what has come of it, what was
-    looked at, and whether it has `told` of any events yet."""
+    """The state of a run: the requests it answers, the contexts waiting for it, its outcome, the demand it has seen,
+    and whether it has summarized events yet."""
 
     ids: list[UUID]
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
     seen: Demand | None = None
-    told: bool = False
+    has_summarized: bool = False
 
 
 class Compaction:
-    """The compaction use case."""
+    """Writes and stores the summaries of sessions."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Compaction:
         await self._summarizing.aclose()
 
     async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
-        """A worker's job: all there is to do for a session, also what comes up meanwhile. Raises PutOff.
+        """Do all compaction work of a session, including what arrives meanwhile. Raises PutOff.
 
-        Returns the head up to which the log was looked at, None where there is nothing to look at.
+        Returns the head up to which the log was examined, None if there is nothing to examine.
         """
         done, seen = False, None
         while not done:
@@ -90,11 +90,9 @@ class Compaction:
         return None if seen is None else seen.head
 
     async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> Demand | None:
-        """Write all summaries that are due for a session, and those that were asked for.
+        """Write all due and requested summaries of a session; return the demand examined, None if there is none.
 
-        Returns what was looked at, None where there is nothing to look at.
-
-        Raises PutOff when a summarizer cannot be had now; the run then stays scheduled.
+        Raises PutOff when a summarizer is unavailable; the run then stays scheduled.
         """
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(one.reason in ASKED for one in waiting)
@@ -103,20 +101,19 @@ class Compaction:
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, SessionGone, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            raise  # to be tried again, by this worker or another
-        except Exception as error:  # a fault of ours must not be tried for ever
+            raise  # to be retried, by this worker or another
+        except Exception as error:  # a bug must not be retried forever
             structlog.get_logger().exception("compaction failed")
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
         if run.ids:
             await compactions.end(self._database, session_id, run.ids, run.outcome)
-            told = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
-            structlog.get_logger().info("compaction ended", **told)
+            fields = {"state": run.outcome.state, "error": run.outcome.error, "to_seq": run.outcome.to_seq}
+            structlog.get_logger().info("compaction ended", **fields)
         return run.seen
 
     async def _steps(
         self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
     ) -> None:
-        """One summary after the other, until none is due."""
         stale, known, read_at = 0, None, 0.0
         if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
@@ -128,7 +125,9 @@ class Compaction:
                 run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
-                step = await self._planner.next_step(session_id, basis, asked=asked, focus=focus, first=not run.told)
+                step = await self._planner.next_step(
+                    session_id, basis, asked=asked, focus=focus, first=not run.has_summarized
+                )
             if step is None:
                 if run.outcome == NOTHING_DONE and basis is not None:
                     run.outcome = _nothing_done(basis)
@@ -161,18 +160,18 @@ class Compaction:
             await self._count(session_id, draft, _outcome(draft, stored=stored is not None))
             if stored is not None:
                 new, known = stored
-                run.outcome = _and(run.outcome, step, draft, new)
-                run.told = run.told or bool(step.task.events)
+                run.outcome = _add_step(run.outcome, step, draft, new)
+                run.has_summarized = run.has_summarized or bool(step.task.events)
                 continue
             stale += 1
             if stale > STALE_MAX:
-                run.outcome = replace(run.outcome, state="failed", error="what was summarized kept changing")
+                run.outcome = replace(run.outcome, state="failed", error="the events to summarize kept changing")
                 return
 
     async def redo(self, session_id: UUID, tenant_id: UUID) -> bool:
-        """Have the oldest summary that was made without the model it was meant for written by it after all.
+        """Rewrite the oldest degraded summary with the model it was meant for; it stays if the model is unavailable.
 
-        Returns whether that was done. What was good enough so far stays if the model still cannot be had.
+        Returns whether it was rewritten.
         """
         basis = await self._planner.basis(session_id, tenant_id)
         old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
@@ -196,14 +195,14 @@ class Compaction:
             return False
         stored = await self._store(session_id, tenant_id, step, draft)
         await self._count(session_id, draft, "rewritten" if stored is not None else "stale")
-        outcome = RunOutcome("skipped", "what was summarized has changed")
+        outcome = RunOutcome("skipped", "the events to summarize have changed")
         if stored is not None:
-            outcome = _and(outcome, step, draft, stored[0])
+            outcome = _add_step(outcome, step, draft, stored[0])
         await compactions.end(self._database, session_id, [id], outcome)
         return stored is not None
 
     async def _count(self, session_id: UUID, draft: WrittenSummary, outcome: str) -> None:
-        """Count what was written; of whom the gate has refused, it is counted as theirs."""
+        """Count a written summary, under the summarizer that the quality gate refused first, if any."""
         done = WorkDone(
             "summary",
             draft.refused[0].summarizer if draft.refused else draft.summarizer,
@@ -217,8 +216,7 @@ class Compaction:
     async def _store(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
     ) -> tuple[NewSummary, Basis] | None:
-        """The summary stored and what the next step stands on, or None, and nothing stored, when what it stood on has
-        changed."""
+        """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
         new = written(step, draft)
         basis = step.basis
         try:
@@ -242,11 +240,11 @@ class Compaction:
     async def _keep_refused(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
     ) -> None:
-        """What the gate refused, for inspection; no model ever sees it."""
+        """Store the texts that the quality gate refused, for inspection; no model ever sees them."""
         async with self._database.transaction() as tx:
             locked = await sessions.lock(tx, session_id, tenant_id)
             if locked is None or locked.redactions != step.basis.facts.redactions:
-                return  # it may tell of what is erased by now
+                return  # it may contain what has been erased since
             for refused in draft.refused:
                 kept = replace(
                     written(step, draft),
@@ -264,7 +262,7 @@ class Compaction:
 
 
 def _nothing_done(basis: Basis) -> RunOutcome:
-    """Return the outcome of a run that found nothing to summarize: why, and what is summarized already."""
+    """Return the outcome of a run that found nothing to summarize: why, and the span that is summarized already."""
     if not basis.policy.summarize.enabled:
         return replace(NOTHING_DONE, error="the policy writes no summaries (`summarize.enabled` is false)")
     if not basis.cover:
@@ -275,7 +273,6 @@ def _nothing_done(basis: Basis) -> RunOutcome:
 
 
 def _outcome(draft: WrittenSummary, *, stored: bool) -> str:
-    """What is counted of a summary that was written."""
     if not stored:
         return "stale"
     return "degraded" if draft.degraded else "live"
@@ -286,7 +283,7 @@ def _figure(usage: Mapping[str, Json], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _and(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
+def _add_step(outcome: RunOutcome, step: CompactionStep, draft: WrittenSummary, stored: NewSummary) -> RunOutcome:
     before = step.basis.facts.context_tokens
     saved = max(0, step.task.tokens - stored.tokens)
     return RunOutcome(

@@ -18,7 +18,7 @@ POLL_SECONDS: Final = 0.05
 
 
 class CompactionQueries:
-    """The use cases of compactions that are requested over the API."""
+    """Requests compactions over the API, and reads their runs and summaries."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -32,10 +32,10 @@ class CompactionQueries:
         return await self.ended(session.session_id, id, wait_ms)
 
     async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
-        """Return a run when it has ended, or as it is after `wait_ms`.
+        """Return a run when it has ended, or its state after `wait_ms`.
 
-        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection for each request would
-        cost more.
+        It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection per request would cost
+        more.
         """
         until = time.monotonic() + wait_ms / 1000
         while True:
@@ -72,7 +72,7 @@ class CompactionQueries:
             again = await compactions.retry(tx, session.session_id, tenant_id, id)
         run = await self.ended(session.session_id, id, 0)
         if not again:
-            raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be tried again")
+            raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be retried")
         return run
 
     async def summaries(

@@ -1,4 +1,4 @@
-"""Counting tokens for a model, off the event loop where a text is long."""
+"""Token counting by model, in a thread where a text is long."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from app.core.tokens.counter import Counter, Estimator, Tokenizer, estimator_for
 from app.core.tokens.model_catalog import profile
 
 OFF_LOOP_BYTES: Final = 32_768
-"""The size above which counting is done in a thread: it would delay other requests by some milliseconds."""
+"""Bytes above which counting is done in a thread: it would delay other requests by some milliseconds."""
 BUDGETS_KEPT_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counters by model name, and the budgets that they give."""
+    """Counters by model name, and the budgets derived from them."""
 
     tokenizers: Mapping[str, Tokenizer]
     _budgets: dict[tuple[int, str | None], tuple[Policy, Budget]] = field(default_factory=dict, init=False, repr=False)
@@ -30,13 +30,13 @@ class Counting:
         return estimator_for(profile(model), self.tokenizers)
 
     def counter(self, model: str | None, policy: Policy = DEFAULT) -> Counter:
-        """Return the counter for a model: by its own tokenizer, or by what the policy names if that is not known."""
+        """Return the counter for a model: its own tokenizer, or the policy's estimator if the model is unknown."""
         own = profile(model)
         unknown = policy.estimator if own.encoding is None else None
         return Counter(estimator_for(own, self.tokenizers, unknown or policy.heuristic), own.image)
 
     def session_counter(self, estimator: str, model: str | None) -> Counter:
-        """Return the counter of a session's events, whose estimator stays the same when the model changes."""
+        """Return the counter of a session's events; its estimator stays the same when the model changes."""
         own = self.counter(model)
         if own.estimator.name == estimator:
             return own
@@ -44,7 +44,7 @@ class Counting:
         return Counter(estimator_named(estimator, self.tokenizers, least), own.image)
 
     def own_budget(self, policy: Policy, model: str | None) -> Budget:
-        """The budget of a view that has no window yet. Raises what `budget_for` does."""
+        """Return the budget of a view that has no window yet. Raises CannotFit or InvalidPolicy."""
         key = (id(policy), model)
         known = self._budgets.get(key)
         if known is None or known[0] is not policy:
@@ -66,7 +66,7 @@ class Counting:
         return bodies, count()
 
     async def recount(self, events: Sequence[Event], counter: Counter) -> tuple[Event, ...]:
-        """Return the events counted anew, for a model with another estimator than the session's."""
+        """Count the events again, for a model with another estimator than the session's."""
 
         def count() -> tuple[Event, ...]:
             return tuple(_recounted(event, counter) for event in events)

@@ -1,4 +1,4 @@
-"""The proof that every event of a session is accounted for in a view, once."""
+"""Proof that a view accounts for every event of a session exactly once."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ class CoverageProof:
 
 
 class Coverage:
-    """The coverage use case."""
+    """Proves the coverage of views."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class Coverage:
         self._policies = policies
 
     async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
-        """Return the proof for a view as it is now. Raises NotFound."""
+        """Return the proof for a view as of now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         current = await epochs.current(self._database, session.session_id, view)
         if current is None and view == MAIN:
@@ -61,7 +61,7 @@ class Coverage:
         redacted = set(await audit.erased(self._database, session.session_id))
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
-            _accounted, events, current.frontier, counter, policy.shows, redacted, session.state.head
+            _account, events, current.frontier, counter, policy.shows, redacted, session.state.head
         )
         stored = await summaries.spans(self._database, session.session_id, [UUID(f.id) for f in state.folds])
         faults += _fold_faults(state, stored)
@@ -70,7 +70,7 @@ class Coverage:
         return CoverageProof(session.state.head, view, current.epoch, runs, faults)
 
 
-def _accounted(
+def _account(
     events: Sequence[Event],
     frontier: Frontier,
     counter: Counter,
@@ -78,14 +78,14 @@ def _accounted(
     redacted: Collection[int],
     head: int,
 ) -> tuple[Frontier, list[Json], list[str]]:
-    """Return the frontier as the log demands it, the runs of one disposition each, and the faults of the log."""
+    """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
     state = demanded.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
-    words = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
+    fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}
-    words |= {seq: "redacted" for seq in redacted if words.get(seq) in ("verbatim", "stubbed", "replaced")}
-    faults = [*_log_faults(events, head), *_lost(events, words, hidden)]
-    return state, list(disposition_runs(words, state.folds)), faults
+    fates |= {seq: "redacted" for seq in redacted if fates.get(seq) in ("verbatim", "stubbed", "replaced")}
+    faults = [*_log_faults(events, head), *_unaccounted(events, fates, hidden)]
+    return state, list(disposition_runs(fates, state.folds)), faults
 
 
 def _log_faults(events: Sequence[Event], head: int) -> list[str]:
@@ -104,11 +104,11 @@ def _fold_faults(state: Frontier, stored: Mapping[str, tuple[int, int]]) -> list
     return faults
 
 
-def _lost(events: Sequence[Event], words: Mapping[int, str], hidden: set[int]) -> list[str]:
+def _unaccounted(events: Sequence[Event], fates: Mapping[int, str], hidden: set[int]) -> list[str]:
     lost = [
         event.seq
         for event in events
-        if words[event.seq] == "not_rendered"
+        if fates[event.seq] == "not_rendered"
         and event.type not in BOOKKEEPING
         and event.seq not in hidden
         and event.call_seq not in hidden

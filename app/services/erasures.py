@@ -1,7 +1,7 @@
-"""Erasures: all sessions that a filter finds, erased by a worker one after the other, with a receipt.
+"""Erasures: a worker erases all sessions that a filter matches, one after the other, and writes a receipt.
 
-An erasure is a row of its own, so that it survives a lost connection and a crash: what has been erased is noted in the
-transaction that erases it, and whoever goes on finds what is left.
+An erasure is a row of its own, so that it survives a lost connection and a crash: each session is noted in the
+transaction that erases it, and a worker that resumes finds the rest.
 """
 
 import json
@@ -30,16 +30,16 @@ from app.store.work_counts import WorkDone
 
 PAGE: Final = 200
 PREVIEWED_MAX: Final = 10_000
-"""The most matching sessions that one dry run looks at."""
+"""Most matching sessions that one dry run examines."""
 UNEXPECTED_MAX: Final = 100
-"""An erasure of more sessions has to name their number, which its preview or the refusal gives."""
+"""An erasure of more sessions must state their number, which its preview or the refusal gives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureAsked:
-    """The conditions that a session to be erased meets, all of them. `forks`: with forks that do not meet them.
+    """Conditions that a session to be erased must all meet.
 
-    `expected` is their number.
+    `forks`: its forks are erased even if they do not meet them. `expected` is the number of sessions, forks included.
     """
 
     metadata: Mapping[str, Json]
@@ -51,7 +51,7 @@ class ErasureAsked:
 
     @property
     def text(self) -> str:
-        """The conditions that are given as JSON text, whose hash is in the receipt: keys sorted, no whitespace."""
+        """The stated conditions as JSON text, whose hash is in the receipt: keys sorted, no whitespace."""
         given = {"metadata": self.metadata, "model": self.model, "since": self.since, "until": self.until}
         return json.dumps(
             {name: value for name, value in given.items() if value is not None},
@@ -64,7 +64,7 @@ class ErasureAsked:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """A session that a filter finds; `kept`: it stays, since forks of it have events of it and are not found."""
+    """A session that a filter matches; `kept`: it stays, since forks that do not match share its events."""
 
     id: str
     created_at: datetime
@@ -73,7 +73,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A dry run: how many sessions would go, their forks included, and how many stay, at least (`more`) or exactly."""
+    """A dry run: the number of sessions to be erased, forks included, and to be kept, at least (`more`) or exactly."""
 
     sessions: int
     kept: int
@@ -84,33 +84,33 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class ErasureState:
-    """An erasure, and how many sessions it has erased so far."""
+    """An erasure and the number of sessions it has erased so far."""
 
     row: ErasureRow
     sessions: int
 
 
 class Erasures:
-    """The use cases of erasures."""
+    """Previews, starts, reads and carries out erasures."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def preview(self, tenant_id: UUID, asked: ErasureAsked, limit: int, after: Place | None = None) -> Forecast:
-        """Return what would go now, behind `after`, newest first. Changes nothing. Raises InvalidRequest."""
+        """Return the sessions to be erased after `after`, newest first. Changes nothing. Raises InvalidRequest."""
         _check(asked)
         found: list[tuple[Matching, Place]] = []
-        gone: set[str] = set()
+        erasable: set[str] = set()
         rest: Place | None = None
         async for matches, names, place in self._pages(tenant_id, asked, after):
             rest = place
             found += matches
-            gone |= names
+            erasable |= names
             if len(found) >= PREVIEWED_MAX:
                 break
         shown = found[:limit]
         return Forecast(
-            len(gone),
+            len(erasable),
             sum(one.kept for one, _ in found),
             rest is not None,
             [one for one, _ in shown],
@@ -120,9 +120,9 @@ class Erasures:
     async def _pages(
         self, tenant_id: UUID, asked: ErasureAsked, after: Place | None
     ) -> AsyncIterator[tuple[list[tuple[Matching, Place]], set[str], Place | None]]:
-        """Yield pages of matching sessions, newest first: the sessions, the names that would go, and the rest's place.
+        """Yield pages of matching sessions, newest first: the sessions, the names to be erased, and the next place.
 
-        The place is None behind the last one. A name is in several pages if its family is.
+        The place is None after the last page. A name is in several pages if its family is.
         """
         place = after
         while True:
@@ -132,22 +132,22 @@ class Erasures:
                 for row in rows
             }
             shared = await families_of(self._database, tenant_id, list(places))
-            everybody = frozenset().union(*shared.values())
-            matches = await erasures.matching(self._database, tenant_id, everybody, _filter(asked))
+            all_names = frozenset().union(*shared.values())
+            matches = await erasures.matching(self._database, tenant_id, all_names, _filter(asked))
             kept = {name for name in places if not asked.forks and not shared[name] <= matches}
-            gone = {one for name in places if name not in kept for one in shared[name]}
+            erasable = {one for name in places if name not in kept for one in shared[name]}
             place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
-            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], gone, place
+            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], erasable, place
             if place is None:
                 return
 
     async def create(
         self, tenant_id: UUID, asked: ErasureAsked, key_id: UUID | None, key: str | None
     ) -> tuple[ErasureState, bool]:
-        """Begin an erasure; return it and True, or the one begun under this idempotency `key` and False.
+        """Start an erasure; return it and True, or the one started under this idempotency `key` and False.
 
         Raises InvalidRequest, ErasureCountConflict if it would erase another number of sessions than expected, or
-        IdempotencyConflict for another request under that key.
+        IdempotencyConflict if the key was used with another request.
         """
         _check(asked)
         known = None if key is None else await erasures.under_key(self._database, tenant_id, key)
@@ -164,11 +164,11 @@ class Erasures:
         return await self._state(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:
-        gone: set[str] = set()
+        erasable: set[str] = set()
         async for _, names, _ in self._pages(tenant_id, asked, None):  # to the end: an erasure has no limit
-            gone |= names
-        if len(gone) != asked.expected and (asked.expected is not None or len(gone) > UNEXPECTED_MAX):
-            raise ErasureCountConflict(len(gone), asked.expected)
+            erasable |= names
+        if len(erasable) != asked.expected and (asked.expected is not None or len(erasable) > UNEXPECTED_MAX):
+            raise ErasureCountConflict(len(erasable), asked.expected)
 
     async def get(self, tenant_id: UUID, id: UUID) -> ErasureState:
         """Return an erasure. Raises NotFound."""
@@ -179,7 +179,7 @@ class Erasures:
         return [await self._state(row) for row in await erasures.page(self._database, tenant_id, after, limit)]
 
     async def sessions(self, tenant_id: UUID, id: UUID, after: UUID | None, limit: int) -> list[ErasedSession]:
-        """Return what an erasure has erased so far, by id. Raises NotFound."""
+        """Return the sessions that an erasure has erased so far, by id. Raises NotFound."""
         await self._find(tenant_id, id)
         return await erasures.sessions_of(self._database, tenant_id, id, after, limit)
 
@@ -195,7 +195,7 @@ class Erasures:
         return ErasureState(row, await erasures.count(self._database, row.tenant_id, row.id))
 
     async def work(self, tenant_id: UUID, id: UUID) -> None:
-        """Do an erasure, or what is left of it, and write its receipt. Repeating it changes nothing."""
+        """Carry out an erasure, or the rest of it, and write its receipt. Repeating it changes nothing."""
         row = await erasures.find(self._database, tenant_id, id)
         if row is None or row.filter is None:
             return
@@ -222,12 +222,12 @@ class Erasures:
             )
 
     async def _erase(self, row: ErasureRow, asked: SessionFilter, name: str) -> int | None:
-        """Erase a session with its forks; return how many sessions that were, None if it stays."""
+        """Erase a session with its forks; return the number of erased sessions, None if it stays."""
         async with self._database.transaction() as tx:
             rows = await erasure.family(tx, row.tenant_id, name, lines=True)
             names = list(dict.fromkeys(map(session_of, rows)))
             matches = await erasures.matching(tx, row.tenant_id, names, asked)
-            if name not in matches:  # it is gone, another one of this name, or its metadata was changed
+            if name not in matches:  # it is gone, replaced by another of this name, or its metadata was changed
                 return 0
             if not row.forks and not matches.issuperset(names):
                 return None

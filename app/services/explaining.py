@@ -1,4 +1,4 @@
-"""Why did the agent forget? One event over all calls, and two calls side by side."""
+"""Explanations of recorded contexts: one event over all calls, and two calls compared."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,27 +33,27 @@ from app.store.engine import Database
 from app.store.event_log import SessionLog
 
 EPOCHS_AT_ONCE: Final = 16
-AFRESH: Final = ("start", "policy")
+RESETTING_CAUSES: Final = ("start", "policy")
 """Causes of epochs that may change which authors and types a view shows."""
 SUMMARIES: Final = -1
 NOTE: Final = -2
-"""Keys, beside the seqs of events, for the other content that an epoch decides on."""
+"""Keys, next to the seqs of events, for the other content that an epoch decides on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two compared calls, with what it shows of every event and of the lines beside them."""
+    """One of two compared calls, with the fate of every event in it."""
 
     call: CallRow
     epoch: StoredEpoch
     policy: Policy
     fates: Mapping[int, EventFate]
-    again: ReplayedCall
+    replayed: ReplayedCall
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
-    """What one call showed of an event; `cause` is the cause of the call's epoch."""
+    """An event as one call showed it; `cause` is the cause of the call's epoch."""
 
     call: CallRow
     fate: EventFate
@@ -62,7 +62,7 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True)
 class CallDiff:
-    """What differs from call `a` to call `b`: the first block, every event, and the tokens by cause."""
+    """The differences from call `a` to call `b`: the first block, the events, and the tokens by cause."""
 
     a: CallRow
     b: CallRow
@@ -72,7 +72,7 @@ class CallDiff:
 
 
 class Explaining:
-    """The use cases that explain what a model saw."""
+    """Explains recorded contexts."""
 
     def __init__(self, database: Database, policies: Policies, recordings: Recordings) -> None:
         self._database = database
@@ -82,7 +82,7 @@ class Explaining:
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
     ) -> list[SeenEvent]:
-        """Return for each call since an event was logged, oldest first, what the model saw of it.
+        """Return an event's fate in each call since it was logged, oldest first.
 
         All calls of an epoch share its decisions. Raises NotFound.
         """
@@ -90,7 +90,7 @@ class Explaining:
         events = await event_log.with_calls(self._database, SessionLog(session_id), (seq,), bodies=False)
         if not events:
             raise NotFound(f"session {external_id!r} has no event {seq}", session=external_id, seq=seq)
-        stored_at = from_seconds(events[-1].at)  # no body was read that could say otherwise
+        stored_at = from_seconds(events[-1].at)  # no body was read, so this is when it was stored
         calls = await audit.calls_since(
             self._database,
             session_id,
@@ -121,7 +121,7 @@ class Explaining:
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
         """Return the differences from call `a` to call `b`. Raises NotFound, or NotReproducible."""
         ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
-        return await self._compared(tenant_id, external_id, ours, theirs)
+        return await self._compare(tenant_id, external_id, ours, theirs)
 
     async def against(
         self,
@@ -131,12 +131,12 @@ class Explaining:
         call: CallRow,
         epoch: StoredEpoch,
         policy: Policy,
-        again: ReplayedCall,
+        replayed: ReplayedCall,
     ) -> CallDiff:
-        """Return the differences from call `a` to a call that was planned but not made. Raises as `diff`."""
+        """Return the differences from call `a` to a call that was planned but not made. Raises what `diff` raises."""
         ours = await self._recorded_side(tenant_id, external_id, a)
-        theirs = await self._side(tenant_id, external_id, call, epoch, policy, again)
-        return await self._compared(tenant_id, external_id, ours, theirs)
+        theirs = await self._side(tenant_id, external_id, call, epoch, policy, replayed)
+        return await self._compare(tenant_id, external_id, ours, theirs)
 
     async def _recorded_side(self, tenant_id: UUID, external_id: str, id: UUID) -> Side:
         call = await self._recordings.find(tenant_id, external_id, id)
@@ -145,33 +145,39 @@ class Explaining:
         return await self._side(tenant_id, external_id, call, done.epoch, policy, done.again)
 
     async def _side(
-        self, tenant_id: UUID, external_id: str, call: CallRow, epoch: StoredEpoch, policy: Policy, again: ReplayedCall
+        self,
+        tenant_id: UUID,
+        external_id: str,
+        call: CallRow,
+        epoch: StoredEpoch,
+        policy: Policy,
+        replayed: ReplayedCall,
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
         erased = await audit.erased(self._database, session_id)
         fates = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
-        return Side(call, epoch, policy, fates, again)
+        return Side(call, epoch, policy, fates, replayed)
 
-    async def _compared(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
+    async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
         events = await event_log.outline(self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head))
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
         seqs = differing(ours.fates, theirs.fates)
-        decided = await self._decided(session_id, seqs, events, earlier, later)
+        decided = await self._find_deciding(session_id, seqs, events, earlier, later)
         found = changes(ours.fates, theirs.fates, later.fates, decided)
         total = theirs.call.counted - ours.call.counted
         extra: dict[str, int] = {}
-        for key, tokens in _besides(ours.epoch.frontier, theirs.epoch.frontier).items():
+        for key, tokens in _other_content_changes(ours.epoch.frontier, theirs.epoch.frontier).items():
             cause = decided[key].cause or "other"
             extra[cause] = extra.get(cause, 0) + tokens
-        first = first_difference(ours.again, theirs.again)
+        first = first_difference(ours.replayed, theirs.replayed)
         return CallDiff(ours.call, theirs.call, first, found, by_cause(found, extra, total))
 
-    async def _decided(
+    async def _find_deciding(
         self, session_id: UUID, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side
     ) -> dict[int, DecidingEpoch]:
-        """Return for each seq the first of the consecutive epochs in which it is shown as in the later call."""
+        """Return for each seq the first of the consecutive epochs that show it as the later call does."""
         walk = _Walk(seqs, events, earlier, later)
         upper = later.epoch
         while walk.open and upper.epoch:
@@ -180,19 +186,19 @@ class Explaining:
             if not batch:
                 break
             upper = batch[-1]
-            if await asyncio.to_thread(walk.back, batch):
+            if await asyncio.to_thread(walk.compare_back, batch):
                 break
-        return walk.ended()
+        return walk.finish()
 
 
 class _Walk:
-    """A walk from the later call's epoch back, until the deciding epoch of every difference is found."""
+    """A walk back from the later call's epoch to the deciding epoch of every difference."""
 
     def __init__(self, seqs: Sequence[int], events: Sequence[Event], earlier: Side, later: Side) -> None:
         self._earlier, self._later = earlier, later
         self._last = later.epoch
         self.decided: dict[int, DecidingEpoch] = {SUMMARIES: DecidingEpoch(None, None), NOTE: DecidingEpoch(None, None)}
-        self.open = set(seqs) | set(_besides(earlier.epoch.frontier, later.epoch.frontier))
+        self.open = set(seqs) | set(_other_content_changes(earlier.epoch.frontier, later.epoch.frontier))
         for seq in seqs:
             fates = later.fates.get(seq, ABSENT)
             if fates == ABSENT:
@@ -201,21 +207,21 @@ class _Walk:
                 self._decide(seq, None, "redaction")
         self._events = _with_calls(self.open, events)
 
-    def back(self, batch: Iterable[StoredEpoch]) -> bool:
-        """Compare a batch of earlier epochs, latest first; return True when all are found."""
+    def compare_back(self, batch: Iterable[StoredEpoch]) -> bool:
+        """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
             fates = Explainer(epoch.frontier, self._later.policy).told(self._events)
             for seq in sorted(self.open):
-                if self._differs(seq, epoch, fates):
+                if self._differs_in(seq, epoch, fates):
                     self._decide(seq, self._last.epoch, self._last.cause)
             self._last = epoch
             if not self.open or (view == self._later.call.view and epoch.epoch == number):
                 return True
         return False
 
-    def ended(self) -> dict[int, DecidingEpoch]:
-        """Return the deciding epochs; where no epoch changed anything, the first epoch, or the append of the event."""
+    def finish(self) -> dict[int, DecidingEpoch]:
+        """Return the deciding epochs; if none changed a seq, the first epoch or the append of the event."""
         for seq in list(self.open):
             if self._later.fates.get(seq, ABSENT).disposition == "verbatim" and seq > self._earlier.call.head:
                 self._decide(seq, None, "appended")
@@ -223,11 +229,11 @@ class _Walk:
                 self._decide(seq, self._last.epoch, self._last.cause)
         return self.decided
 
-    def _differs(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
+    def _differs_in(self, seq: int, epoch: StoredEpoch, fates: Mapping[int, EventFate]) -> bool:
         if seq < 0:
-            return _beside(epoch.frontier, seq) != _beside(self._later.epoch.frontier, seq)
+            return _other_content(epoch.frontier, seq) != _other_content(self._later.epoch.frontier, seq)
         if "author" in (self._later.fates[seq].reason, self._earlier.fates.get(seq, ABSENT).reason):
-            return self._last.cause in AFRESH
+            return self._last.cause in RESETTING_CAUSES
         return fates[seq] != self._later.fates[seq]
 
     def _decide(self, seq: int, epoch: int | None, cause: str) -> None:
@@ -236,24 +242,24 @@ class _Walk:
 
 
 def _with_calls(seqs: Iterable[int], events: Sequence[Event]) -> list[Event]:
-    """Return the events at these seqs, and the calls of the results among them. `events` are all up to some head."""
+    """Return the events at these seqs, with the calls of results among them. `events` are all up to some head."""
     wanted = {seq for seq in seqs if seq > 0}
     wanted |= {call for seq in wanted if (call := events[seq - 1].call_seq)}
     return [events[seq - 1] for seq in sorted(wanted)]
 
 
-def _beside(state: Frontier, key: int) -> tuple[object, int]:
-    """Return what a frontier shows beside events under a key, and its tokens."""
+def _other_content(state: Frontier, key: int) -> tuple[object, int]:
+    """Return a frontier's other content under a key, and its tokens."""
     if key == NOTE:
         return state.note, state.note_tokens
     return tuple(fold.id for fold in state.folds if fold.shown), state.summary_tokens
 
 
-def _besides(before: Frontier, after: Frontier) -> dict[int, int]:
-    """Return the differences in tokens of the content beside events, by key; only keys that differ."""
+def _other_content_changes(before: Frontier, after: Frontier) -> dict[int, int]:
+    """Return the differences in tokens of the other content, by key; only keys that differ."""
     found = {}
     for key in (SUMMARIES, NOTE):
-        old, new = _beside(before, key), _beside(after, key)
+        old, new = _other_content(before, key), _other_content(after, key)
         if old != new:
             found[key] = new[1] - old[1]
     return found

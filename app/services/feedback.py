@@ -1,4 +1,4 @@
-"""Feedback: reported outcomes of calls, the next action, and what they teach about the estimator."""
+"""Feedback: reported outcomes of calls, the next action, and the calibration of the estimator."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -42,12 +42,12 @@ from app.store.spans import Viewed
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
-"""How long a retry waits by default for a summary of what was too long."""
+"""Default time, in milliseconds, for which a retry waits for a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report as it came: the provider's figures, and its error if there was one."""
+    """A report as received: the provider's figures, and its error if there was one."""
 
     usage: Mapping[str, int | None] | None = None
     latency_ms: int | None = None
@@ -56,10 +56,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A call with its outcome. `wait_ms`: how long its retry may wait for a summary; None: no summaries are made.
+    """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
 
-    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` what was
-    read of the provider's cache, if that was reported; all are None when the same was reported before.
+    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` the reads
+    from the provider's cache, if reported; all are None when the same was reported before.
     """
 
     call: CallRow
@@ -70,10 +70,10 @@ class Verdict:
     cache: CacheReads | None = None
 
 
-class Taught(NamedTuple):
-    """What is known of the call's model (`shared`), and what a report taught about its view (`own`, of `version`).
+class Lessons(NamedTuple):
+    """The calibration of the call's model (`shared`), and the state that its view has learned (`own`, at `version`).
 
-    None where the model has no name, and where nothing was learned.
+    None if the model has no name, and if nothing was learned.
     """
 
     shared: Calibration | None
@@ -82,7 +82,7 @@ class Taught(NamedTuple):
 
 
 class Feedback:
-    """The feedback use case."""
+    """Records reports and learns from them."""
 
     def __init__(
         self, database: Database, counting: Counting, policies: Policies, view_cache: ViewCache, ledger: Ledger
@@ -94,9 +94,9 @@ class Feedback:
         self._view_cache = view_cache
 
     async def report(self, tenant_id: UUID, external_id: str, call_id: UUID, report: Report) -> Verdict:
-        """Record a report, learn from it, and return what to do: nothing, retry with less, or stop.
+        """Record a report, learn from it, and return the next action: nothing, retry with less, or stop.
 
-        Raises NotFound, InvalidRequest for an empty report, or Conflict when another outcome was reported before.
+        Raises NotFound, InvalidRequest for an empty report, or Conflict if another outcome was reported before.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, call_id)
@@ -110,29 +110,29 @@ class Feedback:
             now = await audit.lock(tx, session_id, tenant_id, call_id)
             if now is None:
                 raise NotFound(f"there is no call {call_id}", call_id=str(call_id))
-            if now.outcome is not None and _same(now.outcome, outcome):
+            if now.outcome is not None and _same_report(now.outcome, outcome):
                 return Verdict(now, now.outcome, wait_ms)
             if now.outcome is not None and (now.outcome.error is None or now.outcome.overflow):
                 raise Conflict("another outcome of this call was reported before", call_id=str(call_id))
             await outcomes.store(tx, session_id, call_id, outcome)
-            taught = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
+            lessons = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
             reported = None if outcome.error is not None else _reported(call, outcome)
             if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
                 reported = None
-            if taught is not None and (reported is not None or outcome.error is not None):  # no later call reported
-                budget = self._budget(policy, call, taught, reported)
+            if lessons is not None and (reported is not None or outcome.error is not None):  # no later call reported
+                budget = self._budget(policy, call, lessons, reported)
                 target = 1 if budget is None else max(1, budget.target)
                 await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
-        if taught is not None:
-            learned = None if taught.own is None else (taught.own, taught.version)
-            self._view_cache.reported(session_id, call.view, call.model, taught.shared, reported, learned)
+        if lessons is not None:
+            learned = None if lessons.own is None else (lessons.own, lessons.version)
+            self._view_cache.reported(session_id, call.view, call.model, lessons.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
-            known = taught or Taught(None, None, 0)
+            known = lessons or Lessons(None, None, 0)
             await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
         cache = None
         if outcome.cache_read_tokens is not None and outcome.input_tokens is not None:
             cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
-        return Verdict(call, outcome, wait_ms, overflow, _off(call, outcome), cache)
+        return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
 
     async def retrying(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
@@ -144,13 +144,13 @@ class Feedback:
         session_id = sessions.session_key(tenant_id, external_id)
         call = await self._call(session_id, tenant_id, external_id, retry_of)
         if call.retry_of is not None:
-            raise Conflict("this call was a retry already", call_id=str(retry_of))
+            raise Conflict("this call is itself a retry", call_id=str(retry_of))
         if call.outcome is None or not call.outcome.overflow:
             raise Conflict("this call has not been reported as too long", call_id=str(retry_of))
         if "view" in given and request.view != call.view:
-            raise InvalidRequest(f"that call was of the view {call.view!r}", field="view")
+            raise InvalidRequest(f"the call to retry is of the view {call.view!r}", field="view")
         if request.at is not None:
-            raise InvalidRequest("a retry is of the newest context", field="at")
+            raise InvalidRequest("a retry is for the newest context: leave out `at`", field="at")
         injections = tuple(Injection(name, content) for name, content in call.manifest.injections)
         stated = (call.outcome.error or {}).get("overflow")
         tokens = stated.get("tokens") if isinstance(stated, Mapping) else None
@@ -173,9 +173,9 @@ class Feedback:
         return await calibrations.page(self._database, tenant_id, limit, after)
 
     async def forget(self, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-        """Forget the calibrations of a model, of an estimator, or all; return how many.
+        """Delete the calibrations of a model, of an estimator, or all; return their number.
 
-        What a view's own calls have taught stays.
+        What a view has learned from its own calls stays.
         """
         return await calibrations.forget(self._database, tenant_id, model, estimator)
 
@@ -194,11 +194,11 @@ class Feedback:
         parent: CallRow | None,
         outcome: ReportedOutcome,
         overflow: Overflow | None,
-    ) -> Taught | None:
+    ) -> Lessons | None:
         """Learn from an outcome about the view and its model; None if it teaches nothing.
 
-        Reports of one model's calls do not wait for each other: what came while another was teaching the model teaches
-        its view alone, unless it refused the call. The model's samples are a sample of its calls.
+        Reports of one model's calls do not wait for each other: a report that arrives while another updates the model
+        updates only its view, unless the call was refused. So the model learns from a sample of its calls.
         """
         now = time.time()
         estimator = call.manifest.estimator
@@ -213,7 +213,7 @@ class Feedback:
             wait = overflow is not None
             taken = await calibrations.take(tx, tenant_id, call.model, estimator, margin, wait=wait)
             shared, samples, locked = taken.known, taken.samples, taken.locked
-        before, there = await outcomes.learned(tx, session_id, call.view)
+        before, exists = await outcomes.learned(tx, session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
             before = started(call.model, estimator, margin)
         source = session_id.hex
@@ -224,11 +224,11 @@ class Feedback:
         own = replace(own, known=limited(own.known, claim, point, overflow, believed=True))
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
-        version = await outcomes.teach(tx, session_id, call.view, own) if there and own != before else 0
+        version = await outcomes.teach(tx, session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
-            return Taught(shared, own if version else None, version)
+            return Lessons(shared, own if version else None, version)
         sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
-        if own.outside != before.outside:  # this session's samples are without these tokens from now on
+        if own.outside != before.outside:  # from now on this session's samples exclude these tokens
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
         else:
@@ -241,25 +241,25 @@ class Feedback:
         borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
         known = limited(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
-        return Taught(known, own if version else None, version)
+        return Lessons(known, own if version else None, version)
 
     def _budget(
         self,
         policy: Policy,
         call: CallRow,
-        taught: Taught,
+        lessons: Lessons,
         reported: Reported | None,
         retry: Retry | None = None,
     ) -> Budget | None:
-        """Return the budget of a call's view, or of its retry, with what its report taught; None without room."""
+        """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
         counter = self._counting.counter(call.model, policy)
         window = call.manifest.window
         view = Viewed(
             call.view,
             ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
-            calibrations=() if taught.shared is None else (taught.shared,),
+            calibrations=() if lessons.shared is None else (lessons.shared,),
             reported=reported,
-            learned=taught.own,
+            learned=lessons.own,
         )
         if retry is not None:
             window = real_window(view, call.model, window, time.time())
@@ -271,10 +271,10 @@ class Feedback:
             return None
 
     async def _compact(
-        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, taught: Taught, tokens: int | None
+        self, session_id: UUID, tenant_id: UUID, call: CallRow, policy: Policy, lessons: Lessons, tokens: int | None
     ) -> None:
-        """Schedule the compaction for a refused call. A failure to do so is logged: the report itself succeeded."""
-        budget = self._budget(policy, call, taught, None, Retry(call.call_id, call.counted or call.estimate, tokens))
+        """Schedule the compaction for a refused call. A failure is only logged: the report itself succeeded."""
+        budget = self._budget(policy, call, lessons, None, Retry(call.call_id, call.counted or call.estimate, tokens))
         wanted = None
         if budget is not None:
             wanted = WaitingContext(call.view, budget.used_window, call.policy, tightened=True)
@@ -289,7 +289,7 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
     """Return the outcome to store, and the overflow that its error shows."""
     usage = {name: value for name, value in (report.usage or {}).items() if value is not None}
     if not usage and report.error is None and report.latency_ms is None:
-        raise InvalidRequest("neither usage nor an error nor a latency is reported", field="usage")
+        raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
     total = usage.get("input_tokens")
     read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
     if total is not None and FORMATS[call.format].cached_apart:
@@ -303,7 +303,7 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
         overflow = classify(
             _text(message), _text(code), policy.overflow.patterns, status if isinstance(status, int) else None
         )
-        error = given if overflow is None else {**given, "overflow": _matched(overflow)}
+        error = given if overflow is None else {**given, "overflow": _overflow_json(overflow)}
     figures = (total, read, write, usage.get("output_tokens"), report.latency_ms)
     return ReportedOutcome(*figures, error, overflow is not None), overflow
 
@@ -312,13 +312,13 @@ def _text(value: Json) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _matched(overflow: Overflow) -> dict[str, Json]:
+def _overflow_json(overflow: Overflow) -> dict[str, Json]:
     stated = {"tokens": overflow.tokens, "window": overflow.window, "answer": overflow.answer}
     return {"set": overflow.set, "pattern": overflow.pattern} | {k: v for k, v in stated.items() if v}
 
 
-def _same(before: ReportedOutcome, now: ReportedOutcome) -> bool:
-    """Return whether two outcomes report the same, apart from the overflow found in them."""
+def _same_report(before: ReportedOutcome, now: ReportedOutcome) -> bool:
+    """Compare two outcomes, apart from the overflow found in them."""
     reports = [{k: v for k, v in (one.error or {}).items() if k != "overflow"} for one in (before, now)]
     return reports[0] == reports[1] and replace(before, error=None, overflow=False) == replace(
         now, error=None, overflow=False
@@ -335,7 +335,7 @@ def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
 
 
-def _off(call: CallRow, outcome: ReportedOutcome) -> float | None:
+def _estimate_error(call: CallRow, outcome: ReportedOutcome) -> float | None:
     if outcome.error is not None or not outcome.input_tokens:
         return None
     expected = call.estimate + call.manifest.outside

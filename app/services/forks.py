@@ -21,7 +21,7 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """A fork, or a line, whether it is new, and what it left out of the round in which it was made."""
+    """A fork or line, whether it is new, and the events it cuts off its last round."""
 
     row: SessionRow
     created: bool
@@ -29,7 +29,7 @@ class Forked:
 
 
 class Forks:
-    """The fork use case."""
+    """Creates forks."""
 
     def __init__(self, database: Database, policies: Policies, quota: SessionQuota) -> None:
         self._database = database
@@ -49,9 +49,9 @@ class Forks:
         """Fork a session at `at` (None: its head) as `fork`.
 
         An existing fork is returned as it is now; `metadata` is for a new one. The parent is locked against appends
-        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased without
-        metadata, or Conflict when the name is another session's, and
-        AnsweredBefore, having done nothing, if the key of `keep` has been used.
+        meanwhile. Raises NotFound, InvalidRequest, TooManySessions, SessionErased for an erased name without
+        `metadata`, Conflict if the name is another session's, and AnsweredBefore, having done nothing, if the key of
+        `keep` has been used.
         """
         check_metadata(metadata)
         sessions.check_name(fork, "id")
@@ -64,10 +64,10 @@ class Forks:
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)
             if not created and (parent != row_name(external_id) or at not in (None, parent_at)):
-                detail = f"session {fork!r} exists, and is no fork of {external_id!r} at this seq"
+                detail = f"session {fork!r} exists, and is not a fork of {external_id!r} at this seq"
                 raise Conflict(detail, session=fork)
             calls = [call.seq for call in origin.as_of.state.open_calls.values()]
-            # An existing fork, asked for without a seq, may have been made at another one than the head of now.
+            # An existing fork, requested without a seq, may have been made before the session's current head.
             same = created or at is not None
             cut = await forks.left_out(tx, origin.session.log, parent_at, calls) if same else []
             made = Forked(row, created, cut)

@@ -1,7 +1,7 @@
-"""Model calls through the gateway: the context that goes upstream in place of the client's, and what came of it.
+"""Model calls through the gateway: the context sent upstream in place of the client's list, and the outcome.
 
-Nothing here stands in the way of a call. What cannot be budgeted in time goes as the client wrote it, and what is
-written at the end is written when the client has its answer.
+Nothing here delays a call for long. A call that cannot be budgeted in time is sent as the client wrote it, and replies
+and outcomes are stored after the client has its response.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from app.store.spans import MAIN
 
 ERROR_CHARS_MAX: Final = 4_000
 PARTIAL: Final = "partial"
-"""The name in an event's metadata that marks a reply which broke off."""
+"""Key in the metadata of the events of a reply that broke off."""
 ERASED: Final = "session-erased"
 ERASED_REMEMBERED: Final = 1_000
-"""Erased sessions of which a process remembers that it has logged their bypass."""
+"""Number of erased sessions for which a process remembers that it has logged their bypass."""
 TOO_LATE: Final = "not sent: the context was made too late"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A call with its context: what goes upstream, and where its reply belongs."""
+    """A call with its context: the body to send upstream, and the place of its reply."""
 
     tenant_id: UUID
     session: str
@@ -61,14 +61,14 @@ class Prepared:
     given: bodies.Body
 
     def spent(self) -> "Prepared":
-        """The same when its bodies are needed no more, since a stream may take minutes."""
+        """Return the call without its bodies, since a stream may take minutes."""
         empty = bodies.Body("{}", ())
         return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOutcome:
-    """What came of a call. `hidden`: credentials that no text may quote."""
+    """The outcome of a call. `hidden`: credentials that no text may quote."""
 
     reply: Reply
     milliseconds: int
@@ -77,7 +77,7 @@ class GatewayOutcome:
 
 
 class Gateway:
-    """The gateway's use cases."""
+    """Makes contexts for calls through the gateway, and logs their replies and outcomes."""
 
     def __init__(
         self,
@@ -96,42 +96,42 @@ class Gateway:
         self._feedback = feedback
         self._ingest = ingest
         self._reconcile = reconcile
-        self._told = told
+        self._on_report = told
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
     async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
-        """The call as it goes upstream. Raises NotBudgeted, ContextError, or TimeoutError.
+        """Return the call as it is to be sent upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
-        What takes too long goes on for itself, since an append that has begun is not to be broken off: the client's
-        next call finds it done.
+        After a timeout the work continues in the background, since an append that has begun must not be interrupted:
+        the client's next call finds it done.
         """
         task = asyncio.create_task(self._prepare(tenant_id, session, given, of))
         try:
             done, _ = await asyncio.wait({task}, timeout=self._context_seconds)
         except asyncio.CancelledError:
-            self._go(self._disown(task))
+            self._run_in_background(self._report_unsent(task))
             raise
         if not done:
-            self._go(self._disown(task))
+            self._run_in_background(self._report_unsent(task))
             raise TimeoutError
         return task.result()
 
     async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
         asked = ContextRequest(format=of.format, model=of.model)
         answer = await self._lists.context(tenant_id, session, of, asked)
-        return await _prepared(tenant_id, session, answer, given, of)
+        return await _prepared_call(tenant_id, session, answer, given, of)
 
     async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
-        """The body of a count of what would be sent. Raises NotBudgeted, ContextError, or TimeoutError."""
+        """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
             answer, count = await self._lists.preview(tenant_id, session, of, asked)
         return await _body(answer, given, of, of.messages[count:], counts=True)
 
     def is_first_bypass(self, tenant_id: UUID, session: str, reason: str) -> bool:
-        """Return whether a bypass is to be logged. That a session was erased holds for all of its calls."""
+        """Return whether a bypass is to be logged: of an erased session only the first is."""
         if reason != ERASED:
             return True
         known = (tenant_id, session) in self._erased
@@ -140,7 +140,7 @@ class Gateway:
         return not known
 
     async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
-        """Report a refusal; if it was because the context was too long, the same call with a smaller one, once."""
+        """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
         of = call.conversation
         try:
             verdict = await self._report(call, await asyncio.to_thread(_report, outcome))
@@ -149,7 +149,7 @@ class Gateway:
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
             smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
             answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
-            return await _prepared(call.tenant_id, call.session, answer, call.given, of)
+            return await _prepared_call(call.tenant_id, call.session, answer, call.given, of)
         except CannotFit:
             return None
         except (ContextError, NotBudgeted) as error:
@@ -158,11 +158,11 @@ class Gateway:
 
     def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
-        self._go(self._end(call, outcome))
+        self._run_in_background(self._end(call, outcome))
 
     async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
         try:
-            # What broke off is of no use where the client has asked again already, by whichever process.
+            # A reply that broke off is useless once the client has repeated its call, through whichever process.
             if outcome.reply.whole or await self._is_newest(call):
                 await self._append(call, outcome.reply)
         except ContextError as error:
@@ -178,18 +178,18 @@ class Gateway:
 
     async def _report(self, call: Prepared, report: Report) -> Verdict:
         verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
-        self._told(verdict)
+        self._on_report(verdict)
         return verdict
 
     async def _is_newest(self, call: Prepared) -> bool:
-        """Whether no call was made after this one on its line."""
+        """Return whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
         newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
         return [of.call_id for _, of in newest] == [call.call_id]
 
     async def _append(self, call: Prepared, reply: Reply) -> None:
-        """Log a reply behind what its call has seen; on a line of its own where the log has gone on otherwise, as it
-        does when a request was sent twice and both were answered."""
+        """Append a reply to the events that its call has seen, or on a line of its own if the log has continued
+        otherwise, as it does when a request is sent and answered twice."""
         if not reply.messages:
             return
         drafts, digest = await asyncio.to_thread(_drafts, call.conversation, reply)
@@ -198,18 +198,17 @@ class Gateway:
         except (HeadConflict, IdempotencyConflict):
             await self._reconcile.aside(call.tenant_id, call.line, call.head, drafts)
 
-    async def _disown(self, task: asyncio.Task[Prepared]) -> None:
-        """Report a context that was made for nobody."""
+    async def _report_unsent(self, task: asyncio.Task[Prepared]) -> None:
+        """Report a context that was made too late to be sent."""
         try:
             call = await task
         except (ContextError, NotBudgeted):
             return
         await self._try_to_report(call, Report(error={"message": TOO_LATE}))
 
-    def _go(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in the background; a failure that nobody expects is logged."""
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
 
-        def gone(task: asyncio.Task[None]) -> None:
+        def log_failure(task: asyncio.Task[None]) -> None:
             self._background.discard(task)
             error = None if task.cancelled() else task.exception()
             if error is not None:
@@ -217,17 +216,17 @@ class Gateway:
 
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(gone)
+        task.add_done_callback(log_failure)
 
     async def aclose(self) -> None:
-        """Finish what is written in the background, then close the upstreams."""
+        """Finish the work in the background, then close the upstreams."""
         while self._background:
             await asyncio.wait(self._background)
         for upstream in self.upstreams.values():
             await upstream.aclose()
 
 
-async def _prepared(
+async def _prepared_call(
     tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
 ) -> Prepared:
     call, inputs = answer.assembled.call, answer.assembled.inputs
@@ -254,7 +253,7 @@ async def _body(
     *,
     counts: bool = False,
 ) -> bytes:
-    """The call's body with the context in it, in front of what else it has."""
+    """Return the call's body with the context in it, followed by the messages that it does not cover."""
     made = answer.assembled.rendered.request.body
     return await asyncio.to_thread(lambda: rewritten(given, of, bodies.parse(made), behind, counts=counts))
 
@@ -271,7 +270,7 @@ def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], byte
 
 
 def _report(outcome: GatewayOutcome) -> Report:
-    """The outcome as a report, without a credential in it."""
+    """Convert an outcome to a report without credentials."""
     error = outcome.error or outcome.reply.error
     if error is not None:
         error = {

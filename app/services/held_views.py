@@ -1,4 +1,4 @@
-"""What is kept of a context for the next one of its view."""
+"""Views as they are held in memory for their next context."""
 
 from dataclasses import replace
 
@@ -15,21 +15,21 @@ from app.services.view_cache import VIEW_CHARS, CachedView, events_chars
 
 
 def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedView:
-    """What a view's next context begins with."""
+    """Return the view that its next context starts from."""
     inputs, rendered, new = assembled.inputs, assembled.rendered, assembled.epoch
     last = tuple(point.seq for point in rendered.request.breakpoints)
     loaded = replace(inputs.loaded, last_breakpoints=last, used_at=inputs.now, compaction=compaction)
     counted = inputs.events
     if new is not None:
-        counted = _visible(counted, rendered.plan)
-        events = counted if inputs.events is loaded.events else _visible(loaded.events, rendered.plan)
+        counted = _visible_events(counted, rendered.plan)
+        events = counted if inputs.events is loaded.events else _visible_events(loaded.events, rendered.plan)
         loaded = replace(
             loaded,
             view=new.settings,
             epoch=new.epoch,
             epoch_head=new.head,
             frontier=new.frontier,
-            folded=_folded(loaded, new.frontier),
+            folded=_folded_summaries(loaded, new.frontier),
             events=events,
             unread=NOTHING_UNREAD,
         )
@@ -45,14 +45,13 @@ def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedVi
     return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
 
 
-def _folded(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
-    """The summaries that `state` names, in its order."""
+def _folded_summaries(loaded: LoadedView, state: Frontier) -> tuple[Summary, ...]:
     known = {one.id: one for one in (*loaded.folded, *(loaded.finer or ()), *loaded.cover)}
     return tuple(known[fold.id] for fold in state.folds)
 
 
-def _visible(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
-    """Of `events` what the store would read under the plan's frontier, without the bodies of stubs."""
+def _visible_events(events: tuple[Event, ...], planned: Plan) -> tuple[Event, ...]:
+    """Return the events that the store would read under the plan's frontier, without the bodies of stubs."""
     floor, context = planned.state.floor, planned.context
     stubbed = {item.event.seq: item.event for item in context.items if item.event.body is None}
     kept = {item.event.seq for item in context.items} | {event.seq for event in context.prefix}

@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 from app.core.lexicon.times import to_seconds
 
 CLOCKS_APART: Final = timedelta(hours=1)
-"""The most by which the clocks of processes and of the database may differ."""
+"""Maximum difference between the clocks of processes and of the database."""
 
 
 def new_id() -> UUID:
@@ -27,14 +27,14 @@ def overflow_run(call_id: UUID) -> UUID:
 
 
 def first_id(moment: datetime) -> UUID:
-    """Return an id below all ids made from a moment on, by any clock within CLOCKS_APART of ours."""
-    return _at(to_seconds(moment) - CLOCKS_APART.total_seconds())
+    """Return an id below every id made at or after `moment`, by any clock within CLOCKS_APART of ours."""
+    return _id_at(to_seconds(moment) - CLOCKS_APART.total_seconds())
 
 
 def last_id(moment: datetime) -> UUID:
-    """Return an id above all ids made before a moment, by any such clock."""
-    return _at(to_seconds(moment) + CLOCKS_APART.total_seconds())
+    """Return an id above every id made before `moment`, by any such clock."""
+    return _id_at(to_seconds(moment) + CLOCKS_APART.total_seconds())
 
 
-def _at(seconds: float) -> UUID:
+def _id_at(seconds: float) -> UUID:
     return UUID(int=min(max(0, math.ceil(seconds * 1000)), 2**48 - 1) << 80)

@@ -1,4 +1,4 @@
-"""The indexing of sessions for search: by a worker ahead of time, or before a search that needs it."""
+"""The search index of sessions, extended by a worker ahead of time, or before a search that needs it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from app.store.engine import Database
 
 BATCH_EVENTS: Final = 200
 BATCH_TOKENS: Final = 50_000
-"""The most that one transaction indexes, which bounds how long a redaction waits."""
+"""Most events and tokens indexed in one transaction, which bounds how long a redaction waits."""
 
 
 class Indexing:
-    """The indexing use case. Concurrent requests for one session index it once."""
+    """Indexes sessions for search. Concurrent requests for one session index it once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,7 +28,7 @@ class Indexing:
         if head is not None and await search.indexed(self._database, session_id) >= head:
             return True
         lock = self._locks.setdefault(session_id, asyncio.Lock())
-        async with lock:  # of all tasks that wait here, only one holds a connection
+        async with lock:  # only one of the waiting tasks holds a connection
             while True:
                 at = await self._batch(session_id, tenant_id)
                 if at is None:

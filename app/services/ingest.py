@@ -1,7 +1,7 @@
-"""Appending events: validated, counted and stored in one statement; explained under the row lock when it does not fit.
+"""Appending events: validated, counted and stored in one statement, or else decided under the row lock.
 
-The fast path assumes what it last saw of the session's turn and lets the database check it. Whatever does not apply
-(a stale assumption, a new session, a repeated key or id, a bad result) is decided once more with the row locked.
+The fast path assumes the turn last seen of the session and lets the database check it. A request to which that does not
+apply (a stale assumption, a new session, a repeated key or id, an invalid result) is decided again with the row locked.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ from app.store.log import AppendBasis, CompactionTrigger
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
-"""Of what a context may take before it is reduced: from here on summaries are written ahead when a turn ends."""
+"""Share of the trigger at which summaries are prepared when a turn ends."""
 
 
 class Ingest:
-    """The append use case."""
+    """Appends events."""
 
     def __init__(
         self,
@@ -70,8 +70,7 @@ class Ingest:
         self._waiting = WaitingLists()
 
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
-        """Append all or nothing, to the line that a session's name means. Raises whatever of the error tree says why
-        not."""
+        """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""
         line = await self._lines.known(tenant_id, external_id, request.key)
         try:
             return await self._append(tenant_id, line, request)
@@ -124,13 +123,13 @@ class Ingest:
     ) -> Appended:
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         async with self._database.transaction() as tx:
-            session = await self._locked(tx, tenant_id, external_id, session_id)
+            session = await self._lock(tx, tenant_id, external_id, session_id)
             if session.line is not None and not is_line(external_id):
                 raise Moved(session.line)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return await self._first_answer(tx, session, request, before, hint, policy)
+                return await self._original_answer(tx, session, request, before, hint, policy)
             named = name_unnamed(request.drafts, state.open_calls)
             if named is not request.drafts:
                 request, counted_by = replace(request, drafts=tuple(named)), None
@@ -143,7 +142,7 @@ class Ingest:
                 head = max(stored.seq for stored in known.values())
                 through = await event_log.tokens_through(tx, session.log, head)
                 facts = AppendFacts.of(session, head, through)
-                return await self._first_answer(tx, session, request, facts, hint, policy)
+                return await self._original_answer(tx, session, request, facts, hint, policy)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
             spoken = leads and await event_log.spoken(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
@@ -167,7 +166,7 @@ class Ingest:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> log.AppendResult:
-        """Append a batch that was laid out for `state` under the session's lock."""
+        """Append a batch that was placed for `state`, under the session's lock."""
         applied = await log.append(
             tx,
             session_id,
@@ -183,31 +182,28 @@ class Ingest:
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
-        self._snapshots.put(
-            session_id, replace(hint, turn=batch.turn_after)
-        )  # an assumption, should `tx` not be committed
+        self._snapshots.put(session_id, replace(hint, turn=batch.turn_after))  # only a hint: `tx` may not be committed
         return applied
 
     async def _repeats_shared(self, hint: SessionSnapshot, drafts: Sequence[Draft]) -> bool:
-        """Whether a fork is given an event whose id it has from an ancestor; its own are the index's to find."""
+        """Return whether a fork's append repeats an event id of an ancestor; the index checks the fork's own ids."""
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
         return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 
     def ring(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
-        """When this append lets a worker look at the session: earlier where a turn ends, since nobody waits then."""
+        """Return the threshold at which this append enqueues a compaction: lower if it ends a turn."""
         if not policy.summarize.enabled:
             return None
         try:
             budget = self._counting.own_budget(policy, model)
-        except (CannotFit, InvalidPolicy):  # the model's own window is too small for it; a context will say so
+        except (CannotFit, InvalidPolicy):  # the model's window is too small for it; a context request will say so
             return None
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
 
-    async def _locked(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
-        """The session under its lock, created if it is new; a line is not. Raises InvalidRequest for a line that is
-        not there."""
+    async def _lock(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
+        """Lock and return the session, created if it is new. Raises InvalidRequest for a line that does not exist."""
         if is_line(external_id):
             line = await sessions.lock(tx, session_id, tenant_id)
             if line is None:
@@ -232,15 +228,15 @@ class Ingest:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
-        """What an append is answered that has been committed; what is held of its views is extended by it."""
+        """Return the response to a committed append, and add its events to the views held in memory."""
         self._view_cache.appended(session_id, applied, batch, bodies)
         before = applied.before
         rows = receipts_of(session_id, batch, before)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
-        told = pressure(tokens, applied.target, policy, hint.model, self._counting)
-        return Appended(external_id, before.head + len(rows), applied.epoch, rows, told)
+        main_pressure = pressure(tokens, applied.target, policy, hint.model, self._counting)
+        return Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
 
-    async def _first_answer(
+    async def _original_answer(
         self,
         tx: Connection,
         session: SessionRow,
@@ -249,17 +245,17 @@ class Ingest:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> Appended:
-        """What the first of two equal requests was answered, from the facts recorded of it."""
+        """Rebuild the original response for a repeated request."""
         known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
         rows = in_request_order(request.drafts, known, nameless, session.session_id)
-        told = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
-        return Appended(session.external_id, facts.head, facts.epoch, rows, told, created=False)
+        main_pressure = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        return Appended(session.external_id, facts.head, facts.epoch, rows, main_pressure, created=False)
 
 
 def _leading_prompts(drafts: Sequence[Draft]) -> int:
-    """How many of a provider's system messages lead; they are system prompts only before any conversation."""
+    """Count the provider's system messages at the start; they are system prompts only before any conversation."""
     prompts = (draft.type is EventType.SYSTEM_PROMPT and draft.native is not None for draft in drafts)
     return next((count for count, is_prompt in enumerate(prompts) if not is_prompt), len(drafts))
 
@@ -267,7 +263,7 @@ def _leading_prompts(drafts: Sequence[Draft]) -> int:
 def _rebase(
     drafts: Sequence[Draft], bodies: Sequence[str], tokens: Sequence[int], new: Sequence[int], *, spoken: bool
 ) -> tuple[list[Draft], list[str], list[int]]:
-    """The new events of a request; native system prompts behind conversation (`spoken`) are system messages."""
+    """Return the new events; native system prompts after conversation (`spoken`) become system messages."""
     chosen = [drafts[i] for i in new]
     texts = [bodies[i] for i in new]
     for index in range(_leading_prompts(chosen) if spoken else 0):
@@ -284,7 +280,7 @@ def _as_system_message(body: str) -> str:
 async def _known_events(
     tx: Connection, log: SessionLog, drafts: Sequence[Draft], bodies: Sequence[str]
 ) -> dict[str, StoredEvent]:
-    """The events of the request that are in the log already. Raises IdempotencyConflict where the content differs."""
+    """Return the request's events that are in the log already. Raises IdempotencyConflict if their content differs."""
     named = {draft.id: body for draft, body in zip(drafts, bodies, strict=True) if draft.id is not None}
     if not named:
         return {}

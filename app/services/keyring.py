@@ -1,4 +1,4 @@
-"""The keys that contents are sealed with: one of each tenant, wrapped by the operator's."""
+"""Keys that seal contents: one for each tenant, wrapped by the operator's."""
 
 import os
 import time
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
 CACHE_SECONDS: Final = 2.0
-"""How long a looked-up key is held: a dropped key opens nothing any more within this time in every process."""
+"""Seconds for which a key is cached: no process opens anything with a dropped key after this time."""
 TENANTS_MAX: Final = 10_000
 
 
 class Keyring:
     """The tenants' keys, made when they are first needed.
 
-    `operator` are the operator's keys (Fernet), with commas between them: the first wraps, each unwraps. Without one
-    nothing is sealed, and what a tenant with a key of its own has cannot be touched.
+    `operator` are the operator's keys (Fernet), separated by commas: the first wraps, each unwraps. If there are none,
+    nothing is sealed, and the contents of a tenant that has a key can be neither read nor written.
     """
 
     def __init__(self, database: Database, operator: str | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,10 +33,10 @@ class Keyring:
         self._known: dict[UUID, tuple[float, Sealer | None]] = {}
 
     async def sealer(self, tenant_id: UUID) -> Sealer | None:
-        """Return what seals a tenant's contents; None where nothing is sealed.
+        """Return the sealer of a tenant's contents; None if they are not sealed.
 
-        The caller must act for the tenant. Raises ContentsErased once its key was dropped, and StoreUnavailable when
-        this process cannot unwrap it.
+        The caller must act for the tenant. Raises ContentsErased if its key was dropped, StoreUnavailable if it cannot
+        be unwrapped.
         """
         now = self._clock()
         held = self._known.get(tenant_id)
@@ -46,16 +46,16 @@ class Keyring:
         if found is None and self._operator is not None:
             await content_keys.make(self._database, tenant_id, self._operator.encrypt(os.urandom(KEY_BYTES)))
             found = await content_keys.find(self._database, tenant_id)
-        sealer = None if found is None else self._unwrapped(found)
+        sealer = None if found is None else self._unwrap(found)
         if len(self._known) >= TENANTS_MAX:
             self._known.clear()
         self._known[tenant_id] = (now, sealer)
         return sealer
 
-    def _unwrapped(self, key: content_keys.ContentKey) -> Sealer:
+    def _unwrap(self, key: content_keys.ContentKey) -> Sealer:
         if key.wrapped is None:
             self._known.pop(key.tenant_id, None)
-            raise ContentsErased("the key of this tenant's contents was dropped: nothing of them can be read again")
+            raise ContentsErased("the key of this tenant's contents was dropped: they can never be read again")
         if self._operator is None:
             raise StoreUnavailable("this tenant's contents are sealed, and PALIMPSEST_ENCRYPTION_KEY is not set here")
         from cryptography.fernet import InvalidToken
@@ -67,14 +67,14 @@ class Keyring:
 
 
 def wrapping(operator: str) -> "MultiFernet":
-    """Return the operator's keys at work. Raises ValueError unless each is a key of Fernet's."""
+    """Parse the operator's keys. Raises ValueError unless each is a Fernet key."""
     from cryptography.fernet import Fernet, MultiFernet  # takes 40 ms: only where contents are sealed
 
     return MultiFernet([Fernet(one.strip()) for one in operator.split(",")])
 
 
 async def rewrap(database: Database, operator: str) -> int:
-    """Wrap every tenant's key by the first of the operator's keys; return how many were.
+    """Wrap every tenant's key with the first of the operator's keys; return their number.
 
     All or none: raises StoreUnavailable if one cannot be unwrapped by any of them.
     """

@@ -1,4 +1,4 @@
-"""The times of last use of keys, stored in the background: no request waits for that or fails with it."""
+"""Times of last use of keys, stored in the background: no request waits for that or fails because of it."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from app.store import keys
 from app.store.engine import Database, acting_for
 
 EVERY_SECONDS: Final = 60.0
-"""How often each process stores the use of a key."""
+"""Interval at which each process stores the use of a key."""
 KEYS_REMEMBERED: Final = 10_000
-"""The number of keys from which those not used lately are forgotten."""
+"""Number of keys above which those not used lately are forgotten."""
 CLOSE_SECONDS: Final = 2.0
 
 
 class LastUsed:
-    """The uses that are not stored yet. One statement at a time stores them, on one connection of the pool."""
+    """Collects uses and stores them: one statement at a time, on one connection of the pool."""
 
     def __init__(self, database: Database, clock: Callable[[], float], today: Callable[[], datetime]) -> None:
         self._database = database
@@ -34,7 +34,7 @@ class LastUsed:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, tenant_id: UUID, key_id: UUID) -> None:
-        """Note that a tenant's key is used now."""
+        """Note that a tenant's key is being used."""
         now = self._clock()
         noted = self._noted.get(key_id)
         if noted is not None and now - noted < EVERY_SECONDS:

@@ -1,8 +1,6 @@
-"""Reads that look back and may be a moment late: a replica answers them where there is one, so that audits do not slow
-agents down.
+"""Reads of the past, which may be slightly stale: a replica serves them if there is one, so that agents do not wait.
 
-What the replica cannot answer the primary does, but only a few such reads at once: an audit must not become the agents'
-problem because a replica is away.
+The primary serves reads that the replica cannot, but only a few at a time, so that agents are not slowed down either.
 """
 
 import asyncio
@@ -15,26 +13,26 @@ from app.core.errors import NotFound, NotReproducible, StoreUnavailable
 from app.store.replica import Replica
 
 WAIT_SECONDS: Final = 10.0
-"""How long a read waits for its turn at the primary."""
+"""Seconds for which a read waits for its turn at the primary."""
 
 TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
-"""What ends a statement that takes too long."""
+"""Errors of a statement that took too long."""
 
 AnsweredBy: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
-"""The primary answers because it was asked to, because the replica does not have what was asked for, or because it is
-away, late, or gave up; `refused`: nobody did."""
+"""The primary answers because the caller asked for it, because the replica lacks the data, or because it is
+unavailable, too far behind, or failed; `refused`: neither answered."""
 
 Service = TypeVar("Service")
 Answer = TypeVar("Answer")
 
 
-class _Lost(Exception):
-    """The replica went away while it was read."""
+class _ReplicaLost(Exception):
+    """The replica became unavailable during a read."""
 
 
 class LateReads:
-    """The services that read so, each for the primary and for the replica. `at_once`: how many reads the primary takes
-    where there is a replica."""
+    """The services for such reads, on the primary and on the replica. `at_once` is the number of concurrent reads that
+    the primary serves if there is a replica."""
 
     def __init__(
         self,
@@ -46,16 +44,16 @@ class LateReads:
     ) -> None:
         self.replica = replica
         self._primary = {type(one): one for one in primary}
-        self._theirs = {type(one): one for one in theirs}
-        self._told = told
+        self._replica_services = {type(one): one for one in theirs}
+        self._on_answer = told
         self._turns = asyncio.Semaphore(at_once)
 
     async def ask(
         self, kind: type[Service], asked: Callable[[Service], Awaitable[Answer]], *, newest: bool
     ) -> tuple[Answer, float | None]:
-        """Return what a service of a class answers, and how many seconds old that is at most; None: the primary says.
+        """Return the result of a service and its maximum age in seconds, None if it is the primary's.
 
-        `newest`: the primary is to say. Raises as the service does, or StoreUnavailable.
+        `newest`: read from the primary. Raises the service's errors, or StoreUnavailable.
         """
         primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
         if self.replica is None:
@@ -64,43 +62,43 @@ class LateReads:
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
-                theirs: Service = self._theirs[kind]  # type: ignore[assignment]  # by its class
+                replica_service: Service = self._replica_services[kind]  # type: ignore[assignment]  # by its class
                 try:
-                    answer = await self._unless_lost(asked(theirs), self.replica)
-                except (NotFound, NotReproducible):  # what has come there in part may look so
+                    answer = await self._read_replica(asked(replica_service), self.replica)
+                except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:
-                    if isinstance(error.__cause__, TOO_SLOW):  # as slow at the primary, where agents would notice
-                        self._told("refused")
+                    if isinstance(error.__cause__, TOO_SLOW):  # the primary would be as slow, and agents would notice
+                        self._on_answer("refused")
                         raise
-                except (asyncpg.PostgresError, _Lost):  # a column that it does not have yet
+                except (asyncpg.PostgresError, _ReplicaLost):  # such as a column that the replica does not have yet
                     pass
                 else:
-                    self._told("replica")
+                    self._on_answer("replica")
                     return answer, behind
-        answer = await self._in_turn(asked, primary)
-        self._told(why)
+        answer = await self._read_primary(asked, primary)
+        self._on_answer(why)
         return answer, None
 
-    async def _unless_lost(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
-        """Read to the end, unless the replica goes away meanwhile: a machine that is gone may never say so."""
+    async def _read_replica(self, reading: Awaitable[Answer], replica: Replica) -> Answer:
+        """Await a read until the replica becomes unavailable: a machine that is gone may never report it."""
         task, lost = asyncio.ensure_future(reading), asyncio.ensure_future(replica.lost.wait())
         try:
             await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise _Lost
+                raise _ReplicaLost
             return task.result()
         finally:
             lost.cancel()
             task.cancel()
 
-    async def _in_turn(self, asked: Callable[[Service], Awaitable[Answer]], primary: Service) -> Answer:
+    async def _read_primary(self, asked: Callable[[Service], Awaitable[Answer]], primary: Service) -> Answer:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            self._told("refused")
-            raise StoreUnavailable("the replica cannot answer this, and the primary has enough such reads") from None
+            self._on_answer("refused")
+            raise StoreUnavailable("the replica cannot answer this, and the primary has too many such reads") from None
         try:
             return await asked(primary)
         finally:

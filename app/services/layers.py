@@ -1,4 +1,4 @@
-"""Layers: content that an agent shows behind the conversation, replaced as a whole and no part of the log."""
+"""Layers: content that an agent shows after the conversation, replaced as a whole and not part of the log."""
 
 import asyncio
 from typing import Final
@@ -22,7 +22,7 @@ SWEEP_PAGE: Final = 1000
 
 
 class Layers:
-    """The use cases of a session's layers."""
+    """Stores and reads the layers of sessions."""
 
     def __init__(self, database: Database, counting: Counting, view_cache: ViewCache) -> None:
         self._database = database
@@ -31,12 +31,12 @@ class Layers:
 
     async def put(self, tenant_id: UUID, external_id: str, kind: str, raw: Json) -> StoredLayer:
         """Store a layer and return it; equal content makes no new version. Raises NotFound or InvalidRequest."""
-        content, text = await asyncio.to_thread(_prepared, raw)
+        content, text = await asyncio.to_thread(_prepare, raw)
         row = await sessions.get(self._database, tenant_id, external_id)
         counter = self._counting.session_counter(row.estimator, row.model)
         tokens = await counted((Layer(kind, 0, content),), counter)
         async with self._database.transaction() as tx:
-            turn = await _explicit(tx, await sessions.get_locked(tx, tenant_id, external_id))
+            turn = await _explicit_turn(tx, await sessions.get_locked(tx, tenant_id, external_id))
             before = await layers.current(tx, row.session_id)
             same = next((one for one in before if one.layer.kind == kind), None)
             if same is not None and (same.layer.content, same.layer.turn) == (content, turn):
@@ -74,14 +74,14 @@ def content_of(raw: Json) -> Content:
         text = body_text(Draft(EventType.ANNOUNCE, content=content), 0)
     except InvalidEvent as error:
         raise InvalidRequest(error.detail, field="content") from None
-    if unreadable(text):  # it is what its author wants shown, not what happened
+    if unreadable(text):  # unlike an event, a layer records nothing, so it can be refused
         raise InvalidRequest("content must hold neither NUL nor lone surrogates", field="content")
     if not content:
         raise InvalidRequest("content must not be blank", field="content")
     return content
 
 
-def _prepared(raw: Json) -> tuple[Content, str]:
+def _prepare(raw: Json) -> tuple[Content, str]:
     """Return content in its stored form, and the text of it that is stored. Raises InvalidRequest."""
     content = content_of(raw)
     return content, texts.dumps(content)
@@ -116,7 +116,7 @@ async def sweep(database: Database) -> int:
     return swept
 
 
-async def _explicit(tx: Connection, session: SessionRow) -> int | None:
+async def _explicit_turn(tx: Connection, session: SessionRow) -> int | None:
     """Return the running turn, with which the layer ends, if it was started explicitly and not ended; else None."""
     running = session.state.turns
     marks = (await event_log.turn_marks(tx, session.log, running, running)).get(running)

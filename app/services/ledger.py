@@ -1,4 +1,4 @@
-"""The ledger of a session's view, and the sums of a tenant's calls: where the bill comes from."""
+"""The ledger of a session's view, and the sums of a tenant's calls, with their bills."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,25 +22,25 @@ from app.store import sessions
 from app.store.engine import Database
 
 CALLS_MAX: Final = 5_000
-"""The most calls of a view in a ledger: the newest."""
+"""Most calls of a view in a ledger: the newest."""
 DAYS_MAX: Final = 31
 CALLS_LOOKED_BACK: Final = 16
-"""So many calls of a view are looked at to tell what the last of them should have read."""
+"""Calls of a view that are read to compute the expected cache reads of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Outside:
-    """The tokens sent beside the requests, in the provider's tokens; `scale`: the provider's per token of ours."""
+    """Tokens sent outside the requests, in the provider's tokens; `scale`: the provider's tokens per token of ours."""
 
     known: int
     scale: float
 
     def of(self, row: store.LedgerRow) -> int:
-        """Return the tokens sent beside one call."""
+        """Return the tokens sent outside one call's request."""
         return row.outside or self.known
 
     def own(self, row: store.LedgerRow) -> int:
-        """Return the tokens sent beside one call, in the estimator's own."""
+        """Return the tokens sent outside one call's request, in the estimator's tokens."""
         return round(self.of(row) / self.scale)
 
 
@@ -48,8 +48,7 @@ class _Outside:
 class ViewLedger:
     """The ledger of a view: calls with their lines, newest first, the epochs they were rendered in, and all totals.
 
-    `causes` are the causes of the epochs by number. `partial`: there are older calls, which are not in it. `ends`: no
-    calls follow on another page.
+    `causes` are the causes of the epochs by number. `partial`: older calls are left out. `ends`: this is the last page.
     """
 
     calls: Sequence[tuple[store.LedgerRow, LedgerLine]]
@@ -80,8 +79,8 @@ class TenantLedger:
 
 @dataclass(frozen=True, slots=True)
 class CacheReads:
-    """What a call should have read of its provider's cache, what it has, and all of its input, in the provider's
-    tokens. `profile` is the model's row in the table of caches."""
+    """The expected and actual reads of a call from its provider's cache, and its whole input, in the provider's tokens.
+    `profile` is the model's row in the table of caches."""
 
     profile: str
     expected: int
@@ -90,7 +89,7 @@ class CacheReads:
 
 
 class Ledger:
-    """The ledger use cases."""
+    """Makes the ledgers of views and tenants."""
 
     def __init__(self, database: Database, policies: Policies, caches: Mapping[str, CacheProfile]) -> None:
         self._database = database
@@ -110,9 +109,9 @@ class Ledger:
         first = min((row.epoch for row in rows), default=0)
         found = await store.epochs(self._database, session.session_id, tenant_id, view, first)
         used = {row.policy: await self._policies.get(tenant_id, row.policy) for row in rows}
-        return await asyncio.to_thread(self._made, rows, found, used, before, limit, partial=partial)
+        return await asyncio.to_thread(self._view_ledger, rows, found, used, before, limit, partial=partial)
 
-    def _made(
+    def _view_ledger(
         self,
         rows: Sequence[store.LedgerRow],
         found: Sequence[store.EpochRow],
@@ -142,8 +141,7 @@ class Ledger:
         return lines([self._call(row, used[row.policy], outside) for row in rows], epochs), epochs
 
     async def cache_reads(self, tenant_id: UUID, session_id: UUID, view: str, call_id: UUID) -> CacheReads | None:
-        """Return what a reported call should have read of the provider's cache, by the calls before it, and what it
-        has; None if the call is gone."""
+        """Return the expected and actual cache reads of a reported call; None if the call is gone."""
         rows = await store.calls(self._database, session_id, tenant_id, view, CALLS_LOOKED_BACK, call_id)
         if not rows or rows[-1].call_id != call_id:
             return None
@@ -173,7 +171,7 @@ class Ledger:
             ephemeral=ephemeral,
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            marks=_marks(row, own, counted - ephemeral, beside),
+            marks=_breakpoints(row, own, counted - ephemeral, beside),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -191,14 +189,14 @@ class Ledger:
     ) -> TenantLedger:
         """Return the sums of calls in [since, until), of sessions whose names begin with `prefix`.
 
-        Without `until` the range is DAYS_MAX days long. Raises InvalidRequest for a longer one.
+        If `until` is None, the range is DAYS_MAX days long. Raises InvalidRequest for a longer one.
         """
         most = timedelta(days=DAYS_MAX)
         if since.year == datetime.max.year:
             raise InvalidRequest("since is later than any call can be", field="since")
         end = since + most if until is None else until
         if not timedelta(0) <= end - since <= most:
-            raise InvalidRequest(f"until must be at most {DAYS_MAX} days behind since", field="until")
+            raise InvalidRequest(f"until must be 0 to {DAYS_MAX} days after since", field="until")
         found = []
         for row in await store.sums(self._database, tenant_id, since, end, model, prefix):
             policy = await self._policies.get(tenant_id, row.policy)
@@ -209,7 +207,7 @@ class Ledger:
 
 
 def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
-    """Return the tokens sent beside a view's calls: the newest known value also stands for calls without one.
+    """Return the tokens sent outside a view's calls; the newest known value also applies to calls without one.
 
     One scale is used for all calls, so that the same prefix ends at the same token in each.
     """
@@ -222,7 +220,7 @@ def _outside(rows: Sequence[store.LedgerRow]) -> _Outside:
     return _Outside(known, median(scale for scale in scales if scale > 0) if any(s > 0 for s in scales) else 1.0)
 
 
-def _marks(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
+def _breakpoints(row: store.LedgerRow, own: float, stable: int, beside: int) -> tuple[LedgerBreakpoint, ...]:
     """Return a call's breakpoints. A record without positions has only the last one, at the end of the stable part."""
     known = [
         LedgerBreakpoint(seq, beside + round(tokens * own), blocks)

@@ -1,4 +1,4 @@
-"""Limits of a tenant: events a second, and sessions. Each process counts for itself."""
+"""Limits of a tenant: events per second, and number of sessions. Each process counts its own."""
 
 import math
 import time
@@ -13,17 +13,17 @@ from app.store import sessions
 from app.store.engine import Connection
 
 BURST_SECONDS: Final = 10
-"""How many seconds' worth of events an idle tenant may append at once; at least one whole batch."""
+"""Size of a tenant's bucket, in seconds of its rate; at least one whole batch."""
 TENANTS_REMEMBERED_MAX: Final = 10_000
 NEAR: Final = 1_000
-"""With no more sessions than this left, they are counted whenever one is created."""
+"""With at most this many sessions left, they are counted whenever one is created."""
 SHARE: Final = 16
-"""With more left, a process admits the number above NEAR divided by this before it counts again: so many processes
-together stay within the limit."""
+"""If more are left, a process admits the number above NEAR divided by this before it counts again, so that this many
+processes together stay within the limit."""
 FULL: Final = -1
-"""Instead of how many may be admitted: none, which is believed as long, so that repeated refusals cost no counting."""
+"""Allowance of a tenant that has reached its limit. It is cached like a count, so that repeated refusals need none."""
 COUNTED_SECONDS: Final = 1.0
-"""How long a count is believed: other processes make and erase sessions too."""
+"""Seconds for which a count is used: other processes create and erase sessions too."""
 
 
 class EventRates:
@@ -44,7 +44,7 @@ class EventRates:
         if wait:
             seconds = math.ceil(wait)
             raise TooManyEvents(
-                f"this tenant may append {rate.per_second} events a second; {events} may come in {seconds} seconds",
+                f"this tenant may append {rate.per_second} events per second; retry {events} in {seconds} seconds",
                 limit=rate.per_second,
                 retry_after_seconds=seconds,
             )
@@ -56,7 +56,7 @@ class EventRates:
 class SessionQuota:
     """The limit on a tenant's sessions; `most` 0: no limit.
 
-    Near the limit sessions are counted when one is created, by one transaction at a time; far from it once in
+    Near the limit sessions are counted when one is created, by one transaction at a time; far from it once per
     COUNTED_SECONDS. The limit is exceeded only if more than NEAR sessions are created within that time.
     """
 
@@ -64,7 +64,7 @@ class SessionQuota:
         self._most = most
         self._clock = clock
         self._counted: dict[UUID, tuple[float, int]] = {}
-        """Until when a count is believed, and how many sessions may be admitted without another."""
+        """The time when a tenant's count expires, and the number of sessions to admit before another one."""
 
     async def admit(self, tx: Connection, tenant_id: UUID) -> None:
         """Admit a session that `tx` has just created. Raises TooManySessions, which must roll the transaction back."""
@@ -88,5 +88,5 @@ class SessionQuota:
 
 
 def _allowance(left: int) -> int:
-    """The number of sessions that may be admitted, the one just counted included, before they are counted again."""
+    """Return the number of sessions to admit before the next count, including the one just counted."""
     return FULL if left < 0 else 1 + max(0, left - NEAR) // SHARE

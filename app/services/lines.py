@@ -1,9 +1,9 @@
-"""The lines of a session: which one its name means, their list, and going back on them.
+"""The lines of a session: the current one, their list, and rewinding to an earlier event.
 
-A session's name means one of its lines, and moves to another when its client goes on elsewhere (`reconcile.py`) or asks
-for an earlier seq. What a name means is in its row alone. What runs for every call goes to that row without asking,
-because most names never move, and its statements refuse a row whose name has moved. A process remembers such names, to
-ask for them first.
+A session's name means one of its lines, and moves to another one when its client continues elsewhere (`reconcile.py`)
+or requests an earlier seq. Only the name's row says which. Operations that run for every call use that row without a
+look-up, because most names never move; their statements reject it if its name has moved. A process remembers moved
+names, and looks them up first.
 """
 
 from collections import OrderedDict
@@ -26,7 +26,7 @@ NAMES_TRIED_MAX: Final = 100
 
 
 class Lines:
-    """The use cases of a session's lines."""
+    """Resolves, lists, creates and rewinds the lines of sessions."""
 
     def __init__(self, database: Database, forking: Forks, lines_max: int) -> None:
         self._database = database
@@ -42,60 +42,56 @@ class Lines:
         return address if line is None else line
 
     async def known(self, tenant_id: UUID, address: str, key: str | None = None) -> str:
-        """Return the same where this process knows that a name has moved, else the address as it is.
+        """Return the current line if this process knows that the name has moved, else the address itself.
 
-        A request whose idempotency key was used before goes to the line where it was.
+        A request whose idempotency key was used before goes to the line where it was used.
         """
         if (tenant_id, address) not in self._moved:
             return address
         line = await self.current(tenant_id, address)
         if line == address:
             self._moved.pop((tenant_id, address), None)
-        return await self._of_key(tenant_id, address, line, key)
+        return await self._line_of_key(tenant_id, address, line, key)
 
     async def moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
-        """Remember that a name has moved to a line, and return where a request with this key goes."""
+        """Remember that a name has moved to a line, and return the line for a request with this key."""
         self._moved[tenant_id, address] = None
         if len(self._moved) > MOVED_REMEMBERED_MAX:
             self._moved.popitem(last=False)
-        return await self._of_key(tenant_id, address, line, key)
+        return await self._line_of_key(tenant_id, address, line, key)
 
-    async def _of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
+    async def _line_of_key(self, tenant_id: UUID, name: str, line: str, key: str | None) -> str:
         found = None if key is None else await lines.of_key(self._database, tenant_id, name, key)
         return found or line
 
     async def of_call(self, tenant_id: UUID, address: str, call_id: UUID | None) -> str:
         """Return the line of a session on which a call was made; the current one if no call is named.
 
-        Without such a call it is the address as it is.
+        If there is no such call, return the address itself.
         """
         if call_id is None or is_line(address):
             return await self.current(tenant_id, address)
         return await lines.of_call(self._database, tenant_id, address, call_id) or address
 
     async def page(self, tenant_id: UUID, address: str, after: int, limit: int) -> tuple[Sequence[LineRow], str]:
-        """Return the lines of a session in the order in which they began, and the id of the current one.
-
-        Raises NotFound.
-        """
+        """Return the lines of a session in order of creation, and the id of the current one. Raises NotFound."""
         name = session_of(address)
         row = await sessions.get(self._database, tenant_id, name)
         return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
 
     async def rewind(self, tenant_id: UUID, address: str, to: int, keep: Keep[Forked] | None = None) -> Forked:
-        """Have a session's name mean a line that ends at the seq `to` of the current one; return that line.
+        """Point a session's name at a line that ends at seq `to` of the current one; return that line.
 
-        It is the current line itself, not created, if it ends there. Nothing is lost: the line that went on stays.
-        Raises NotFound, InvalidRequest, or TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep`
-        has been used.
+        If the current line ends there, it is returned. No line is removed. Raises NotFound, InvalidRequest, or
+        TooManyLines, and AnsweredBefore, having done nothing, if the key of `keep` has been used.
         """
         if is_line(address):
-            raise InvalidRequest("a line stays as it is; rewind the session by its name", field="sid")
+            raise InvalidRequest("only a session can be rewound: name it without its line", field="sid")
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, address)
             row = await current_row(tx, tenant_id, root)
             if to > row.state.head:
-                raise InvalidRequest(f"to is {to}, but the head is {row.state.head}", field="to")
+                raise InvalidRequest(f"`to` is {to}, but the session's last event is {row.state.head}", field="to")
             made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
             calls = [call.seq for call in made.state.open_calls.values()]
             cut = await forks.left_out(tx, row.log, to, calls) if made is not row else []
@@ -105,21 +101,21 @@ class Lines:
         return rewound
 
     async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
-        """Begin a line with the log of another one up to `at`, and have the name mean it; both must be locked."""
+        """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
         origin = await forks.as_it_was(tx, row, at)
         tip = await chain.tip_at(tx, tenant_id, root, row, at)
 
         async def fork(line: str) -> UUID | None:
             return await self._forks.create(tx, tenant_id, origin, line, row.metadata)
 
-        return await self._made(tx, tenant_id, root, tip, fork)
+        return await self._create(tx, tenant_id, root, tip, fork)
 
     async def turn_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
-        """Have a session's name mean a line that is there. The session must be locked."""
+        """Point a session's name at an existing line. The session must be locked."""
         await lines.point(tx, root.session_id, None if row.session_id == root.session_id else row.external_id)
 
     async def begin(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
-        """Begin an empty line with the settings of another one, and have the name mean it; both must be locked."""
+        """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
 
         async def create(line: str) -> UUID | None:
             made = await sessions.create(
@@ -134,9 +130,9 @@ class Lines:
             )
             return sessions.session_key(tenant_id, line) if made else None
 
-        return await self._made(tx, tenant_id, root, Tip(), create)
+        return await self._create(tx, tenant_id, root, Tip(), create)
 
-    async def _made(
+    async def _create(
         self,
         tx: Connection,
         tenant_id: UUID,
@@ -144,9 +140,9 @@ class Lines:
         tip: Tip,
         make: Callable[[str], Awaitable[UUID | None]],
     ) -> SessionRow:
-        """Make a line under the next id that no session has from before there were lines, and have the name mean it.
+        """Create a line under the next free id, and point the name at it.
 
-        Raises TooManyLines, which must roll the transaction back.
+        Sessions older than lines may have such ids. Raises TooManyLines, which must roll the transaction back.
         """
         first = await lines.next_number(tx, root.session_id)
         if 0 < self._lines_max < first:
@@ -164,7 +160,7 @@ class Lines:
 
 
 async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:
-    """The row of the line that a session's name means, locked; `root` is the name's own, locked before."""
+    """Lock and return the row of the line that a session's name means; `root` is the name's own row, already locked."""
     if root.line is None:
         return root
     return await sessions.get_locked(tx, tenant_id, root.line)

@@ -1,4 +1,4 @@
-"""Measurements taken from a report: a point for the estimator, and the window that an error names or shows."""
+"""Measurements from a report: a point for the estimator, and the window that an error states or implies."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +11,9 @@ from app.store.outcomes import ReportedOutcome
 
 
 def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None, now: float) -> Point | None:
-    """Return a report's measurement of the estimator; None after an error that is no overflow.
+    """Return a report's measurement of the estimator; None after an error other than an overflow.
 
-    Its count is 0 if a call was refused that is too small for any count to explain the refusal.
+    Its count is 0 if the refused call is too small for any count to explain the refusal.
     """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
@@ -30,7 +30,7 @@ def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None,
 
 
 def is_sane(point: Point, call: CallRow) -> bool:
-    """Return whether a count can be this call's, even if most of it was sent beside the request, such as tools."""
+    """Return whether a count can be this call's, even if most of it was sent outside the request, such as tools."""
     sample = Sample(point.counted, point.reported)
     return sample.sensible or sample.counted < sample.reported <= call.manifest.window
 
@@ -38,17 +38,17 @@ def is_sane(point: Point, call: CallRow) -> bool:
 def claim_of(
     call: CallRow, parent: CallRow | None, point: Point, overflow: Overflow | None, source: str
 ) -> Claim | None:
-    """Return the window that an overflow names, or that the retry of an overflow without figures shows."""
+    """Return the window that an overflow states, or that the retry of an overflow without figures implies."""
     if overflow is None:
-        return _unnamed(parent, point, source)
+        return _implied_claim(parent, point, source)
     window = overflow.window_with(call.manifest.reserve)
     return None if window is None else Claim(call.manifest.window, window, source, point.at)
 
 
-def _unnamed(parent: CallRow | None, point: Point, source: str) -> Claim | None:
-    """Return the window that a retry shows, after a call that was refused without figures.
+def _implied_claim(parent: CallRow | None, point: Point, source: str) -> Claim | None:
+    """Return the window that a retry implies, after a call that was refused without figures.
 
-    By the retry's ratio that call would have fit the window it was planned for, so the real window must be smaller.
+    That call, by the retry's ratio, would have fit the window it was planned for, so the real window must be smaller.
     """
     outcome = None if parent is None else parent.outcome
     sample = Sample(point.counted, point.reported)
@@ -75,10 +75,10 @@ def is_believable(
 def limited(
     known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
 ) -> Calibration:
-    """Return a calibration with a report's evidence about the window.
+    """Add a report's evidence about the window to a calibration.
 
-    A view believes its own reports; for the model a claim must be confirmed, by the call's expected tokens or by
-    another session.
+    A view believes its own reports; a model's claim must be confirmed, by the call's expected tokens or another
+    session.
     """
     if overflow is None:
         known = accepting(known, point.reported, point.at)

@@ -1,4 +1,4 @@
-"""The newest part of the log of sessions, kept from one look to the next: an event changes only by a redaction."""
+"""The newest events of sessions, cached between reads: an event changes only by a redaction."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,16 +14,17 @@ from app.store.engine import Database
 from app.store.spans import Facts
 
 CHARS_MAX: Final = 16_000_000
-"""Of stored bodies, all sessions together; as Python objects they take some times that."""
+"""Limit on the stored bodies of all sessions together; as Python objects they take several times that."""
 EVENT_CHARS: Final = 500
-"""What an event takes beside its text, in characters of text."""
+"""Memory of an event besides its text, in characters of text."""
 
 Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The newest events of a session as it stood, without a gap: all that are behind `reach` tokens of its log."""
+    """A session's newest events without a gap: all after the first `reach` tokens of its log. They are valid while its
+    creation, its redactions and the counter are those of `stands`."""
 
     stands: tuple[datetime, int, Counter]
     reach: int
@@ -32,7 +33,7 @@ class _Held:
 
 
 class NewestEvents:
-    """Reads the newest events of sessions. The least recently read sessions give way to others."""
+    """Reads the newest events of sessions, and caches those of the most recently read sessions."""
 
     def __init__(self, database: Database, chars_max: int = CHARS_MAX) -> None:
         self._database = database
@@ -43,9 +44,9 @@ class NewestEvents:
     async def read(
         self, facts: Facts, after: int, tokens: int, counter: Counter, counted: Counted
     ) -> tuple[Event, ...]:
-        """The events behind `after` within the last so many tokens of the log, as `counted` counts them by `counter`.
+        """Return the events after `after` within the last `tokens` tokens of the log, recounted by `counted`.
 
-        Those that were read for an earlier look are not read, parsed and counted again.
+        Events from an earlier read are not read, parsed and counted again.
         """
         stands = (facts.created_at, facts.redactions, counter)
         held = self._held.get(facts.log.session_id)

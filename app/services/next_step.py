@@ -1,6 +1,6 @@
-"""Which summary is to be written next: how a session stands, read for it, and the span or the summaries it is of.
+"""Planning of the next summary: the basis of a session, and the span or the summaries to summarize.
 
-What looks at many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
+Work on many events is done in a thread: this also runs in API processes, for contexts that wait for summaries.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ from app.store.spans import MAIN, Facts, Viewed
 from app.store.summaries import SummaryToRewrite
 
 READ_FACTOR: Final = 2
-"""How much of the newest part is read to find its boundary, in windows."""
+"""Tokens of the newest events read to find their boundary, in windows."""
 NARROW_WINDOW_MIN: Final = 8_000
-"""Smaller views do not make summaries finer: one that makes titles sees the newest part, whatever that is."""
+"""Views with smaller windows do not make summaries finer: a view that makes titles only needs the newest events."""
 DEEPEN_FACTOR: Final = 4
-"""By how much more is read where a single round is larger than what was, or little of what was is shown."""
+"""Factor by which more is read, if a single round exceeds the events read, or little of them is shown."""
 
 
 class StepPlanner:
-    """Reads what a compaction stands on, and plans its next step."""
+    """Loads the basis of a compaction, and plans its next step."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -56,7 +56,8 @@ class StepPlanner:
         self._newest_events = NewestEvents(database)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
-        """How things stand, for the session's views and the contexts `wanted`; None when the session is gone."""
+        """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted, or
+        if its window leaves no room for a context."""
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
@@ -74,46 +75,45 @@ class StepPlanner:
         counter = self._counting.counter(model, policy)
         fresh = changed(row, settings) is not None
         if any(one.tightened for one in wanted):
-            main, facts = _as_measured(main), replace(facts, views=tuple(map(_as_measured, facts.views)))
+            main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
         try:
             budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         except (CannotFit, InvalidPolicy):
             structlog.get_logger().warning("no room for summaries", window=window)
             return None
         budgets = [budget]
-        for view, least, anew in _others(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
-            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is left out of account
-                its = replace(settings, window_tokens=least)
-                budgets.append(await self._budget(facts, view, its, counter, fresh=anew))
+        for view, least, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
+            with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored
+                own = replace(settings, window_tokens=least)
+                budgets.append(await self._budget(facts, view, own, counter, fresh=fresh))
         narrow = min(budgets, key=lambda one: one.target)
-        retries = [one async for one in self._of_retries(facts, main, settings, counter, wanted)]
+        retries = [one async for one in self._retry_budgets(facts, main, settings, counter, wanted)]
         newest = min((narrow, *retries), key=lambda one: one.target)
         cover = cover_id(session_id, policy.shows)
         live = await summaries.live(self._database, session_id, cover)
         decided = await visibility.current(self._database, session_id) if facts.decisions else ()
         return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
 
-    async def _of_retries(
+    async def _retry_budgets(
         self, facts: Facts, main: Viewed, settings: ViewSettings, counter: Counter, wanted: Sequence[WaitingContext]
     ) -> AsyncIterator[Budget]:
-        """The budgets of the retries that wait."""
         for one in wanted:
             if not one.tightened:
                 continue
-            view, its = main, settings
+            view, own = main, settings
             if one.view != MAIN:
-                view = _provided(facts.view(one.view), main, settings)
-                its = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
+                view = _with_calibrations(facts.view(one.view), main, settings)
+                own = replace(settings, window_tokens=view.row.window_tokens if view.row else settings.window_tokens)
             with contextlib.suppress(CannotFit, InvalidPolicy):
-                budget = await self._budget(facts, view, its, counter, fresh=False)
+                budget = await self._budget(facts, view, own, counter, fresh=False)
                 yield budget.tightened_to_window(one.window_tokens)
 
     async def _budget(
         self, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
-        """What a view's next context will be planned by, if it says no more of it than its last one did.
+        """Return the budget of a view's next context, if that states the same `outside` tokens as the last one.
 
-        Raises what `budget_of` does.
+        Raises what `budget_of` raises.
         """
         request = ContextRequest(view.name)
         if view.reported is not None and outside_of(view, settings, request).said_by is None:
@@ -123,13 +123,13 @@ class StepPlanner:
         if last is not None and last.head < facts.head:
             tokens = settings.window_tokens * READ_FACTOR
             events = await event_log.newest(self._database, facts.log, last.head, tokens)
-            events = await self._counted(events, facts, counter)
+            events = await self._recount(events, facts, counter)
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
     async def next_step(
         self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
     ) -> CompactionStep | None:
-        """The next summary to write, None while none is due; `first`: no other of events was written before it."""
+        """Return the next summary to write, None if none is due; `first`: the run has not summarized any events yet."""
         if not basis.policy.summarize.enabled:
             return None
         if basis.facts.redactions:
@@ -139,16 +139,18 @@ class StepPlanner:
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(basis, merged)
-        return await self._of_events(basis, asked=asked, focus=focus, first=first)
+        return await self._summarize_events(basis, asked=asked, focus=focus, first=first)
 
-    async def _of_events(self, basis: Basis, *, asked: bool, focus: str | None, first: bool) -> CompactionStep | None:
+    async def _summarize_events(
+        self, basis: Basis, *, asked: bool, focus: str | None, first: bool
+    ) -> CompactionStep | None:
         facts, counter = basis.facts, basis.counter
         cover, policy, budget = basis.cover, basis.policy, basis.narrow
         covered_to = cover[-1].to_seq if cover else 0
         prefix: tuple[Event, ...] = ()
         before, size = 0, sizes(policy, budget)
         if policy.summarize.view == "latest":
-            prefix = tuple(await self._counted(await spans.prefix(self._database, facts), facts, counter))
+            prefix = tuple(await self._recount(await spans.prefix(self._database, facts), facts, counter))
             before = min(sum(one.tokens for one in cover), size.summary)
             size = sizes(policy, budget, before, sum(event.tokens for event in prefix))
         if not asked and facts.tokens - facts.covered_tokens < size.least:
@@ -180,13 +182,13 @@ class StepPlanner:
         return await asyncio.to_thread(step)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
-        """So much of the newest part that what is shown of it takes a window, or all of it behind `after`."""
+        """Return the newest events after `after` and their context: enough of them to fill a window, or all."""
         facts, counter, tokens = basis.facts, basis.counter, basis.narrow.window * READ_FACTOR
         while True:
             events = await self._newest_events.read(
-                facts, after, tokens, counter, lambda new: self._counted(new, facts, counter)
+                facts, after, tokens, counter, lambda new: self._recount(new, facts, counter)
             )
-            context = await asyncio.to_thread(_shown, events, basis)
+            context = await asyncio.to_thread(_shown_context, events, basis)
             all_read = not events or events[0].seq == after + 1 or len(events) >= spans.EVENTS_MAX
             if all_read or sum(item.tokens for item in context.items) >= basis.narrow.window:
                 return events, context
@@ -202,14 +204,14 @@ class StepPlanner:
         return await asyncio.to_thread(of_summaries, basis, merged, events, digests, requests)
 
     async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
-        """The digests of some summaries, which are read only for what becomes part of another summary."""
+        """Return the digests of summaries, which are read only for the sources of another summary."""
         if not of:
             return []
         found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
         return [from_json(one) for one in found]
 
     async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
-        """What a redaction took out of the cover, written from what is left of the events themselves."""
+        """Plan to write a summary again from its events, after a redaction or because it is degraded."""
         events = await self._events(basis, old.from_seq, old.to_seq)
         split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
         requests = await self._requests(basis, old.from_seq, old.to_seq, split)
@@ -218,7 +220,7 @@ class StepPlanner:
         return replace(step, depth=old.depth, sources=(old.id,))
 
     async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
-        """The user's messages in the turns that a span cuts through, as far as a model may see them."""
+        """Return the user's messages in the turns that a span cuts through, as far as a model may see them."""
         events = await spans.requests(self._database, basis.facts.log, from_seq, to_seq, split_turn)
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
@@ -228,46 +230,46 @@ class StepPlanner:
         return tuple(item.event for item in (await self._context(events, basis)).items)
 
     async def _context(self, events: Sequence[Event], basis: Basis) -> Context:
-        """Events as the main view would show them whole but for what is hidden, by what counts for it."""
-        events = await self._counted(events, basis.facts, basis.counter)
-        return await asyncio.to_thread(_shown, events, basis)
+        """Return the context of events as the main view shows them before any reduction, without hidden ones."""
+        events = await self._recount(events, basis.facts, basis.counter)
+        return await asyncio.to_thread(_shown_context, events, basis)
 
-    async def _counted(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
+    async def _recount(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
 
 
-def _shown(events: Sequence[Event], basis: Basis) -> Context:
-    whole = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-    return without_expiring(without_hidden(whole, basis.decided))
+def _shown_context(events: Sequence[Event], basis: Basis) -> Context:
+    context = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
+    return without_expiring(without_hidden(context, basis.decided))
 
 
-def _as_measured(view: Viewed) -> Viewed:
-    """A view without what is known from refusals alone, from which the budget of a retry does not start either."""
+def _without_refusals(view: Viewed) -> Viewed:
+    """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
     own = view.learned if view.learned and view.learned.known.samples else None
     return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
 
 
-def _others(
+def _other_views(
     facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
 ) -> Iterator[tuple[Viewed, int, bool]]:
-    """The views that have asked, and those that wait, in which windows, and whether what was reported of their epoch is
-    disregarded; not what the main view is read with by `settings`."""
+    """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
+    main view with the window of `settings` is not among them."""
     own = (MAIN, settings.window_tokens)
     for view in facts.views:
         if view.row is not None and (view.name, view.row.window_tokens) != own:
-            yield _provided(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
+            yield _with_calibrations(view, main, settings), max(view.row.window_tokens, NARROW_WINDOW_MIN), False
     for one in wanted:
         if (one.view, one.window_tokens) != own and not one.tightened:
             view = facts.view(one.view)
             anew = view.row is not None and view.row.window_tokens != one.window_tokens
-            yield _provided(view, main, settings), one.window_tokens, anew
+            yield _with_calibrations(view, main, settings), one.window_tokens, anew
 
 
-def _provided(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
-    """A view with what is known of its model, which is the main view's; of another model nothing is looked up, so that
-    it goes by the main view's."""
+def _with_calibrations(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
+    """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
+    looked up: it is planned like the main view."""
     if view.row is None or view.row.model != settings.model:
         return replace(main, name=view.name, reported=None)
     return replace(view, calibrations=main.calibrations)

@@ -1,4 +1,4 @@
-"""The planning of contexts: in a thread where it takes long, and shown in traces."""
+"""Planning of contexts: in a thread if it takes long, and recorded in traces."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ PLAN: Final = "plan"
 """The name of the span around planning."""
 OFF_LOOP_TOKENS: Final = 30_000
 OFF_LOOP_EVENTS: Final = 300
-"""Contexts with more than this to look at are planned and rendered in a thread, so that other requests go on."""
+"""Larger contexts are planned and rendered in a thread, so that they do not delay other requests."""
 
 Done = TypeVar("Done")
 
 
 async def assembled_of(inputs: ContextInputs) -> Assembled:
-    """Plan and render a context: off the event loop where it is long."""
+    """Plan and render a context, in a thread if it is long."""
     with tracing.span(PLAN) as span:
         assembled = await off_loop(inputs.events, partial(assemble, inputs, new_id()))
         show(span, assembled)
@@ -29,7 +29,7 @@ async def assembled_of(inputs: ContextInputs) -> Assembled:
 
 
 def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
-    """Say in a trace what was planned."""
+    """Record the plan in a trace span."""
     call = assembled.call
     span.set(
         palimpsest__call__id=str(call.call_id),
@@ -42,11 +42,11 @@ def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
 
 
 def new_events(inputs: ContextInputs) -> Sequence[Event]:
-    """The events that no context in memory was made of."""
+    """Return the events that the context in memory does not have."""
     return inputs.events if inputs.standing is None else inputs.events[inputs.standing.plan.count :]
 
 
 async def off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
-    """Do what takes as long as there are events to look at, in a thread where they are many."""
+    """Run work that takes time in proportion to its events, in a thread if they are many."""
     many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
     return await asyncio.to_thread(work) if many else work()

@@ -1,7 +1,7 @@
 """Policies by name or inline: every policy a call used is stored, immutable, under a name and a version.
 
-A tenant's own policies are listed beside the presets, which cannot be replaced. In a request `name` means the newest
-version at that moment and `name@version` that version; a session keeps the version it resolved to.
+A tenant's own policies are listed after the presets, which cannot be replaced. A request's `name` means the newest
+version at that moment, and `name@version` that version; a session keeps the version it resolved to.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class ChosenPolicy(NamedTuple):
 
 
 class Policies:
-    """The policy use cases. Versions that were looked up are cached, since a version never changes."""
+    """Stores, lists and resolves policies. Versions that were looked up are cached, since a version never changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -119,7 +119,7 @@ class Policies:
     async def get(self, tenant_id: UUID, ref: tuple[str, int], tx: Connection | None = None) -> Policy:
         """Return the policy of a stored name and version. Raises NotFound.
 
-        A task that holds a connection gives it as `tx`: it must never wait for another one of the same pool.
+        A task that holds a connection passes it as `tx`: it must never wait for another one of the same pool.
         """
         name, version = ref
         if name in PRESETS:
@@ -140,15 +140,15 @@ def _check_name(name: str) -> None:
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(f"name must match {NAME_PATTERN}", field="name")
     if name in PRESETS:
-        raise InvalidRequest(f"{name!r} is a preset and stays as it is; choose another name", field="name")
+        raise InvalidRequest(f"{name!r} is a preset and cannot be changed; choose another name", field="name")
 
 
 def _read(document: Json) -> Policy:
     """Parse a document that can be stored and leaves room in its own window. Raises InvalidPolicy."""
     try:
         size = len(json.dumps(document, ensure_ascii=False).encode())
-    except (ValueError, RecursionError):  # before an error could quote what no answer can hold
-        raise InvalidPolicy("holds what is no JSON text, or is nested too deeply", knob="policy") from None
+    except (ValueError, RecursionError):  # checked first: an error could not quote such a value
+        raise InvalidPolicy("contains a value that JSON cannot hold, or is nested too deeply", knob="policy") from None
     if size > DOCUMENT_BYTES_MAX:
         raise InvalidPolicy(f"takes {size} bytes, at most {DOCUMENT_BYTES_MAX}", knob="policy")
     policy = parse_policy(document)

@@ -24,7 +24,7 @@ class PreviewAnswer:
 
 
 class Preview:
-    """The preview use case."""
+    """Plans and renders contexts without recording them."""
 
     def __init__(self, database: Database, assembly: Assembly, explaining: Explaining) -> None:
         self._database = database
@@ -34,10 +34,10 @@ class Preview:
     async def context(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, diff_with: UUID | None = None
     ) -> PreviewAnswer:
-        """Return the context that the request would be answered with.
+        """Return the context that the request would return.
 
-        With `diff_with`, `diff` has the differences from that recorded call to this one. `wait_ms` has no effect, since
-        a preview schedules no summary. Raises as a context does, and as a diff of two calls does.
+        `diff` has the differences from the recorded call `diff_with` to this one. `wait_ms` has no effect, since a
+        preview schedules no summary. Raises the errors of a context, and of a diff of two calls.
         """
         assembled = await self._assembly.planned(tenant_id, external_id, request)
         if diff_with is None:

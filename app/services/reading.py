@@ -12,7 +12,7 @@ from app.store.events import StoredEvent
 
 
 class Reading:
-    """The log as it was written."""
+    """Reads the log as it was written."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,9 +28,8 @@ class Reading:
     async def of_kind(
         self, tenant_id: UUID, external_id: str, after: int, limit: int, *, kind: str | None, author: str | None
     ) -> tuple[list[dict[str, Any]], int | None]:
-        """Return up to `limit` events of one type, author or both, with seq > `after`, in order, and the seq to go on
-        behind (None: there are no more). Fewer may be returned although more follow. Raises NotFound.
-        """
+        """Return up to `limit` events of a type, an author or both, with seq > `after`, and the seq to continue after
+        (None on the last page). A page may have fewer although more follow. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         rows = await event_log.of_kind(self._database, session.log, after, limit + 1, kind, author)
         found = [shown(session.session_id, row) for row in rows[:limit]]
@@ -41,7 +40,7 @@ class Reading:
 
 
 def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
-    """Return an event as readers of the log get it."""
+    """Return an event as it is shown to readers of the log."""
     return {
         "seq": row.seq,
         **row.value,

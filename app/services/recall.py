@@ -1,4 +1,4 @@
-"""Recall: the originals of what a context left out, by seq, by path, or by what they say."""
+"""Recall: the originals of events that a context left out, by seq, by path, or by a query."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from app.store.engine import Database
 from app.store.sessions import SessionRow
 
 LOOKED_AT: Final = 200
-"""How many of the ranked hits, beside four times the limit, are checked for events that are not visible."""
+"""Ranked hits, in addition to four times the limit, that are checked for events that are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRequest:
-    """The request of a recall: events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
+    """A request for events by `seqs`, by `paths` (newest first, or as ranked by `query`), or by `query`.
 
-    `start` is the character from which to read the one event of `seqs`. Without a `limit`, a query returns
-    recall.LIMIT events, and more as long as they are short.
+    `start` is the character from which to read the one event of `seqs`. A query without `limit` returns recall.LIMIT
+    events, and more as long as they are short.
     """
 
     seqs: tuple[int, ...] = ()
@@ -44,8 +44,8 @@ class RecallRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths
-    without events, and the seqs of what the query was made from."""
+    """Seqs in order of preference, their scores, the number of matches, the query's terms by weight, the paths without
+    events, and the seqs of the question itself."""
 
     seqs: Sequence[int] = ()
     scores: Mapping[int, float] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class RecalledEvent:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The answer of a recall: `omitted` matches had no room, `call_id` is the call whose context was visible."""
+    """The recalled events; `omitted` matches did not fit. Visibility is judged by the context of call `call_id`."""
 
     items: tuple[RecalledEvent, ...]
     omitted: int
@@ -91,7 +91,7 @@ class Recalled:
 
 
 class Recall:
-    """The recall use case."""
+    """Finds the originals of events."""
 
     def __init__(self, database: Database, counting: Counting, policies: Policies) -> None:
         self._database = database
@@ -102,7 +102,7 @@ class Recall:
     async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        call_id, seen = await self._seen(session, tenant_id, asked.call_id)
+        call_id, seen = await self._visible_in(session, tenant_id, asked.call_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         found = _Found()
         if asked.query or asked.paths:
@@ -111,9 +111,9 @@ class Recall:
         wanted = tuple(dict.fromkeys((*asked.seqs, *found.seqs)))
         outline = await event_log.with_calls(self._database, session.log, wanted, bodies=False)
         shown = recall.visible(outline, seen, counter)
-        there = {event.seq for event in outline}
-        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in there]
-        others = [seq for seq in found.seqs if seq in there and seq not in direct]
+        known_seqs = {event.seq for event in outline}
+        direct = [seq for seq in dict.fromkeys(asked.seqs) if seq in known_seqs]
+        others = [seq for seq in found.seqs if seq in known_seqs and seq not in direct]
         picked = recall.pick(others, shown, asked.limit or recall.LIMIT)
         if asked.limit is None and asked.query:
             sizes = {event.seq: event.tokens for event in outline if event.seq not in shown | found.question}
@@ -122,14 +122,14 @@ class Recall:
         chosen = direct + sorted(picked, key=lambda seq: (seq in found.question, seq in shown))
         events = await event_log.with_calls(self._database, session.log, chosen, bodies=True)
         bounded, items = await self._give(events, chosen, shown, found, asked, counter)
-        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in there]
+        missing = [RecalledEvent(seq=seq, missing=True) for seq in dict.fromkeys(asked.seqs) if seq not in known_seqs]
         missing += [RecalledEvent(path=path, missing=True) for path in found.without]
         reported = sum(one.event.seq not in direct for one in bounded.given)
         lost_direct = len(direct) - (len(bounded.given) - reported)
         omitted = max(0, found.matched - reported) + lost_direct
         return Recalled((*items, *missing), omitted, bounded.tokens, None if call_id is None else str(call_id))
 
-    async def _seen(
+    async def _visible_in(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
     ) -> tuple[UUID | None, recall.Seen]:
         call = await search.call(self._database, session.session_id, tenant_id, call_id)
@@ -142,7 +142,7 @@ class Recall:
         return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
-        """Index a session up to its head. Raises NotFound when it is erased meanwhile."""
+        """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
         for part in await event_log.owners(self._database, session.log, session.state.head):
             if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
@@ -163,9 +163,9 @@ class Recall:
         without = []
         most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
         for path in dict.fromkeys(asked.paths):
-            here = await search.about(self._database, log, (path_term(path),))
-            about |= here
-            without += [] if here else [path]
+            seqs = await search.about(self._database, log, (path_term(path),))
+            about |= seqs
+            without += [] if seqs else [path]
         if asked.query is None:
             return _Found(sorted(about, reverse=True)[:most], matched=len(about), without=tuple(without))
         words = query_terms(asked.query)

@@ -1,4 +1,4 @@
-"""Callers that were let in lately, for the time when the database is away."""
+"""Recently admitted callers, for times when the database is unavailable."""
 
 import time
 from collections import OrderedDict
@@ -9,15 +9,15 @@ from typing import Final
 from app.services.tenants import Caller
 
 RECENT_SECONDS: Final = 300.0
-"""Time for which a key that was let in passes without the database."""
+"""Seconds for which an admitted key is accepted without the database."""
 CALLERS_MAX: Final = 10_000
 
 
 class RecentCallers:
-    """The callers that one process let in last, by the hash of their key.
+    """The callers that one process admitted last, by the hash of their key.
 
-    A key that was refused since is not among them, and one that expires meanwhile is refused. Callers without a key of
-    a tenant's (an open server, the key of the settings) have no such limits.
+    A key that was refused since is removed, and one that expires meanwhile is refused. Callers without a tenant's key
+    (an open server, the key of the settings) have no such limits.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RecentCallers:
         self._admitted: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 
     def admit(self, hashed: bytes, caller: Caller) -> None:
-        """Remember that a key was let in now."""
+        """Remember that a key was admitted."""
         self._admitted[hashed] = (self._clock(), caller)
         self._admitted.move_to_end(hashed)
         if len(self._admitted) > CALLERS_MAX:
@@ -41,7 +41,7 @@ class RecentCallers:
         self._admitted.pop(hashed, None)
 
     def find(self, hashed: bytes) -> Caller | None:
-        """Return the holder of a key that was let in lately; None for any other."""
+        """Return the holder of a recently admitted key; None for any other."""
         at, caller = self._admitted.get(hashed, (0.0, None))
         if caller is None or caller.key_id is None:
             return caller

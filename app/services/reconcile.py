@@ -1,9 +1,9 @@
-"""A client's complete messages brought together with what is logged of its session.
+"""Reconciliation of a client's complete messages with the log of its session.
 
-Most clients send their whole conversation with every call. What is new of it is appended to the line that it goes on
-with: the current one, another one whose end the client has come back to, or a fork where it went another way. A
-conversation that begins with nothing that is known is a line of its own. So whatever the client did (a retry, an edit,
-another branch, a sub-agent, a compaction of its own), the model is shown what the client means, and nothing is lost.
+Most clients send their whole conversation with every call. Its new messages are appended to the line that it continues:
+the current one, another one whose end the client has returned to, or a fork where it diverged. A conversation with an
+unknown beginning gets a line of its own. Whatever the client did (a retry, an edit, another branch, a sub-agent, a
+compaction of its own), the model sees the client's conversation, and nothing is lost.
 """
 
 import asyncio
@@ -40,13 +40,12 @@ from app.store.log import AppendResult
 from app.store.sessions import SessionRow
 
 KEPT_MAX: Final = 2_000
-"""Lines of which a process keeps what is in force, and the seqs of what is chained."""
+"""Lines whose prompts, tools and chained seqs a process keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InForce:
-    """The system prompts and tools with which a line goes on. `tools` is None while `definitions` are to be said
-    again."""
+    """The system prompts and tools in force on a line. `tools` is None while `definitions` must be appended again."""
 
     prompts: tuple[bytes, ...] = ()
     prompt_seqs: tuple[int, ...] = ()
@@ -56,7 +55,7 @@ class _InForce:
 
 @dataclass(frozen=True, slots=True)
 class _Appending:
-    """What was appended to a line within the transaction, to be told when that is committed."""
+    """Events appended to a line within a transaction, to be added to the held views once it is committed."""
 
     batch: Batch
     bodies: list[str]
@@ -66,7 +65,7 @@ class _Appending:
 
 
 class Reconcile:
-    """The use case of a context for a client's complete messages."""
+    """Makes contexts for clients' complete messages."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Reconcile:
         self._seqs: OrderedDict[tuple[UUID, object], list[int]] = OrderedDict()
 
     async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
-        """A client's list as events. Raises InvalidMessage or InvalidEvent."""
+        """Read a client's list as events. Raises InvalidMessage or InvalidEvent."""
         if given.long:
             return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
         return self._reader.read(tenant_id, name, given)
@@ -106,12 +105,12 @@ class Reconcile:
         request: ContextRequest,
         keep: Keep[Reconciled] | None = None,
     ) -> Reconciled:
-        """Append what is new of a client's messages to the line that they go on with, and return its next context.
+        """Append a client's new messages to the line that they continue, and return its next context.
 
-        The append stays if no context can be made. Raises what an append and `Assembly.context` raise, and
+        The append stays if no context can be made. Raises the errors of an append and of `Assembly.context`, and
         InvalidRequest for a line instead of a session, or an `at`.
         """
-        applied = await self._applied(tenant_id, name, given, request, None if keep is None else keep.claim)
+        applied = await self._append_new(tenant_id, name, given, request, None if keep is None else keep.claim)
         by_message = seqs_by_message(given, applied.seqs, applied.prompts)
 
         done: Reconciled | None = None
@@ -128,57 +127,56 @@ class Reconcile:
         return done or await reconciled(answer)
 
     async def answer(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> ContextAnswer:
-        """The same, for who asks for nothing but the context."""
-        applied = await self._applied(tenant_id, name, given, request, None)
+        """Do what `context` does, without a plan for the client's messages."""
+        applied = await self._append_new(tenant_id, name, given, request, None)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
     async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
-        """Log what was said behind a seq of a line that has gone on since, on a line of its own; the name stays.
+        """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
 
-        Nothing is done where some line has it already. Raises what an append raises, NotFound, and TooManyLines.
+        Nothing is done if some line has them already. Raises the errors of an append, NotFound, and TooManyLines.
         """
         async with self._database.transaction() as tx:
             root = await sessions.get_locked(tx, tenant_id, session_of(line))
             row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
             tip = await chain.tip_at(tx, tenant_id, root, row, at)
-            said = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
-            if not said or await chain.longest(tx, root.session_id, [said[-1].hash]):
+            new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
+            if not new_links or await chain.longest(tx, root.session_id, [new_links[-1].hash]):
                 return
             made = await self._lines.branch(tx, tenant_id, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
-            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, said)
-            await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # where it was before
-        self._tell(made, appending)
+            made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, new_links)
+            await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
+        self._extend_views(made, appending)
 
-    async def _applied(
+    async def _append_new(
         self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest, claim: KeyClaim | None
     ) -> AppliedList:
-        """Have the log hold the client's messages; what was appended is stored under the request's key, if it has one.
+        """Append the client's new messages; store their places under the request's key, if it has one.
 
-        So whoever repeats it behind a lost answer is told of the same, for the same context.
+        A repetition after a lost response therefore returns the same events and the same context.
         """
         if is_line(name):
             raise InvalidRequest("messages are for the session: name it without its line", field="sid")
         if not given.links:
-            raise InvalidRequest("messages hold nothing of a conversation", field="messages")
+            raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
-            raise InvalidRequest("messages say by themselves where the conversation ends", field="at")
+            raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
         async with self._waiting.through(sessions.session_key(tenant_id, name)):
-            row, applied, appending = await self._apply(tenant_id, name, given, request.model, claim)
+            row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
-                self._tell(row, appending)
+                self._extend_views(row, appending)
         return applied
 
-    def _tell(self, row: SessionRow, done: _Appending) -> None:
-        """Extend what is held of a line's views by what has been committed."""
+    def _extend_views(self, row: SessionRow, done: _Appending) -> None:
         self._ingest.answer(
             row.external_id, row.session_id, done.batch, done.bodies, done.applied, done.hint, done.policy
         )
 
-    async def _apply(
+    async def _append_in_transaction(
         self, tenant_id: UUID, name: str, given: ClientMessages, model: str | None, claim: KeyClaim | None
     ) -> tuple[SessionRow, AppliedList, _Appending | None]:
-        """Find the line, or make it, and append to it; all in one transaction."""
+        """Find or create the line and append to it, in one transaction."""
         async with self._database.transaction() as tx:
             root = await self._root(tx, tenant_id, name, model)
             before = None if claim is None else await answers.find_claimed(tx, claim.of_append)
@@ -187,13 +185,13 @@ class Reconcile:
                 seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
                 return row, AppliedList.again(before, seqs), None
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
-            row, known = await self._line(tx, tenant_id, root, current, given)
-            in_force = await self._standing(tx, row)
-            if _other_prompts(given, in_force) and in_force.prompt_seqs:
-                row, in_force = await self._without_prompts(tx, tenant_id, root, row, in_force)
+            row, known = await self._find_line(tx, tenant_id, root, current, given)
+            in_force = await self._find_in_force(tx, row)
+            if _prompts_differ(given, in_force) and in_force.prompt_seqs:
+                row, in_force = await self._line_without_prompts(tx, tenant_id, root, row, in_force)
             many = len(given.links) - known > AT_ONCE
             new = await asyncio.to_thread(given.behind, known) if many else given.behind(known)
-            events = (*_in_front(given, in_force), *new)
+            events = (*_leading_events(given, in_force), *new)
             seqs = await self._known_seqs(tx, tenant_id, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None
@@ -211,7 +209,7 @@ class Reconcile:
         return row, applied, appending
 
     async def _root(self, tx: Connection, tenant_id: UUID, name: str, model: str | None) -> SessionRow:
-        """The session's own row, locked; created for `model` if it is new."""
+        """Lock and return the session's own row, created for `model` if it is new."""
         key = sessions.session_key(tenant_id, name)
         root = await sessions.lock(tx, key, tenant_id)
         if root is None:
@@ -224,10 +222,10 @@ class Reconcile:
             raise Conflict(f"session {name!r} is being erased")
         return root
 
-    async def _line(
+    async def _find_line(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages
     ) -> tuple[SessionRow, int]:
-        """The line that the messages go on with, locked and current, and how many of their links it has."""
+        """Return the line that the messages continue, locked and current, and the number of their links that it has."""
         hashes = [link.hash for link in given.links]
         tip = current.tip
         if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
@@ -248,8 +246,8 @@ class Reconcile:
             row = await sessions.lock(tx, at.line, tenant_id) or current
         return await self._lines.branch(tx, tenant_id, root, row, at.seq), number
 
-    async def _standing(self, tx: Connection, row: SessionRow) -> _InForce:
-        """What is in force on a line; kept, because it changes only with these numbers."""
+    async def _find_in_force(self, tx: Connection, row: SessionRow) -> _InForce:
+        """Return the prompts and tools in force on a line, which change only with the numbers in the cache's key."""
         key = (row.session_id, row.created_at, row.system_seq, row.tools_seq, row.redactions)
         known = self._in_force.get(key)
         if known is not None:
@@ -267,17 +265,17 @@ class Reconcile:
         _remember(self._in_force, key, read)
         return read
 
-    async def _without_prompts(
+    async def _line_without_prompts(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, in_force: _InForce
     ) -> tuple[SessionRow, _InForce]:
-        """The line to give other system prompts to. Those that nothing was said under would stay in force beside them,
-        so the line goes on without them, as a fork in front of them."""
+        """Return the line to append other system prompts to. If no conversation follows the present ones, they would
+        stay in force, so the line is a fork before them."""
         if await event_log.spoken_after(tx, row.log, row.system_seq, row.state.head):
             return row, in_force
         first = in_force.prompt_seqs[0]
         tools = in_force if row.tools_seq >= first else _InForce()
         row = await self._lines.branch(tx, tenant_id, root, row, first - 1)
-        standing = await self._standing(tx, row)
+        standing = await self._find_in_force(tx, row)
         return row, replace(standing, tools=None, definitions=tools.definitions) if tools.tools else standing
 
     async def _append(
@@ -289,8 +287,8 @@ class Reconcile:
         events: Sequence[ClientEvent],
         new: Sequence[Link],
     ) -> tuple[SessionRow, _Appending, list[int], list[int]]:
-        """Append events to a line, whose chain goes on with the links `new`; return it with its tip, the seqs of what
-        is chained of it, and those of its prompts."""
+        """Append events to a line, whose chain is extended by the links `new`. Return the line with its tip, the
+        events, and the seqs of the chained ones and of the prompts."""
         drafts = [one.draft for one in events]
         self._rates.take(tenant_id, len(drafts))
         hint = SessionSnapshot.of(row)
@@ -301,7 +299,7 @@ class Reconcile:
             batch = place(drafts, tokens, row.state.turn)
             check(row.state, batch, None)
         except (UnknownCall, DuplicateCall) as error:
-            raise _of_message(error, events) from None
+            raise _with_message_index(error, events) from None
         request = AppendRequest(tuple(drafts), None, None, b"")
         applied = await self._ingest.apply(
             tx, tenant_id, row.session_id, request, row.state, batch, bodies, hint, policy
@@ -315,7 +313,7 @@ class Reconcile:
     async def _known_seqs(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, known: int
     ) -> list[int]:
-        """The seqs of the first links, which the line has."""
+        """Return the seqs of the line's first `known` links."""
         kept = self._seqs.get((row.session_id, row.created_at), [])
         if len(kept) < known:
             kept = await chain.seqs(tx, tenant_id, root, row)
@@ -326,26 +324,27 @@ class Reconcile:
         _remember(self._seqs, (row.session_id, row.created_at), list(seqs))
 
 
-def _other_prompts(given: ClientMessages, in_force: _InForce) -> bool:
-    """Return whether the client's system prompts, or that it has none, differ from those in force."""
+def _prompts_differ(given: ClientMessages, in_force: _InForce) -> bool:
+    """Return whether the client's system prompts, or their absence, differ from those in force."""
     if given.prompts:
         return given.prompts_said != in_force.prompts
     return given.all_prompts and any(in_force.prompts)
 
 
-def _in_front(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
-    """The system prompts and tools that are not in force yet."""
-    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _other_prompts(given, in_force) else ()
+def _leading_events(given: ClientMessages, in_force: _InForce) -> Sequence[ClientEvent]:
+    """Return the system prompts and tools that are not in force yet."""
+    prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _prompts_differ(given, in_force) else ()
     tools = given.tools
     if tools is not None and (given.tools_said == in_force.tools or (not tools.draft.content and not in_force.tools)):
         tools = None
-    elif tools is None and in_force.tools is None and in_force.definitions is not None:  # they were left behind
+    elif tools is None and in_force.tools is None and in_force.definitions is not None:  # a fork left them out
         tools = ClientEvent(Draft(EventType.TOOLS, content=in_force.definitions), None)
     return (*prompts, *(() if tools is None else (tools,)))
 
 
-def _of_message(error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]) -> UnknownCall | DuplicateCall:
-    """The error with the index of the message instead of the event's."""
+def _with_message_index(
+    error: UnknownCall | DuplicateCall, events: Sequence[ClientEvent]
+) -> UnknownCall | DuplicateCall:
     index = error.fields["index"]
     place = events[index].index if isinstance(index, int) else None
     return type(error)(str(error.fields["call_id"]), index=place or 0)
@@ -356,7 +355,7 @@ Kept = TypeVar("Kept")
 
 
 def _remember(memory: OrderedDict[Key, Kept], key: Key, value: Kept) -> None:
-    """Keep a value, the newest KEPT_MAX of them."""
+    """Store a value, and keep the newest KEPT_MAX."""
     memory[key] = value
     memory.move_to_end(key)
     if len(memory) > KEPT_MAX:

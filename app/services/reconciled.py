@@ -15,8 +15,7 @@ from app.services.client_messages import ClientMessages
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """A context made of a client's messages. `appended` are the new events, each with the index of its
-    message."""
+    """A context made from a client's messages. `appended` are the new events, each with its message's index."""
 
     answer: ContextAnswer
     appended: tuple[tuple[int | None, EventReceipt], ...]
@@ -25,8 +24,8 @@ class Reconciled:
 
 @dataclass(frozen=True, slots=True)
 class AppliedList:
-    """A client's list in the log: the line, where they end there, what was appended, each with the index of its
-    message, and the seqs of the messages' links and of the prompts in force."""
+    """A client's list in the log: its line and last seq, the appended events, each with its message's index, and the
+    seqs of the messages' links and of the prompts in force."""
 
     line: str
     head: int
@@ -35,19 +34,19 @@ class AppliedList:
     prompts: Sequence[int]
 
     def stored(self) -> Mapping[str, Json]:
-        """Return what is stored of it under an idempotency key; the chain has the rest."""
+        """Return the part stored under an idempotency key; the chain has the rest."""
         appended = [[index, *receipt] for index, receipt in self.appended]
         return {"line": self.line, "head": self.head, "appended": appended, "prompts": list(self.prompts)}
 
     @classmethod
     def again(cls, stored: Mapping[str, Any], seqs: Sequence[int]) -> "AppliedList":
-        """Return it from what is stored, with the seqs of its links."""
+        """Restore a list from its stored part and the seqs of its links."""
         appended = tuple((index, EventReceipt(*receipt)) for index, *receipt in stored["appended"])
         return cls(stored["line"], stored["head"], appended, seqs, stored["prompts"])
 
 
 def seqs_by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Sequence[int]) -> list[list[int]]:
-    """The seqs of each message's events: those of the links, and of the leading prompts where they are in force."""
+    """Return the seqs of each message's events: those of the links, and of the leading prompts if they are in force."""
     found: list[list[int]] = [[] for _ in range(given.count)]
     if len(prompt_seqs) == len(given.prompts):
         for prompt, seq in zip(given.prompts, prompt_seqs, strict=True):
@@ -60,7 +59,7 @@ def seqs_by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Seq
 
 
 def plan_of(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
-    """The plan for the client's messages, which came to the events at `seqs`."""
+    """Return the plan for the client's messages, whose events are at `seqs`."""
     inputs, planned = answer.assembled.inputs, answer.assembled.rendered.plan
     tail: list[tuple[Literal["layer", "injection", "note"], str | None, Content]] = [
         ("layer", layer.kind, layer.shown) for layer in inputs.layers

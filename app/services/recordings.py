@@ -56,7 +56,7 @@ class ExplainedCall:
 
 
 class Recordings:
-    """The use cases of a session's recorded calls."""
+    """Reads a session's recorded calls, and renders them again."""
 
     def __init__(self, database: Database, policies: Policies) -> None:
         self._database = database
@@ -86,7 +86,7 @@ class Recordings:
             raise NotReproducible(f"the record of call {call_id}: {error}", call_id=str(call_id)) from error
         if call is None:
             named = {"session": external_id, "call": str(call_id)}
-            raise NotFound(f"session {external_id!r} has no record of a call {call_id}", **named)
+            raise NotFound(f"session {external_id!r} has no record of call {call_id}", **named)
         return call
 
     async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
@@ -94,9 +94,9 @@ class Recordings:
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
-        words = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
+        fates = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
         later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
-        runs = disposition_runs(words, epoch.frontier.folds)
+        runs = disposition_runs(fates, epoch.frontier.folds)
         return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
     async def dispositions_of(
@@ -105,21 +105,21 @@ class Recordings:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
-        words = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
+        fates = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
         for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
-            if words.get(seq) in ("verbatim", "stubbed", "replaced"):
-                words[seq] = "redacted"
-        return words
+            if fates.get(seq) in ("verbatim", "stubbed", "replaced"):
+                fates[seq] = "redacted"
+        return fates
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
-        """Return the request of a call as it was sent. Raises as `reproduce`, or NotFound."""
+        """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""
         return await self.reproduce(tenant_id, external_id, await self.find(tenant_id, external_id, call_id))
 
     async def reproduce(self, tenant_id: UUID, external_id: str, call: CallRow) -> Reproduced:
         """Render a call again and compare it with its record.
 
-        Events that were redacted later are shown as such, so the bytes may differ. Raises NotReproducible when they
-        differ for any other reason.
+        Events that were redacted later are shown as such. Raises NotReproducible if the bytes differ for any other
+        reason.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         try:
@@ -135,7 +135,7 @@ class Recordings:
         later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
         erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
         if not exact and not erased:
-            raise _not_reproducible(call, again.request.sha256, "what its record names has changed")
+            raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
         return Reproduced(call, again, epoch, erased, exact)
 
     async def _epoch(self, session_id: UUID, call: CallRow) -> StoredEpoch:
@@ -168,7 +168,7 @@ class Recordings:
 
 def _not_reproducible(call: CallRow, rendered: bytes | None, why: str) -> NotReproducible:
     return NotReproducible(
-        f"call {call.call_id} no longer comes out as it was recorded: {why}",
+        f"call {call.call_id} cannot be rendered as it was recorded: {why}",
         call_id=str(call.call_id),
         recorded_sha256=call.sha256.hex(),
         rendered_sha256=None if rendered is None else rendered.hex(),

@@ -10,7 +10,7 @@ from app.store.engine import Connection, Database
 
 
 class Redaction:
-    """The redaction use case."""
+    """Redacts events."""
 
     def __init__(self, database: Database, view_cache: ViewCache) -> None:
         self._database = database
@@ -19,11 +19,10 @@ class Redaction:
     async def redact(self, tenant_id: UUID, external_id: str, seq: int, key_id: UUID | None, prefix: str = "") -> None:
         """Replace an event by a tombstone. A repetition changes nothing.
 
-        Every view is planned afresh at its next context; summaries that cover the event lose their text at once and are
-        written anew by a worker. The same holds in every fork that shares the event, which is redacted where it is
-        stored. Injections and layers are no part of the log and stay until the session is erased, except a layer that
-        became the event. Raises NotFound, or OutOfReach when a session that shares the event has a name that does not
-        begin with `prefix`.
+        Every view is planned again at its next context; summaries that cover the event lose their text immediately and
+        are rewritten by a worker. The same applies to every fork that shares the event, which is redacted where it is
+        stored. Injections and layers are not part of the log and stay until the session is erased, except a layer that
+        became the event. Raises NotFound, or OutOfReach if a session that shares the event lacks the `prefix`.
         """
         session = await sessions.get(self._database, tenant_id, external_id)
         if seq < 1:
@@ -36,7 +35,7 @@ class Redaction:
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):
-                raise OutOfReach(f"event {seq} is shared with sessions that this key is not for")
+                raise OutOfReach(f"event {seq} is shared with sessions that this key may not access")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], seq)
@@ -51,7 +50,7 @@ class Redaction:
 
 
 async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
-    """Erase what a session derived from an event, its own or a shared one."""
+    """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
     await epochs.unquote(tx, session_id, seq)
     await search.forget(tx, session_id, tenant_id, seq)

@@ -1,4 +1,4 @@
-"""Retention: how long a tenant's data is kept, what would go now, and its erasure by a worker."""
+"""Retention: rules for how long a tenant's data is kept, a preview of the data due, and its erasure by a worker."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from app.store.work_counts import WorkDone
 
 PAGE: Final = 200
 LOOKED_AT_MAX: Final = 20_000
-"""The most sessions that one dry run looks at."""
+"""Most sessions that one dry run examines."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDue:
-    """What would go by a rule: how many, at least (`more`) or exactly, and from which times."""
+    """The data due by a rule: how many items, at least (`more`) or exactly, and their oldest and newest times."""
 
     rule: SessionRule | RecordRule
     count: int
@@ -35,7 +35,7 @@ class RuleDue:
 
 @dataclass(frozen=True, slots=True)
 class DueNow:
-    """A dry run: what would go now by each rule, the first of the sessions, and where the list goes on."""
+    """A dry run: the data due by each rule, the first of the sessions, and the place of the next page."""
 
     rules: Sequence[RuleDue]
     items: Sequence[DueSession]
@@ -43,8 +43,8 @@ class DueNow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
-    """Sessions that were looked at: those that go, each with its place, and the place of the last one."""
+class _Examined:
+    """Examined sessions: those that are due, each with its place, the place of the last one, and their number."""
 
     due: Sequence[tuple[DueSession, Place]]
     last: Place
@@ -56,7 +56,7 @@ def _now() -> datetime:
 
 
 class Retaining:
-    """The retention use cases."""
+    """Stores, previews and applies the retention rules of tenants."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = _now) -> None:
         self._database = database
@@ -67,16 +67,16 @@ class Retaining:
         return await retention.get(self._database, tenant_id)
 
     async def put(self, tenant_id: UUID, rules: Lifetimes) -> RetentionRow:
-        """Store a tenant's rules in place of those before. Raises InvalidRequest."""
+        """Replace a tenant's rules. Raises InvalidRequest."""
         await retention.put(self._database, tenant_id, checked(rules))
         return await retention.get(self._database, tenant_id)
 
     async def preview(self, tenant_id: UUID, limit: int, after: Place | None = None) -> DueNow:
-        """Return what would go now; of the sessions, those behind `after`, oldest first. Changes nothing."""
+        """Return the data due now; of the sessions, those after `after`, oldest first. Changes nothing."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
         found: list[tuple[DueSession, Place]] = []
         looked, ended = 0, None
-        async for page in self._look(tenant_id, rules, now, after):
+        async for page in self._examine(tenant_id, rules, now, after):
             found += page.due
             looked += page.number
             if looked >= LOOKED_AT_MAX:
@@ -99,26 +99,26 @@ class Retaining:
         return RuleDue(rule, counted.number, counted.number == COUNTED_MAX, counted.oldest, counted.newest)
 
     async def apply(self, tenant_id: UUID) -> Mapping[str, int]:
-        """Erase what a tenant keeps no longer; return how much by rule. Each session goes in a transaction of its own,
-        with its forks, if under their locks the time of all of them is still over."""
+        """Erase a tenant's data that is due; return the number of erased items by rule. Each session is erased in its
+        own transaction, with its forks, if under their locks all of them are still due."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
-        gone: dict[str, int] = {}
-        async for page in self._look(tenant_id, rules, now, None):
+        erased: dict[str, int] = {}
+        async for page in self._examine(tenant_id, rules, now, None):
             for one, _ in page.due:
                 for over in await self._erase(tenant_id, rules, now, one.id):
-                    gone[over] = gone.get(over, 0) + 1
+                    erased[over] = erased.get(over, 0) + 1
         for rule, days in rules.of_records().items():
             if number := await retention.purge(self._database, tenant_id, rule, now - timedelta(days=days)):
-                gone[rule] = number
-        for name, number in gone.items():
+                erased[rule] = number
+        for name, number in erased.items():
             await work_counts.add(self._database, WorkDone("retention", name, "erased"), number)
             structlog.get_logger().info("retention", tenant=str(tenant_id), rule=name, erased=number)
-        return gone
+        return erased
 
-    async def _look(
+    async def _examine(
         self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: Place | None
-    ) -> AsyncIterator[_Looked]:
-        """Look at the sessions whose time may be over, page by page, oldest first."""
+    ) -> AsyncIterator[_Examined]:
+        """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
         while before is not None:
             page = await families.oldest(self._database, tenant_id, before, after, PAGE)
@@ -128,12 +128,12 @@ class Retaining:
             shared = await families_of(self._database, tenant_id, list(places))
             lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
             after = page[-1][1]
-            yield _Looked([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
+            yield _Examined([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
             if len(page) < PAGE:
                 return
 
     async def _erase(self, tenant_id: UUID, rules: Lifetimes, now: datetime, name: str) -> list[SessionRule]:
-        """Erase a session with its forks; return the rule for each, none if one of them was used since it was read."""
+        """Erase a session with its forks; return the rule for each, none if one of them is no longer due."""
         async with self._database.transaction() as tx:
             rows = await erasure.family(tx, tenant_id, name, lines=True)
             names = dict.fromkeys(map(session_of, rows))
@@ -149,7 +149,7 @@ class Retaining:
 async def _lives(
     reader: Connection | Database, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
 ) -> Mapping[str, Life]:
-    """When sessions were used. Records of calls, of which there may be many, are read only where they may decide."""
+    """Return when sessions were used. Records of calls, which may be many, are read only if they may decide."""
     known = await families.lives(reader, tenant_id, names)
     over = {name: life for name, life in known.items() if rules.over(life, now)}
     return {**known, **await families.with_calls(reader, tenant_id, over)} if over else known

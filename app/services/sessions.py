@@ -1,4 +1,4 @@
-"""The creation, reading and erasure of sessions."""
+"""Creation, reading and erasure of sessions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ METADATA_BYTES_MAX = 65_536
 
 
 class Sessions:
-    """The session use cases."""
+    """Creates, changes, reads and erases sessions."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Sessions:
     ) -> tuple[SessionRow, bool]:
         """Create or change a session; return it, and whether it is new.
 
-        A new policy applies to the main view and to every view with the session's policy: they are planned afresh at
-        their next context. Views with a policy of their own keep it.
-        Raises InvalidRequest, InvalidPolicy, NotFound, TooManySessions, or SessionErased without metadata.
+        A new policy applies to the main view and to every view with the session's policy: they are planned again at
+        their next context. Views with a policy of their own keep it. Raises InvalidRequest, InvalidPolicy, NotFound,
+        CannotFit, TooManySessions, or SessionErased if the name was erased and no metadata is given.
         """
         if metadata is not None:
             check_metadata(metadata)
@@ -61,7 +61,7 @@ class Sessions:
             created = await self._create(tenant_id, external_id, model, ref, metadata, outside_tokens)
             if not created:
                 await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
-        if metadata is not None and is_line(external_id):  # sessions are found by the row of their name
+        if metadata is not None and is_line(external_id):  # filters find a session by the row of its name
             await self._change(tenant_id, session_of(external_id), None, None, metadata, None)
         return await sessions.shown(self._database, tenant_id, external_id), created
 
@@ -74,7 +74,7 @@ class Sessions:
         metadata: Mapping[str, Json] | None,
         outside_tokens: int | None,
     ) -> bool:
-        """Create a session; return False if it exists. Raises InvalidRequest for a name that is kept for lines."""
+        """Create a session; return False if it exists. Raises InvalidRequest for a name reserved for lines."""
         sessions.check_name(external_id)
         ref = ref or ("default", 1)
         self._room(await self._policies.get(tenant_id, ref), model, outside_tokens)
@@ -114,8 +114,8 @@ class Sessions:
                 return False
             if policy is not None and ref is not None and ref != session.policy:
                 self._room(policy, model or session.model, outside_tokens)
-                for view, its_model in (await sessions.followers(tx, session)).items():
-                    room = self._room(policy, its_model or model or session.model, outside_tokens)
+                for view, view_model in (await sessions.followers(tx, session)).items():
+                    room = self._room(policy, view_model or model or session.model, outside_tokens)
                     await sessions.give_policy(tx, session_id, view, ref, room)
             await sessions.update(
                 tx,
@@ -148,13 +148,13 @@ class Sessions:
         after: Place | None,
         asked: SessionFilter,
     ) -> tuple[list[SessionRow], Place | None]:
-        """Return sessions, newest first, and where a page ended that is not full although more may follow."""
+        """Return sessions, newest first, and the place to continue from if the page is short but more may follow."""
         return await sessions.page(self._database, tenant_id, limit, after, asked)
 
     async def erase(self, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = "") -> None:
         """Erase a session and all its data, and its forks if `forks`.
 
-        Raises NotFound, Conflict naming the forks if they must stay, or OutOfReach when one has another `prefix`.
+        Raises NotFound, Conflict naming the forks if they must stay, or OutOfReach if a name lacks the `prefix`.
         """
         erased = await erasure.erase(self._database, tenant_id, external_id, forks=forks, prefix=prefix)
         if not erased:
@@ -162,7 +162,7 @@ class Sessions:
         self._quota.erased(tenant_id)
 
     async def epochs(self, tenant_id: UUID, external_id: str, view: str, after: int, limit: int) -> list[ListedEpoch]:
-        """Return the epochs of a view; `main` is there from the start. Raises NotFound."""
+        """Return the epochs of a view; `main` exists from the start. Raises NotFound."""
         row = await sessions.get(self._database, tenant_id, external_id)
         found = await epochs.page(self._database, row.session_id, view, after, limit)
         if not found and view != MAIN and await epochs.current(self._database, row.session_id, view) is None:
@@ -176,7 +176,9 @@ def check_metadata(metadata: Mapping[str, Json]) -> None:
         text = canonical_json(metadata)
         size = len(text.encode())
     except (ValueError, RecursionError):
-        raise InvalidRequest("metadata holds what is no JSON text", field="metadata") from None
+        raise InvalidRequest(
+            "metadata contains a value that JSON cannot hold, or is nested too deeply", field="metadata"
+        ) from None
     if size > METADATA_BYTES_MAX:
         raise InvalidRequest(f"metadata takes {size} bytes, at most {METADATA_BYTES_MAX}", field="metadata")
     if "\\u0000" in text:

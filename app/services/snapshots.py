@@ -1,7 +1,7 @@
-"""Snapshots of sessions in this process: an append is laid out by one, and applies only if the session still is so.
+"""Snapshots of sessions: an append is laid out from one, and applies only if the session has not changed.
 
-Nothing drops one when its session changes, since that may happen in any process: an append that does not apply reads
-the session anew.
+A snapshot is not dropped when its session changes, which may happen in any process. An append that does not apply reads
+it again.
 """
 
 from collections import OrderedDict
@@ -31,12 +31,12 @@ class SessionSnapshot:
 
     @classmethod
     def of(cls, row: SessionRow) -> "SessionSnapshot":
-        """The snapshot of a session as its row has it."""
+        """Return the snapshot of a session's row."""
         return cls(row.log, row.model, row.estimator, row.policy, row.state.turn)
 
 
 class SessionSnapshots:
-    """The snapshots of the most recently used sessions."""
+    """Keeps snapshots of the most recently used sessions."""
 
     def __init__(self, database: Database, counting: Counting) -> None:
         self._database = database
@@ -44,7 +44,7 @@ class SessionSnapshots:
         self._known: OrderedDict[UUID, SessionSnapshot] = OrderedDict()
 
     async def get(self, tenant_id: UUID, session_id: UUID) -> SessionSnapshot:
-        """Return the snapshot of a session; without one, that of a new session."""
+        """Return the snapshot of a session, or that of a new session."""
         known = self._known.get(session_id)
         if known is not None:
             return known

@@ -1,6 +1,6 @@
-"""Daily limits on the cost of a tenant's summaries: reserved before a model is asked, settled after its answer.
+"""Daily limits on the cost of a tenant's summaries: reserved before a model is called, settled after its response.
 
-All processes over one database share a tenant's account, so the limit holds for them together. A reservation of a
+All processes over one database share a tenant's account, so the limit holds for them together. The reservation of a
 process that dies during a request is kept: the cost of that request is unknown.
 """
 
@@ -19,7 +19,7 @@ from app.store.engine import Database
 
 
 class Spending:
-    """The tenants' accounts: `most` tokens a day (UTC) each, input and output, of all models together."""
+    """Tenants' accounts: `most` tokens a day (UTC) each, input and output, of all models together."""
 
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
@@ -27,11 +27,11 @@ class Spending:
 
     def paid_by(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
         """Return a summarizer that charges a tenant's account."""
-        return _Paid(summarizer, self._database, tenant_id, self.most)
+        return _PaidSummarizer(summarizer, self._database, tenant_id, self.most)
 
 
-class _Paid:
-    """A summarizer that is asked only if its tenant's account has enough tokens left for the request."""
+class _PaidSummarizer:
+    """A summarizer that is called only if its tenant's account has enough tokens left for the request."""
 
     def __init__(self, inner: Summarizer, database: Database, tenant_id: UUID, most: int) -> None:
         self._inner = inner
@@ -39,8 +39,8 @@ class _Paid:
         self._tenant_id = tenant_id
         self._most = most
 
-    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - the wire's own limit, too
-        """See Summarizer. Raises its error `spent` without asking, and StoreUnavailable before asking."""
+    async def summarize(self, ask: Prompt, *, timeout: float) -> Completion:  # noqa: ASYNC109 - also the limit on the wire
+        """See Summarizer. Raises StoreUnavailable, or ProviderError `spent`, without calling the model."""
         reserved = expected_tokens(ask)
         day = await spending.reserve(self._database, self._tenant_id, reserved, self._most)
         if day is None:
@@ -49,13 +49,13 @@ class _Paid:
         try:
             answer = await self._inner.summarize(ask, timeout=timeout)
         except ProviderError as error:
-            await self._settle(day, reserved, reserved if error.kind == "timeout" else 0)  # it may have been worked on
+            await self._settle(day, reserved, reserved if error.kind == "timeout" else 0)  # it may be billed
             raise
         await self._settle(day, reserved, cost(answer, reserved))
         return answer
 
     async def _settle(self, day: date, reserved: int, spent: int) -> None:
-        """Settle a reservation; a failure is logged, so that an answer that was paid for is not lost."""
+        """Settle a reservation; a failure is only logged, so that a paid response is not lost."""
         try:
             await spending.settle(self._database, self._tenant_id, day, reserved, spent)
         except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -1,4 +1,4 @@
-"""One summary to be written: what it stands on, what it is to tell of, and the row that it becomes."""
+"""One summary to be written: its basis, its task, and the row that it becomes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from app.store.summaries import LiveSummary, NewSummary, as_live
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a step stands on: the session as it was read, and what follows from its policy.
+    """The basis of a step: the session as it was read, and values that follow from its policy.
 
     `budget` is the main view's. `narrow` is that of the view with the least room, which decides how much one summary
     covers. `newest` decides how much stays unsummarized: it is `narrow`, or less for the retry of a refused call.
@@ -41,11 +41,11 @@ class Basis:
 
     @property
     def cover(self) -> tuple[Summary, ...]:
-        """The live summaries without a hole from seq 1 on."""
+        """The live summaries from seq 1 on, without a gap."""
         return contiguous(one.summary for one in self.live)
 
     def behind(self, new: NewSummary, covered_tokens: int) -> "Basis":
-        """What the next step stands on, once `new` is stored and the cover takes in so much of the log."""
+        """Return the next step's basis, after `new` is stored and the cover includes `covered_tokens` of the log."""
         kept = (one for one in self.live if UUID(one.summary.id) not in new.sources)
         live = sorted((*kept, as_live(new)), key=lambda one: one.summary.from_seq)
         return replace(self, facts=replace(self.facts, covered_tokens=covered_tokens), live=tuple(live))
@@ -53,7 +53,7 @@ class Basis:
 
 @dataclass(frozen=True, slots=True)
 class CompactionStep:
-    """One summary to be written: of a span of events, or of summaries that become one."""
+    """One summary to be written: of a span of events, or of summaries to be merged."""
 
     basis: Basis
     task: Task
@@ -69,7 +69,7 @@ class CompactionStep:
 
     @property
     def reason(self) -> str:
-        """Why it is written."""
+        """Reason to record for the run."""
         if self.task.sources:
             return "merge"
         return "redaction" if self.sources and not self.task.digests else "pressure"
@@ -86,9 +86,9 @@ def of_span(
     requests: tuple[Event, ...] = (),
     first: bool = False,
 ) -> CompactionStep:
-    """A summary of events; with `sources`, those become part of it, as do their `digests`.
+    """Plan a summary of events; `sources` and their `digests` become part of it.
 
-    Of batches, each is told what the one before it says, the `first` of a run what the archive of all of them does.
+    If the policy's view is `clip`, the model is given the summary before it, or the whole archive for a run's `first`.
     """
     rules = basis.policy.summarize
     events = span.all_events
@@ -123,7 +123,7 @@ def of_span(
 
 
 def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
-    """The archive as a view of the basis shows it: whole where it has room, else its first and last batches."""
+    """Return the archive as a view of the basis shows it: whole if it has room, else its first and last batches."""
     fits = sum(one.tokens for one in cover) <= COVER_SHARE * basis.narrow.target
     return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 
@@ -135,7 +135,7 @@ def of_summaries(
     digests: Sequence[Digest],
     requests: tuple[Event, ...],
 ) -> CompactionStep:
-    """Several summaries and their digests become one, from their texts or, with `events`, from the log."""
+    """Plan to merge summaries and their digests, from their texts or, with `events`, from the log."""
     parts = [one for one in basis.live if one.summary in merged]
     task = Task(
         counter=basis.counter,
@@ -162,7 +162,7 @@ def of_summaries(
 
 
 def written(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
-    """The row of the summary that a step came to."""
+    """Return the row of the summary that a step has written."""
     basis = step.basis
     parts = (one.summary for one in basis.live if step.task.digests and UUID(one.summary.id) in step.sources)
     merged = sum(part.source_tokens for part in parts)

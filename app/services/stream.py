@@ -1,9 +1,9 @@
 """Streams: additions to a session, sent to its readers in order and once each.
 
 A stream reads the tables after its place and waits when there is no more; a notification only ends the wait. A place is
-a seq of the log and a number of the changes beside it. Every message has the place after it as its id, so that a reader
-can go on from there in any process. While a process has streams of a session it holds a lease on the session: without a
-lease, appends send no notification (docs/decisions).
+a seq of the log and the number of the last other change. The id of every message is the place after it, so that a
+reader can continue from there in any process. While a process has streams of a session it holds a lease on the session:
+without a lease, appends send no notification (docs/decisions).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ KINDS: Final = ("appended", "epoch", "compaction")
 LEASE_SECONDS: Final = 300.0
 RENEW_SECONDS: Final = 50.0
 LISTEN_SECONDS: Final = 10.0
-"""How long a new stream waits for the listening connection."""
+"""Seconds for which a new stream waits for the listening connection."""
 KEEP_ALIVE_SECONDS: Final = 15.0
 RETRY_SECONDS: Final = 1.0
 _ID: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,16})")
@@ -48,9 +48,9 @@ class Message:
 
 @dataclass(slots=True)
 class _Watched:
-    """A session with streams in this process, now or lately: the events that wake them, and the end of its lease.
+    """A session with streams in this process, now or recently: the events that wake them, and the end of its lease.
 
-    `leasing` is a running request for a lease. It goes on when the reader that waits for it is gone.
+    `leasing` is a running request for a lease. It continues when the reader that waits for it is gone.
     """
 
     tenant_id: UUID
@@ -90,7 +90,7 @@ class Streams:
     ) -> "Stream":
         """Open a stream after `last_id`, or else after seq `after`; the caller closes it.
 
-        `allowed` is awaited before every read. Raises NotFound, InvalidRequest for an id that was never given, Conflict
+        `allowed` is awaited before every read. Raises NotFound, InvalidRequest for an id that was never sent, Conflict
         for one of a session that was erased since, TooManyStreams or StoreUnavailable.
         """
         if self._open >= self._max or self.ended:
@@ -106,7 +106,7 @@ class Streams:
             else:
                 seq, number = after, 0 if after == 0 else await stream.number_at(self._database, session_id, after)
             wake = await self._attach(session_id, tenant_id, began)
-        except BaseException:  # the task of a reader that is gone is cancelled: its place must be freed
+        except BaseException:  # also on the cancellation of a task whose reader is gone
             self._open -= 1
             raise
         return Stream(self, session_id, tenant_id, began, seq, number, kinds, allowed, wake)
@@ -124,7 +124,7 @@ class Streams:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def read(self, of: "Stream") -> stream.News | None:
-        """Return the news after a stream's place; None when the session is gone or the reader no longer allowed."""
+        """Return the news after a stream's place; None if the session is gone or the reader is no longer allowed."""
         async with self._reading:
             if not await of.allowed():
                 return None
@@ -143,10 +143,10 @@ class Streams:
         self._forget(session_id, wake)
 
     async def _attach(self, session_id: UUID, tenant_id: UUID, began: datetime) -> asyncio.Event:
-        """Return the event that wakes a stream; every commit to the session after the return sets it."""
+        """Return the event that wakes a stream; every later commit to the session sets it."""
         if not self._tasks:
             self._tasks = [
-                asyncio.create_task(stream.listen(self._database, self._heard, self._ready)),
+                asyncio.create_task(stream.listen(self._database, self._on_notification, self._on_listening)),
                 asyncio.create_task(self._renew()),
             ]
         wake = asyncio.Event()
@@ -162,8 +162,8 @@ class Streams:
                 await self._lease(session_id, watched)
         except TimeoutError:
             self._forget(session_id, wake)
-            raise StoreUnavailable("the database cannot be listened to") from None
-        except BaseException:  # a cancelled reader's, for one
+            raise StoreUnavailable("the notifications of the database are unavailable") from None
+        except BaseException:  # such as a reader's cancellation
             self._forget(session_id, wake)
             raise
         return wake
@@ -181,14 +181,14 @@ class Streams:
         await asyncio.shield(watched.leasing)
 
     async def _take_lease(self, session_id: UUID, watched: _Watched) -> None:
-        """Take a lease; after a gap in the leases, wake the session's streams to read."""
-        asked = time.monotonic()
+        """Take a lease; after a gap between leases, wake the session's streams to read."""
+        requested_at = time.monotonic()
         try:
-            with acting_for(watched.tenant_id):  # whichever tenant's request started this task
+            with acting_for(watched.tenant_id):  # not for the tenant whose request started this task
                 held = await stream.lease(self._database, session_id, watched.tenant_id, LEASE_SECONDS)
         finally:
             watched.leasing = None
-        watched.leased_until = asked + LEASE_SECONDS
+        watched.leased_until = requested_at + LEASE_SECONDS
         if not held:
             _wake(watched)
 
@@ -207,8 +207,8 @@ class Streams:
                         structlog.get_logger().warning("streams could not renew a lease", error=str(error))
                         break
 
-    async def _ready(self) -> None:
-        """Wake all streams when the connection listens, since additions before that were not notified."""
+    async def _on_listening(self) -> None:
+        """Wake all streams when the connection listens: earlier additions sent no notification."""
         for session_id, watched in list(self._watched.items()):
             watched.leased_until = 0.0  # this may be another database, without the leases
             if watched.wakes:
@@ -216,7 +216,7 @@ class Streams:
         self._listening.set()
         self._wake_all()
 
-    def _heard(self, session: str) -> None:
+    def _on_notification(self, session: str) -> None:
         watched = self._watched.get(UUID(session))
         if watched is not None:
             _wake(watched)
@@ -251,7 +251,7 @@ class Stream:
         """Yield messages in order, and None after each KEEP_ALIVE_SECONDS without one.
 
         Ends when the session is erased, the reader's key stops working, or the server stops. Waits while the database
-        is unavailable. Holds the messages of one read at most, and reads on only when they were taken.
+        is unavailable. Holds at most the messages of one read, and reads more only after they were taken.
         """
         while not self._streams.ended:
             self._wake.clear()
@@ -265,7 +265,7 @@ class Stream:
                 return
             for message in self._messages_of(news):
                 yield message
-            if self._more(news):
+            if self._has_more(news):
                 continue
             while not self._wake.is_set():
                 try:
@@ -292,8 +292,8 @@ class Stream:
         self.seq = event.seq
         return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
 
-    def _more(self, news: stream.News) -> bool:
-        """Return whether there may be more than one read returns."""
+    def _has_more(self, news: stream.News) -> bool:
+        """Return whether more may follow than one read returns."""
         return (bool(news.events) and self.seq < news.head) or len(news.changes) == stream.CHANGES_MAX
 
     def _id(self) -> str:
@@ -301,7 +301,7 @@ class Stream:
 
 
 def _mark(began: datetime) -> str:
-    """Return a mark that tells a session from an earlier one of the same name."""
+    """Return a mark that distinguishes a session from an earlier one of the same name."""
     return f"{int(to_seconds(began) * 1_000_000):x}"
 
 
@@ -309,14 +309,14 @@ def _place(last_id: str, began: datetime) -> tuple[int, int]:
     """Parse the place of a message's id. Raises InvalidRequest or Conflict."""
     found = _ID.fullmatch(last_id)
     if found is None:
-        raise InvalidRequest("Last-Event-ID is none that was given out here", field="Last-Event-ID")
+        raise InvalidRequest("Last-Event-ID is not the id of a message of this stream", field="Last-Event-ID")
     if found[3] != _mark(began):
-        raise Conflict("the session was erased and begun anew since; connect without Last-Event-ID")
+        raise Conflict("the session was erased and created again; connect without Last-Event-ID")
     return int(found[1]), int(found[2])
 
 
 def _retrieve_failure(leasing: asyncio.Task[None]) -> None:
-    """Retrieve a failed lease's exception, which every waiting reader gets; there may be none."""
+    """Retrieve a failed lease's exception: every waiting reader gets it, but there may be none."""
     if not leasing.cancelled():
         leasing.exception()
 

@@ -1,6 +1,6 @@
-"""Writing one summary: by a model behind the gate, or without one. Nothing here reads or writes the database.
+"""Writing one summary: by a model and checked by the quality gate, or without a model. Nothing here uses the database.
 
-What is told by its digest (files, constraints, identifiers) is appended mechanically and never left to a model.
+Files, constraints and identifiers are appended from the digest and never left to a model.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from app.providers.summarizer import ProviderError, Summarizer
 from app.services.writing import Task, Writing, with_digest
 
 LEARNED_WINDOW_SECONDS: Final = 3_600.0
-"""Time for which a model's window is smaller than in the settings, after it refused more and took less."""
+"""Seconds for which a model's window is smaller than in the settings, after it refused more and accepted less."""
 
 
 class PutOff(Exception):
-    """No summarizer can be had now; to be tried again after `delay` seconds."""
+    """No summarizer is available now; to be retried after `delay` seconds."""
 
     def __init__(self, detail: str, delay: float) -> None:
         super().__init__(detail)
@@ -32,7 +32,7 @@ class PutOff(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An answer that the gate refused, why, and who wrote it; `tokens` is what it takes."""
+    """A response that the quality gate refused, the complaints, its tokens and its author."""
 
     text: str
     complaints: tuple[str, ...]
@@ -44,7 +44,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSummary:
-    """A summary as it was written; `text` None: none passed the gate, `refused` are those that did not."""
+    """A summary as it was written; `text` None: none passed the gate. `refused` are those that did not."""
 
     text: str | None
     digest: Digest
@@ -59,10 +59,10 @@ class WrittenSummary:
 
 
 class Summarizing:
-    """Summarizers by name: `extractive` needs no model; the others are behind their guards.
+    """Summarizers by name: `extractive` needs no model; the others are called through their guards.
 
-    `window_tokens` is the most a model is given at once, `timeout` in seconds what it is waited for, `attempts_max` how
-    often a run is put off before it does without.
+    `window_tokens` is the most a model is given in one request, `timeout` its time limit in seconds, `attempts_max` the
+    number of attempts before a run does without the model.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Summarizing:
             await summarizer.aclose()
 
     def has_model(self, policy: Policy) -> bool:
-        """Whether a model that can be asked writes the summaries of a policy."""
+        """Return whether an available model writes the summaries of a policy."""
         return (policy.summarize.summarizer or self._default) in self._summarizers
 
     async def write(
@@ -100,31 +100,31 @@ class Summarizing:
         without_model: bool = False,
         paid: Callable[[Summarizer], Summarizer] = lambda summarizer: summarizer,
     ) -> WrittenSummary:
-        """The summary of a task; `paid` makes a summarizer one at somebody's expense.
+        """Write the summary of a task; `paid` wraps the summarizer to charge an account.
 
-        Raises PutOff when a model cannot be had now and may be later. One that is not asked since too much was spent
-        has failed for good: the summary is written without it.
+        Raises PutOff if a model is unavailable now and may be available later. If it is not called because too much was
+        spent, the summary is written without it.
         """
         name = policy.summarize.summarizer or self._default
         summarizer = self._summarizers.get(name)
         if summarizer is None or without_model:
-            draft = await asyncio.to_thread(_extracted, task)
+            draft = await asyncio.to_thread(_extract, task)
             wanted = name != "extractive"
-            return replace(draft, degraded=wanted, error=f"no summarizer {name!r} was asked" if wanted else None)
+            return replace(draft, degraded=wanted, error=f"summarizer {name!r} was not called" if wanted else None)
         try:
-            return await self._by_model(name, paid(summarizer), task, policy)
+            return await self._write_by_model(name, paid(summarizer), task, policy)
         except ProviderError as error:
             if error.retryable:
                 raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error
             return await self.stand_in(task, policy, f"{name}: {error.detail}")
 
     async def stand_in(self, task: Task, policy: Policy, error: str) -> WrittenSummary:
-        """What there is when a summarizer has failed for good: one without a model, or none, as the policy says."""
+        """Return the substitute for a failed summarizer: a summary without a model, or none, as the policy says."""
         if policy.summarize.on_fail == "unchanged":
             return WrittenSummary(None, task.digest, "none", error=error)
-        return replace(await asyncio.to_thread(_extracted, task), degraded=True, error=error)
+        return replace(await asyncio.to_thread(_extract, task), degraded=True, error=error)
 
-    async def _by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
+    async def _write_by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
         model = (name, policy.summarize.model)
         window, until = self._learned_windows.get(model, (self._window_tokens, math.inf))
         known = window if time.monotonic() < until else self._window_tokens
@@ -155,7 +155,7 @@ class Summarizing:
         return replace(about, text=with_digest(answer.text, digest, task))
 
 
-def _extracted(task: Task) -> WrittenSummary:
+def _extract(task: Task) -> WrittenSummary:
     digest = task.digest
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events

@@ -1,4 +1,4 @@
-"""Compactions that contexts ask for: for a request that waits, for the retry of a refused call, and by `force`."""
+"""Compactions requested by contexts: for a request that waits, for the retry of a refused call, and by `force`."""
 
 import asyncio
 from uuid import UUID
@@ -15,7 +15,7 @@ from app.store.engine import Database
 
 
 class SummaryRequests:
-    """Schedules compactions on behalf of contexts, and says what came of them."""
+    """Schedules compactions for contexts, and reports their results."""
 
     def __init__(self, database: Database, compaction: Compaction) -> None:
         self._database = database
@@ -23,10 +23,10 @@ class SummaryRequests:
         self._runs = CompactionQueries(database)
 
     async def wait(self, tenant_id: UUID, inputs: ContextInputs, wait_ms: int) -> str | None:
-        """Have the older part of the log summarized before a context that would be reduced, within `wait_ms`.
+        """Summarize the older part of the log before a context that would be reduced, within `wait_ms`.
 
-        If the time is up first, a summary is written without a model: it takes no longer than planning does. A retry
-        waits for the compaction that the report of its call scheduled. Return why no summary was written, or None.
+        If the time is up first, a summary is written without a model, which takes no longer than planning. A retry
+        waits for the compaction that the report of its call scheduled. Returns why no summary was written, or None.
         """
         settings, request, budget = inputs.settings, inputs.request, inputs.budget
         if not settings.policy.summarize.enabled:
@@ -49,7 +49,7 @@ class SummaryRequests:
     async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
         """Schedule a compaction for a forced context that had no new summary to show.
 
-        Return the state of compaction, and why there is nothing to schedule (None if there is).
+        Returns the state of compaction, and why there is nothing to schedule (None if there is).
         """
         inputs, plan = assembled.inputs, assembled.rendered.plan
         loaded, policy = inputs.loaded, inputs.settings.policy
@@ -64,22 +64,22 @@ class SummaryRequests:
 
 
 def folds_more(assembled: Assembled) -> bool:
-    """Whether a context folds more than the one before it."""
+    """Return whether a context folds more than the one before it."""
     inputs = assembled.inputs
     folded_to = 0 if inputs.anew else inputs.loaded.frontier.folded_to
     return assembled.rendered.plan.state.folded_to > folded_to
 
 
 def unshown(assembled: Assembled) -> str | None:
-    """Why a compaction that was asked for is not shown by a context; None if it is, or if none was asked for."""
+    """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
     inputs, state = assembled.inputs, assembled.rendered.plan.state
     loaded = inputs.loaded
     if inputs.request.at is not None:
         return None
     if loaded.requested_error is not None:
-        return f"the compaction that was asked for wrote no summary: {loaded.requested_error}"
+        return f"the requested compaction wrote no summary: {loaded.requested_error}"
     if loaded.requested_to <= state.folded_to:
         return None
     if not tree_of(inputs):
-        return "what was summarized on request is not shown: this view shows other authors or types of events"
-    return "what was summarized on request is not shown: the summaries would save nothing"
+        return "the requested summaries are not shown: this view shows other authors or types of events"
+    return "the requested summaries are not shown: they would save nothing"

@@ -22,7 +22,7 @@ from app.store.keys import KeyRow
 DEFAULT_TENANT: Final = uuid5(NAMESPACE_URL, "palimpsest:default")
 SCOPES: Final = ("ingest", "read", "audit", "admin")
 CACHE_SECONDS: Final = 2.0
-"""How long a looked-up key is cached: a revoked key stops working within this time in every process."""
+"""Seconds for which a looked-up key is cached: a revoked key stops working within this time in every process."""
 CACHE_KEYS_MAX: Final = 10_000
 _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 
@@ -31,7 +31,7 @@ _PREFIX: Final = re.compile(SESSION_ID_PATTERN)
 class Caller:
     """The tenant and the rights of a request.
 
-    It may touch only sessions whose names begin with `session_prefix`. `expires_at` None: never.
+    It may access only sessions whose names begin with `session_prefix`. `expires_at` None: never.
     """
 
     tenant_id: UUID
@@ -45,7 +45,7 @@ class Caller:
         return scope in self.scopes or "admin" in self.scopes
 
     def reaches(self, session: str) -> bool:
-        """Return whether the caller may touch a session of this name."""
+        """Return whether the caller may access a session of this name."""
         return session.startswith(self.session_prefix)
 
 
@@ -71,7 +71,7 @@ class KeyAsked:
 
 
 class Tenants:
-    """The use cases of API keys."""
+    """Authenticates, creates, lists and revokes API keys."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Tenants:
         self._open: tuple[float, bool] | None = None
 
     async def authenticate(self, secret: str | None) -> Caller | None:
-        """Return the holder of a key; None if it is not valid. Before any key was made, it is the default tenant."""
+        """Return the holder of a key, None if it is invalid; the default tenant until the first key is created."""
         if secret is None:
             return ANYONE if await self.is_open() else None
         hashed = digest(secret)
@@ -112,7 +112,7 @@ class Tenants:
         return found
 
     async def needs_key(self) -> bool:
-        """Return whether requests need a key: once one was made, even when all are revoked."""
+        """Return whether requests need a key: always after the first was created, even when all are revoked."""
         return self._bootstrap is not None or await keys.any_made(self._database)
 
     async def create_key(
@@ -136,17 +136,21 @@ class Tenants:
         """Create a key of the caller's tenant; return it and its secret.
 
         It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
-        so it must be able to make others: for all sessions and without an expiry. Raises InvalidRequest or OutOfReach.
+        so it must be able to create others: for all sessions, without an expiry. Raises InvalidRequest or OutOfReach.
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):
-            raise OutOfReach(f"this key makes none for other sessions: session_prefix begins with {who.session_prefix}")
+            raise OutOfReach(
+                f"this key creates keys for its own sessions only: session_prefix must begin with {who.session_prefix}"
+            )
         if who.expires_at is not None and (asked.expires_at is None or asked.expires_at > who.expires_at):
-            raise OutOfReach(f"this key makes none that outlives it: expires_at is at most {time_text(who.expires_at)}")
+            raise OutOfReach(
+                f"this key cannot create one that outlives it: expires_at must be at most {time_text(who.expires_at)}"
+            )
         if await self.is_open() and ("admin" not in asked.scopes or asked.expires_at or asked.session_prefix):
             raise InvalidRequest(
-                "the first key closes the server to everyone without one: it must have the scope admin, and neither"
-                " end nor be bound",
+                "the first key closes the server to everyone without one: it must have the scope admin, no expiry, and"
+                " no session prefix",
                 field="scopes",
             )
         secret = _secret()
@@ -177,16 +181,15 @@ class Tenants:
         await self._last_used.aclose()
 
     def _check(self, asked: KeyAsked) -> None:
-        """Check a requested key. Raises InvalidRequest."""
         if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
         if asked.expires_at is not None and asked.expires_at <= self._today():
-            raise InvalidRequest("expires_at must be a time to come", field="expires_at")
+            raise InvalidRequest("expires_at must be in the future", field="expires_at")
         if asked.session_prefix is not None and _PREFIX.fullmatch(asked.session_prefix) is None:
             raise InvalidRequest(f"session_prefix must match {SESSION_ID_PATTERN}", field="session_prefix")
 
     async def is_open(self) -> bool:
-        """Return whether requests need no key. Once they need one they always will, so that answer is kept."""
+        """Return whether requests need no key. Once they need one they always will, so that result is kept."""
         now = self._clock()
         if self._open is None or (self._open[1] and now - self._open[0] >= CACHE_SECONDS):
             self._open = (now, not await self.needs_key())

@@ -1,4 +1,4 @@
-"""Turns: their list, and their explicit end."""
+"""Turns: their list and their explicit end."""
 
 import hashlib
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from app.store.sessions import SessionRow
 
 @dataclass(frozen=True, slots=True)
 class TurnSpan:
-    """One turn of a list."""
+    """One turn in a list of turns."""
 
     turn: int
     turn_id: str | None
@@ -45,24 +45,24 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded(Appended):
-    """The answer to a request to end a turn, with the announce event if the turn had such a layer."""
+    """The result of ending a turn, with the event of its announcement if it had one."""
 
     turn: int = 0
     turn_id: str | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether this request ended the turn, by an append."""
+        """Whether this request ended the turn."""
         return bool(self.events)
 
     @property
     def announce(self) -> EventReceipt | None:
-        """The event that the announce layer became; None without one."""
+        """The event of the announcement; None without one."""
         return self.events[0] if len(self.events) > 1 else None
 
 
 class Turns:
-    """The use cases of a session's turns."""
+    """Lists and ends turns."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Turns:
     async def end(
         self, tenant_id: UUID, external_id: str, turn_id: str | None, key: str | None, request_bytes: bytes
     ) -> TurnEnded:
-        """End the running turn: append its announce layer and its end, and clear the layers.
+        """End the running turn: append its announcement and its end, and clear the layers.
 
-        A turn that has ended stays as it is. Raises NotFound, Conflict when no turn has begun or `turn_id` names
-        another one, or IdempotencyConflict.
+        A turn that has ended stays as it is. Raises NotFound, IdempotencyConflict, or Conflict if no turn has begun or
+        `turn_id` names another one.
         """
         session_id = sessions.session_key(tenant_id, external_id)
         request = AppendRequest((), None, key, hashlib.sha256(b"turns/end " + request_bytes).digest())
@@ -115,12 +115,12 @@ class Turns:
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
             if (before := await answered_before(tx, session_id, request)) is not None:
-                return await self._again(tx, session, before, hint, policy)
-            turn = await _running(tx, session, turn_id)
+                return await self._original_answer(tx, session, before, hint, policy)
+            turn = await _last_turn(tx, session, turn_id)
             if turn.ended:
-                return await self._nothing(tx, tenant_id, session, request, turn, hint, policy)
-            standing_now = await layers.current(tx, session_id)
-            shown = visible_layers([one.layer for one in standing_now], state.turns)
+                return await self._already_ended(tx, tenant_id, session, request, turn, hint, policy)
+            current_layers = await layers.current(tx, session_id)
+            shown = visible_layers([one.layer for one in current_layers], state.turns)
             drafts = [Draft(EventType.ANNOUNCE, content=one.content) for one in shown if one.kind == ANNOUNCE]
             drafts.append(Draft(EventType.TURN_END))
             drafts = [replace(draft, turn_id=turn.turn_id) for draft in drafts]
@@ -130,7 +130,7 @@ class Turns:
             applied = await self._ingest.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
             versions = [
                 await layers.put(tx, session_id, tenant_id, one.layer.kind, None, tokens=0, turn=None)
-                for one in standing_now
+                for one in current_layers
             ]
         answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if versions:
@@ -145,16 +145,15 @@ class Turns:
             turn_id=turn.turn_id,
         )
 
-    async def _again(
+    async def _original_answer(
         self, tx: Connection, session: SessionRow, facts: AppendFacts, hint: SessionSnapshot, policy: Policy
     ) -> TurnEnded:
-        """Return the answer that the first of two equal requests got."""
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         marks = await event_log.turn_marks(tx, session.log, facts.turns, facts.turns)
         rows = [receipt(session.session_id, one) for one in stored]
-        return self._repeated(session.external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
+        return self._turn_ended(session.external_id, facts, rows, turn_of(marks[facts.turns]).turn_id, hint, policy)
 
-    async def _nothing(
+    async def _already_ended(
         self,
         tx: Connection,
         tenant_id: UUID,
@@ -164,13 +163,13 @@ class Turns:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
-        """Return the answer for a turn that has ended before, and store it for repetitions under its key."""
+        """Return the response for a turn that has already ended, and store it for repetitions under its key."""
         facts = AppendFacts.of(session, session.state.head, session.state.tokens)
         if request.key is not None:
             await answers.store(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
-        return self._repeated(session.external_id, facts, (), turn.turn_id, hint, policy)
+        return self._turn_ended(session.external_id, facts, (), turn.turn_id, hint, policy)
 
-    def _repeated(
+    def _turn_ended(
         self,
         external_id: str,
         facts: AppendFacts,
@@ -185,7 +184,7 @@ class Turns:
         )
 
 
-async def _running(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:
+async def _last_turn(tx: Connection, session: SessionRow, turn_id: str | None) -> Turn:
     """Return the last turn. Raises Conflict when there is none, or `turn_id` is another turn's."""
     number = session.state.turns
     marks = (await event_log.turn_marks(tx, session.log, number, number)).get(number)
@@ -193,5 +192,5 @@ async def _running(tx: Connection, session: SessionRow, turn_id: str | None) -> 
         raise Conflict("no turn has begun in this session", turn=0)
     turn = turn_of(marks)
     if turn_id is not None and turn_id != turn.turn_id:
-        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn to begin", turn=number, turn_id=turn.turn_id)
+        raise Conflict(f"turn_id {turn_id!r} is not that of the last turn", turn=number, turn_id=turn.turn_id)
     return turn

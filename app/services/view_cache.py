@@ -1,4 +1,4 @@
-"""What was last read of each view, kept in memory: events never change, so the next call looks only at the new ones."""
+"""Loaded views, kept in memory: events never change, so the next call examines only the new ones."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,19 +18,19 @@ from app.core.view.standing import Standing
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000
-"""Of stored bodies, all views together; as Python objects, with what was found in them, they take some times that."""
+"""Limit on the stored bodies of all views; as Python objects they take several times that."""
 EVENT_CHARS: Final = 500
-"""What an event takes beside its text, in characters of text: 1.7 kB were measured, three bytes a character."""
+"""Memory of an event besides its text, in characters of text: 1.7 kB were measured, at three bytes a character."""
 VIEW_CHARS: Final = 2_000
-"""The same for a view beside its events."""
+"""Memory of a view besides its events, in characters of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """What was read of a view, its first events counted by `counter`, and its epoch's last context.
+    """A loaded view, its token counts, and the last context of its epoch.
 
-    `steady`: as far as is known, all that was appended since came this way. `chars` is how much it holds
-    (`events_chars`, and VIEW_CHARS beside them, and the texts of `standing`).
+    `counted` are its first events, as `counter` counts them. `steady`: as far as this process knows, all later appends
+    went through it. `chars` is its size (`events_chars`, VIEW_CHARS, and the texts of `standing`).
     """
 
     loaded: LoadedView
@@ -42,17 +42,16 @@ class CachedView:
 
 
 def events_chars(events: Iterable[Event]) -> int:
-    """How much these events hold, in characters: their text, and what they take beside it."""
+    """Return the size of events in characters, with the memory besides their texts."""
     return sum(event.chars + EVENT_CHARS for event in events)
 
 
 class ViewCache:
-    """The least recently used views give way.
+    """The most recently used views.
 
-    Nothing here is ever trusted: the store records a call that was made of it only while the session has the head and
-    the version that were read, so nothing needs to be dropped when a session changes. What may happen at every call (an
-    append, another layer, a report of what a call came to) is added to what is held instead, so that it can be used
-    again.
+    They are never trusted: the store records a call made from one only if the session still has the head and version
+    that were read, so nothing must be dropped when a session changes. Changes that may come with every call (an append,
+    another layer, a reported outcome) are added to the held views, so that they can be used again.
     """
 
     def __init__(self, chars_max: int = CHARS_MAX) -> None:
@@ -63,15 +62,15 @@ class ViewCache:
         self._turns: WeakValueDictionary[tuple[UUID, str], asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, session_id: UUID, view: str) -> asyncio.Lock:
-        """A lock for whoever reads a view to open an epoch of it: of many at once only one would succeed."""
+        """Return the lock for opening an epoch of a view: of concurrent requests only one would succeed."""
         return self._turns.setdefault((session_id, view), asyncio.Lock())
 
     def get(self, session_id: UUID, view: str) -> CachedView | None:
-        """What is held of a view."""
+        """Return the held view, or None."""
         return self._held.get((session_id, view))
 
     def put(self, view: str, read: CachedView) -> None:
-        """Keep it in place of what was kept before, unless more has been appended to that meanwhile."""
+        """Hold a view in place of the earlier one, unless that has newer events of the same epoch."""
         session_id = read.loaded.session_id
         held = self.get(session_id, view)
         if held and held.loaded.epoch == read.loaded.epoch and held.loaded.head > read.loaded.head:
@@ -82,7 +81,7 @@ class ViewCache:
         self._grow(read.chars)
 
     def appended(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
-        """Extend what is held of a session's views by a batch that has been applied."""
+        """Extend the held views of a session by a batch that has been applied."""
         views = self._views.get(session_id)
         if not views:
             return
@@ -115,8 +114,8 @@ class ViewCache:
         reported: Reported | None,
         learned: tuple[Learned, int] | None,
     ) -> None:
-        """What a view's call came to (None: not to be measured by), what is now known of its model, and what its own
-        calls have taught, in which version."""
+        """Add a report's results to the held views: the usage of the call of `view`, the calibration of its model, and
+        the state learned from the view's own calls, with its version. None: no change."""
         for name in self._views.get(session_id, ()):
             held = self._held[session_id, name]
             loaded = held.loaded
@@ -130,7 +129,7 @@ class ViewCache:
             self._held[session_id, name] = replace(held, loaded=loaded)
 
     def layered(self, session_id: UUID, since: int, version: int, layers: tuple[Layer, ...]) -> None:
-        """The layers of a session after the changes that took it from the version `since` to `version`."""
+        """Set the layers of held views that have the version `since`; `version` is the new one."""
         for view in self._views.get(session_id, ()):
             held = self._held[session_id, view]
             if held.loaded.version == since:
@@ -138,7 +137,7 @@ class ViewCache:
                 self._held[session_id, view] = replace(held, loaded=loaded)
 
     def forget(self, session_id: UUID) -> None:
-        """What is held of a session no longer stands."""
+        """Drop the held views of a session."""
         for view in list(self._views.get(session_id, ())):
             self._drop((session_id, view))
 

@@ -1,7 +1,7 @@
 """Decisions to hide, show and pin events: judged by a view, recorded for the whole session.
 
-Nothing is rendered, and only decisions are recorded: what a view has evicted by itself stays evicted. Each view applies
-them in its next context, with a new epoch if they change what it shows.
+Nothing is rendered, and only decisions are recorded: events that a view's policy has evicted stay evicted. Each view
+applies the decisions in its next context, with a new epoch if they change that context.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ class VisibilityResult:
 
 
 class Visibility:
-    """The visibility use case."""
+    """Decides the visibility of events."""
 
     def __init__(self, database: Database, assembly: Assembly) -> None:
         self._database = database
         self._assembly = assembly
 
     async def decide(self, tenant_id: UUID, external_id: str, view: str, asked: VisibilityRequest) -> VisibilityResult:
-        """Decide each item by itself; a repetition changes nothing. Raises NotFound, InvalidPolicy or Conflict.
+        """Decide each item separately; a repetition changes nothing. Raises NotFound, InvalidPolicy or Conflict.
 
-        The session is read without a lock: after a concurrent decision, all is decided again.
+        The session is read without a lock: after a concurrent decision, everything is decided again.
         """
         for _ in range(ATTEMPTS_MAX):
             inputs = await self._assembly.inputs(tenant_id, external_id, ContextRequest(view=view))
@@ -54,7 +54,7 @@ class Visibility:
                     return VisibilityResult(session.state.head, session.decisions, outcome)
                 await visibility.record(tx, session, tenant_id, outcome.decisions)
             return VisibilityResult(session.state.head, session.decisions + 1, outcome)
-        raise Conflict("other decisions about this session kept coming; ask again")
+        raise Conflict("concurrent decisions kept changing this session; retry the request")
 
     async def _outcome(self, inputs: ContextInputs, asked: VisibilityRequest) -> VisibilityOutcome:
         loaded = inputs.loaded

@@ -10,7 +10,7 @@ from app.core.errors import StoreUnavailable
 
 WAIT_SECONDS: Final = 30.0
 WAITING_MAX: Final = 256
-"""The most tasks that wait for one session; more are refused at once."""
+"""Most tasks that wait for one session; further ones are refused."""
 
 
 class WaitingLists:
@@ -25,9 +25,9 @@ class WaitingLists:
 
     @asynccontextmanager
     async def through(self, session_id: UUID) -> AsyncIterator[None]:
-        """Wait for one's turn and hold it as long as the block lasts.
+        """Wait for the session's turn, and hold it while the block lasts.
 
-        Raises StoreUnavailable when too many wait already, or after too long a wait.
+        Raises StoreUnavailable if too many tasks wait already, or after WAIT_SECONDS.
         """
         waiting = self._waiting.get(session_id, 0)
         if waiting >= WAITING_MAX:
@@ -38,7 +38,7 @@ class WaitingLists:
             try:
                 await (asyncio.wait_for(lock.acquire(), WAIT_SECONDS) if waiting else lock.acquire())
             except TimeoutError:
-                raise StoreUnavailable("other requests hold this session for too long") from None
+                raise StoreUnavailable("other requests have held this session for too long") from None
             try:
                 yield
             finally:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from app.providers.poster import Poster
 
 WEBHOOKS_MAX: Final = 20
-"""The most webhooks of a tenant: each adds a row to the transactions that it is notified of."""
+"""Most webhooks of a tenant: each adds a row to the transactions that notify it."""
 SECRET_BYTES: Final = 32
 ERROR_CHARS_MAX: Final = 500
 
 
 class Webhooks:
-    """The webhook use cases. `private_targets`: whether private addresses may be called; None: only while the server
-    needs no key, since only this machine reaches it then."""
+    """Stores and lists webhooks and their deliveries. `private_targets`: whether private addresses may be called; None:
+    only while the server needs no key, since only this machine can reach it then."""
 
     def __init__(self, database: Database, tenants: Tenants, private_targets: bool | None) -> None:
         self._database = database
@@ -40,7 +40,7 @@ class Webhooks:
     ) -> tuple[WebhookRow, bool, str | None]:
         """Store a webhook; return it, whether it is new, and its secret if one was generated.
 
-        Without `secret` an existing webhook keeps its own. Raises InvalidRequest.
+        If `secret` is None, an existing webhook keeps its own. Raises InvalidRequest.
         """
         private = self._private_targets
         if private is None:
@@ -88,19 +88,19 @@ class Webhooks:
         return await webhooks.deliveries(self._database, tenant_id, name, state=state, after=after, limit=limit)
 
     async def retry(self, tenant_id: UUID, name: str, id: UUID) -> DeliveryRow:
-        """Have an undelivered delivery attempted now, and return it. Raises NotFound or Conflict."""
+        """Make an undelivered delivery due now, and return it. Raises NotFound or Conflict."""
         async with self._database.transaction() as tx:
             again = await webhooks.retry(tx, tenant_id, name, id)
             row = await webhooks.delivery(tx, tenant_id, name, id)
         if row is None:
             raise NotFound(f"webhook {name!r} has no delivery {id}", webhook=name, delivery=str(id))
         if not again:
-            raise Conflict(f"delivery {id} has been made")
+            raise Conflict(f"delivery {id} has already been made")
         return row
 
 
 class Sending:
-    """The sending of deliveries: at least once each, under an id that stays the same."""
+    """Sends deliveries: at least once each, under an id that stays the same."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Sending:
         await self._poster.aclose()
 
     async def send(self, session_id: UUID, id: UUID) -> None:
-        """Attempt a pending delivery, and queue its next attempt if it failed and may be tried again."""
+        """Attempt a pending delivery, and queue its next attempt if it failed and may be retried."""
         from app.providers.poster import NotPosted
 
         due = await webhooks.due(self._database, session_id, id)

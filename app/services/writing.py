@@ -1,4 +1,4 @@
-"""What is to be summarized, and the calls of a model that write it, each answer behind the gate."""
+"""The input of a summary, and the model calls that write it, each response checked by the quality gate."""
 
 import asyncio
 import math
@@ -32,18 +32,17 @@ from app.core.tokens.counter import Counter, TextKind
 from app.providers.summarizer import Kind, ProviderError, Summarizer
 
 MODEL_SHARE: Final = 0.8
-"""Of what a summary may take: what a model is given for its words, since it counts otherwise than we do."""
+"""Share of a summary's tokens that a model may write, since it counts tokens differently."""
 APPENDIX_SHARE_MIN: Final = 0.25
-"""Of the same: what the digest may take in any case, however much a model wrote."""
+"""Share of a summary's tokens that the digest may take in any case, however much a model wrote."""
 REPEAT_SHARE: Final = 0.1
-"""The share of a model's window that is left for the complaints about a first answer."""
+"""Share of a model's window left free for the complaints about a first response."""
 NAMED_SHARE: Final = 0.75
-"""A limit that a provider names is believed if it is at most this share of the request that it refused, by our count.
-"""
+"""A limit that a provider states is believed if it is at most this share of the request it refused, by our count."""
 NO_ROOM: Final[frozenset[Kind]] = frozenset({"spent", "open", "rate_limited"})
-"""How a request is refused that might have been answered, had it come alone."""
+"""Errors that our own concurrent requests may cause."""
 TEMPERATURES: Final[Mapping[str, float]] = {"narrative": 0.0}
-"""By style, where it is not the prompts' own."""
+"""Temperatures by style, if not the prompts' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be summarized: events, `late` those of a turn that is split, or `sources` that become one.
+    """The input of a summary: events, `late` ones of a split turn, or `sources` to be merged.
 
-    `previous` is the summary of what came before: with `digests` it becomes part of this one. `tokens` is what all that
-    takes. `requests` are the user's messages in the turns that the ends of the events cut through.
+    `previous` is the summary of the events before: with `digests` it becomes part of this one. `tokens` is the size of
+    all input. `requests` are the user's messages in the turns that the ends of the events cut through.
     """
 
     counter: Counter
@@ -76,7 +75,7 @@ class Task:
 
     @property
     def digest(self) -> Digest:
-        """The digest of all of it, united from those there are already."""
+        """The digest of all input, united with the given ones."""
         own = (*self.events, *self.late) if not self.sources else ()
         given = replacements(self.requests)
         texts = (request_of(given.get(event.seq, event.text)) for event in self.requests)
@@ -85,9 +84,9 @@ class Task:
 
 
 def replacements(events: Sequence[Event]) -> dict[int, str]:
-    """What authors gave to be shown of their events once those are old, by seq; as old they are summarized.
+    """Return the texts that authors gave to replace their old events, by seq; a summary is made from these.
 
-    Of a call its tool and arguments are told, as they are shown.
+    Those of calls are ignored: their tool and arguments are summarized, as they are shown.
     """
     given = {e.seq: (e.body or {}).get("replacement") for e in events if e.type is not EventType.TOOL_CALL}
     return {seq: text for seq, text in given.items() if isinstance(text, str) and text.strip()}
@@ -97,7 +96,7 @@ Complains: TypeAlias = Callable[[Completion], tuple[str, ...]]
 
 
 class Writing:
-    """The calls that one summary takes. `window_tokens` is the most that one request may take, as far as is known."""
+    """The model calls of one summary. `window_tokens` is the most that one request may take, as far as is known."""
 
     def __init__(
         self,
@@ -116,19 +115,16 @@ class Writing:
         self._timeout = timeout
         self.input_tokens = 0
         self.output_tokens = 0
-        self._under_way = self._ended_count = 0
+        self._running_count = self._ended_count = 0
         self._ended = asyncio.Event()
 
     @property
     def style(self) -> Style:
-        """The form that is asked for."""
+        """The style of the summary."""
         return STYLES[self._policy.summarize.style]
 
     async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """The model's words, and what the gate refused: the last answer is good if that is at most one.
-
-        Raises ProviderError.
-        """
+        """Return the model's text and the refused responses; it is good if at most one was. Raises ProviderError."""
         task, rules = self._task, self._policy.summarize
         if not task.events and not task.late and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
@@ -137,12 +133,12 @@ class Writing:
         if task.sources and not task.events:
             texts = [Paragraph("", source.text) for source in task.sources]
             form = partial(self._merge_form, words=words)
-            return await self._in_pieces(self._remainder(texts, form, digest.constraints), "", complains)
+            return await self._summarize_pieces(self._remainder(texts, form, digest.constraints), "", complains)
         history = self._history(digest, words, complains)
         if not task.late:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
-        (answer, refused), (late, refused_late) = await _together(history, beginning)
+        (answer, refused), (late, refused_late) = await _run_both(history, beginning)
         if len(refused) > 1:
             return answer, refused
         if len(refused_late) > 1:
@@ -158,10 +154,10 @@ class Writing:
             return Completion(task.previous or "No prior history.", ""), ()
         form = partial(self._history_form, words=words)
         remainder = self._remainder(_paragraphs(task.events), form, digest.constraints)
-        return await self._in_pieces(remainder, task.previous, complains)
+        return await self._summarize_pieces(remainder, task.previous, complains)
 
     async def _beginning(self, words: int) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Summarize the beginning of a split turn. The constraints in it are given with the history."""
+        """Summarize the beginning of a split turn. Its constraints are given with the history."""
         task = self._task
 
         def complains(answer: Completion) -> tuple[str, ...]:
@@ -179,7 +175,7 @@ class Writing:
         def form(portion: Portion) -> Prompt:
             return prefix_ask(self._prompts, "\n\n".join(portion.texts), words, previous=portion.previous)
 
-        return await self._in_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
+        return await self._summarize_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
         return history_ask(
@@ -205,12 +201,12 @@ class Writing:
         begun = [one for one in _paragraphs(self._task.requests) if parts and one not in parts]
         return Remainder(parts, form, measure, constraints, tuple(begun))
 
-    async def _in_pieces(
+    async def _summarize_pieces(
         self, remainder: Remainder, previous: str, complains: Complains
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """Ask about one piece after the other, each with the summary of those before it.
+        """Summarize one piece after the other, each with the summary of those before it.
 
-        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller one may be asked.
+        A piece that the model refuses as too long is divided. Raises ProviderError when no smaller piece is possible.
         """
         failure = ProviderError("context_too_long", f"no request fits a window of {self.window_tokens} tokens")
         is_continuation = False
@@ -221,7 +217,7 @@ class Writing:
                 raise failure
             ask, rest = found
             try:
-                answer, refused = await self._through_the_gate(ask, complains, remainder)
+                answer, refused = await self._ask_checked(ask, complains, remainder)
             except ProviderError as error:
                 if error.kind != "context_too_long":
                     raise
@@ -233,10 +229,10 @@ class Writing:
                 return answer, refused
             remainder, previous, is_continuation = rest, answer.text, True
 
-    async def _through_the_gate(
+    async def _ask_checked(
         self, ask: Prompt, complains: Complains, remainder: Remainder
     ) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
-        """What the model answers, the second time if the gate refuses the first; and all that it refuses."""
+        """Return the response, a second one if the gate refuses the first; and all refused responses."""
         answer = await self._answer(ask)
         refused: tuple[tuple[str, tuple[str, ...]], ...] = ()
         while found := complains(answer):
@@ -250,14 +246,14 @@ class Writing:
     def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:
         task = self._task
         estimator = task.counter.estimator
-        whole = with_digest(answer.text, digest, task)
+        text = with_digest(answer.text, digest, task)
         return complaints(
             answer,
             source_tokens=task.tokens,
             tokens=estimator.count(answer.text, TextKind.PROSE),
             max_tokens=max(words, task.sizes.summary),
             sections=self.style.sections,
-            constraints=[one for one in digest.constraints if one not in whole],
+            constraints=[one for one in digest.constraints if one not in text],
             identifiers=[],
             untrusted=_untrusted(task.events),
         )
@@ -265,26 +261,25 @@ class Writing:
     async def _answer(self, ask: Prompt) -> Completion:
         rules = self._policy.summarize
         ask = replace(ask, model=rules.model, temperature=TEMPERATURES.get(rules.style, ask.temperature))
-        answer = await self._asked(ask)
+        answer = await self._call_model(ask)
         self.input_tokens += answer.input_tokens or 0
         self.output_tokens += answer.output_tokens or 0
         return answer
 
-    async def _asked(self, ask: Prompt) -> Completion:
-        """The answer. What is refused for want of room is asked again once another request of ours has ended, be it
-        while the refusal came: what was reserved for that one may be free then, and a provider may take one at a time.
-        """
+    async def _call_model(self, ask: Prompt) -> Completion:
+        """Call the summarizer. A request refused for lack of room is repeated once another request of ours has ended
+        since it began: that one's reservation may be free then, and a provider may take one request at a time."""
         while True:
-            self._under_way += 1
+            self._running_count += 1
             ended_before = self._ended_count
             try:
                 return await self._summarizer.summarize(ask, timeout=self._timeout)
             except ProviderError as error:
                 another_ended = self._ended_count > ended_before
-                if error.kind not in NO_ROOM or (self._under_way == 1 and not another_ended):
+                if error.kind not in NO_ROOM or (self._running_count == 1 and not another_ended):
                     raise
             finally:
-                self._under_way -= 1
+                self._running_count -= 1
                 self._ended_count += 1
                 self._ended.set()
                 self._ended = asyncio.Event()
@@ -295,8 +290,8 @@ class Writing:
 _T = TypeVar("_T")
 
 
-async def _together(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
-    """What both come to, at the same time. When one fails the other is given up, and the first failure is raised."""
+async def _run_both(first: Coroutine[None, None, _T], second: Coroutine[None, None, _T]) -> tuple[_T, _T]:
+    """Run both concurrently; cancel the other and raise the first error if one fails."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = group.create_task(first), group.create_task(second)
@@ -315,6 +310,6 @@ def _untrusted(events: Sequence[Event]) -> list[str]:
 
 
 def with_digest(body: str, digest: Digest, task: Task) -> str:
-    """A summary with what is never left to a model behind it, in what the task allows both."""
+    """Append the digest, which is never left to a model, to a summary, within the tokens that the task allows both."""
     least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
     return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)

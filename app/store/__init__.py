@@ -1,1 +1,1 @@
-"""Postgres: the log, its projections' state, and the record of every call."""
+"""Postgres: the log, the state of its views, and the record of every call."""

@@ -1,4 +1,4 @@
-"""Reads of a session's past and its ancestors: its row as it was at a head, the shared part of a fork's context."""
+"""Reads of a session's past: its row as of an earlier head, and the part of a fork's context stored under ancestors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from app.store.event_log import SessionLog, beyond, end_at, events, log_of, owne
 from app.store.events import event
 from app.store.rows import Row
 
-# The few events, of those stored under one session, from which the values of a session's row follow. One walk along
-# them; calls answered there are passed over.
+# The few events stored under one session that determine the values of a session's row, found in one scan. Calls
+# answered within the range are skipped.
 _UNANSWERED: Final = """
     e.type = 'tool.call' AND NOT EXISTS (
         SELECT FROM events r WHERE r.session_id = :session_id AND r.call_seq = e.seq AND r.seq <= :to_seq)"""
@@ -29,7 +29,7 @@ ORDER BY e.seq
 
 
 async def as_of_head(connection: Connection | Database, log: SessionLog, head: int) -> AsOf:
-    """Return the values of a session's row when its head was `head`, as if the whole log had always been its own."""
+    """Return the values of a session's row as of `head`, as if the session had stored its whole log itself."""
     turn, tokens = await end_at(connection, log, head)
     marks: list[SharedEvent] = []
     for owner in await owners(connection, log, head):
@@ -51,7 +51,7 @@ AND seq BETWEEN :from_seq AND :to_seq"""
 
 
 async def _pairs(connection: Connection | Database, parts: Segments, seqs: Sequence[int]) -> set[int]:
-    """Return the seqs of the calls of the results among these events, and of the results of the calls among them."""
+    """Return the seqs of the results of these calls, and of the calls of these results."""
     found: set[int] = set()
     for owner in parts if seqs else ():
         rows = await connection.fetch(
@@ -63,10 +63,8 @@ async def _pairs(connection: Connection | Database, parts: Segments, seqs: Seque
 
 @dataclass(frozen=True, slots=True)
 class AncestorPart:
-    """The events of a fork's context that are stored under its ancestors.
-
-    `turn` is the turn of the context's last event; `unread` the last unread seq, its turn and the tokens through it.
-    """
+    """The events of a fork's context that are stored under its ancestors. `turn` is the turn of the context's last
+    event; `unread` is the last unread seq, its turn, and the tokens up to it."""
 
     events: tuple[Event, ...]
     turn: int
@@ -83,16 +81,16 @@ async def part(
     pinned: Sequence[int],
     bodiless: Sequence[int],
 ) -> AncestorPart:
-    """Return the shared part of a fork's context, which the statement that loads a context does not find.
+    """Return the ancestors' part of a fork's context, which the statement that loads a context does not read.
 
-    `row` is that statement's row. `kept` are the older seqs that are shown, `anchors` those that are needed when the
-    events since are not all read; the events at `bodiless` come without their bodies.
+    `row` is that statement's row, `kept` the older seqs that are shown, `anchors` those needed if later events are not
+    all read. Events at `bodiless` come without their bodies.
     """
     own, head, log = row["events"], row["head"], log_of(row)
     parts = clip(log.shared or (), 1, head)
     to_seq, first, floor = shared_to(parts), row["first"], row["floor"]
     turn, tokens = (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await end_at(database, log, head)
-    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the last tokens may reach back beyond its own events
+    if head <= to_seq or first == to_seq + 1 > floor + 1:  # the token bound may reach into ancestors' events
         start = await beyond(database, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}

@@ -1,4 +1,4 @@
-"""Answers under idempotency keys, each stored in the transaction that does what its request asks for."""
+"""Responses under idempotency keys, each stored in the transaction that carries out its request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ _PRIMARY_KEY: Final = "appends_pkey"
 
 
 class AnsweredBefore(Exception):
-    """Another request has used the idempotency key; nothing of this one was done."""
+    """Another request has used the idempotency key; this one has changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
-    """An idempotency key of a session, and the hash of the request that it stands for."""
+    """An idempotency key of a session, and the hash of its request."""
 
     session_id: UUID
     tenant_id: UUID
@@ -33,26 +33,26 @@ class KeyClaim:
 
     @property
     def of_append(self) -> "KeyClaim":
-        """The claim of what this request appends before it does the rest. No header can hold such a key."""
+        """The claim for the append that this request begins with. No header can contain its key."""
         return replace(self, key=f"{self.key}\n")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """The answer to an earlier request, and the hash of that request."""
+    """The response to an earlier request, and the hash of that request."""
 
     request_sha256: bytes
     answer: Mapping[str, Any]
 
 
 async def find(connection: Connection | Database, session_id: UUID, key: str) -> StoredAnswer | None:
-    """Return what is stored under a key; None if nothing is."""
+    """Return the response stored under a key; None if there is none."""
     row = await connection.fetchrow(_FIND, session_id=session_id, key=key)
     return None if row is None else StoredAnswer(bytes(row["request_sha256"]), texts.loads(row["answer"]))
 
 
 async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Mapping[str, Any] | None:
-    """Return the answer to an equal request under the same key. Raises IdempotencyConflict for another request."""
+    """Return the response to an equal request under the same key. Raises IdempotencyConflict for another request."""
     found = await find(connection, claim.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
         raise IdempotencyConflict("this Idempotency-Key was used with another request", key=claim.key.rstrip("\n"))
@@ -62,7 +62,7 @@ async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Ma
 async def store(
     tx: Connection, session_id: UUID, tenant_id: UUID, key: str, request_sha256: bytes, answer: Mapping[str, object]
 ) -> None:
-    """Store an answer. Raises asyncpg.UniqueViolationError if the key has been used."""
+    """Store a response. Raises asyncpg.UniqueViolationError if the key has been used."""
     await tx.execute(
         _STORE,
         session_id=session_id,
@@ -74,7 +74,7 @@ async def store(
 
 
 async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, object]) -> None:
-    """Store the answer to a claim's request. Raises AnsweredBefore if the key has been used."""
+    """Store the response to a claim's request. Raises AnsweredBefore if the key has been used."""
     try:
         await store(tx, claim.session_id, claim.tenant_id, claim.key, claim.request_sha256, answer)
     except asyncpg.UniqueViolationError:
@@ -82,10 +82,8 @@ async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, ob
 
 
 def storing(done: str) -> str:
-    """Return the SQL of a statement's part that stores an answer for each row of `done`, another part of it.
-
-    It takes the parameters that `stored` returns, and the tenant's.
-    """
+    """Return the SQL of a CTE that stores a response for each row of the CTE `done`. Its parameters are those that
+    `stored` returns, and `tenant_id`."""
     values = ":of_session::uuid, :tenant_id, :key::text, :request_sha256::bytea, :answer::json"
     return f"INSERT INTO appends ({_COLUMNS}) SELECT {values} FROM {done}"
 
@@ -101,5 +99,5 @@ def stored(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
 
 
 def is_used(error: asyncpg.UniqueViolationError) -> bool:
-    """Whether an error says that a key has been used. A shard's constraint has a number behind its name."""
+    """Return whether an error says that a key has been used. On a shard the constraint's name ends in a number."""
     return (error.constraint_name or "").startswith(_PRIMARY_KEY)

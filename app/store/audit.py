@@ -24,10 +24,8 @@ from app.store.rows import decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRow(CallRecord):
-    """A recorded call. `outcome` and `reported_at` are None until an outcome is reported.
-
-    `has_count` is False for a record of an early version without `counted`, which then is the estimate.
-    """
+    """A recorded call. `outcome` and `reported_at` are None until an outcome is reported. `has_count` is False for
+    records of early versions, which have no count; `counted` is then the estimate."""
 
     created_at: datetime
     expires_at: datetime | None
@@ -57,8 +55,8 @@ def recorded(row: asyncpg.Record) -> CallRow:
 
 _OF_SESSION: Final = f"SELECT {COLUMNS} FROM model_calls WHERE session_id = :session_id AND tenant_id = :tenant_id"
 _FIND: Final = f"{_OF_SESSION} AND call_id = :call_id"
-# A view's calls are spread over its epochs: walking a line's own order and passing over other views' calls is bounded
-# by the page unless a view is hardly ever read. Of several lines each is walked as far as the page may go.
+# A view's calls are spread over its epochs. Walking the line's own order and skipping other views' calls is bounded by
+# the page unless the view is rarely read. With several lines, each is walked as far as the page may reach.
 _PAGE: Final = f"""
 WITH found AS (
     SELECT c.session_id, c.call_id FROM unnest(:session_ids::uuid[]) AS l(id) CROSS JOIN LATERAL (
@@ -70,7 +68,7 @@ WITH found AS (
 SELECT session_id, {COLUMNS} FROM found JOIN model_calls USING (session_id, call_id)
 WHERE tenant_id = :tenant_id ORDER BY call_id DESC
 """
-# Where lines lie in shards, each shard gives its newest.
+# With sessions in shards, each shard returns its newest calls.
 _PAGE_OF_SHARDS: Final = f"""
 SELECT session_id, {COLUMNS} FROM model_calls WHERE session_id = ANY(:session_ids::uuid[]) AND tenant_id = :tenant_id
   AND call_id < CASE WHEN :before::uuid IS NULL THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff' ELSE :before END
@@ -103,7 +101,7 @@ async def page(
     before: UUID | None,
     limit: int,
 ) -> list[tuple[UUID, CallRow]]:
-    """Return the calls of some lines with the keys of their lines, newest first by id."""
+    """Return the calls of some lines, newest first by id, each with the id of its line."""
     values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
     sql = _PAGE_OF_SHARDS if await database.distributed() else _PAGE
     return [(row["session_id"], recorded(row)) for row in await database.fetch(sql, **values)]
@@ -112,14 +110,14 @@ async def page(
 async def calls_since(
     database: Database, session_id: UUID, tenant_id: UUID, *, seq: int, view: str | None, after: UUID, limit: int
 ) -> list[CallRow]:
-    """Return the calls with ids after `after` key context reaches `seq`, oldest first."""
+    """Return the calls after the id `after` whose context reaches `seq`, oldest first."""
     key = {"session_id": session_id, "tenant_id": tenant_id}
     return [recorded(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEpoch:
-    """A stored epoch: why it was opened, and the head at that time. `created_at` is None for UNWRITTEN only."""
+    """A stored epoch. `head` is the session's head when it was opened; `created_at` is None only for UNWRITTEN."""
 
     epoch: int
     head: int
@@ -130,7 +128,7 @@ class StoredEpoch:
 
 
 UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
-"""The epoch of a context key seq is before the first epoch of its view."""
+"""The epoch of a context that precedes the first stored epoch of its view."""
 
 
 _COLUMNS_OF_EPOCH: Final = "epoch, head, cause, created_at, frontier, evictions"
@@ -166,7 +164,7 @@ async def epoch(database: Database, session_id: UUID, view: str, number: int) ->
 async def epochs_before(
     database: Database, session_id: UUID, view: str, upper: tuple[int, int], limit: int
 ) -> list[StoredEpoch]:
-    """Return up to `limit` epochs of a view below `upper`, a head and an epoch's number, latest first."""
+    """Return up to `limit` epochs of a view before `upper`, a head and an epoch number, latest first."""
     head, number = upper
     rows = await database.fetch(_EPOCHS_BEFORE, session_id=session_id, view=view, head=head, epoch=number, limit=limit)
     return [_epoch(row) for row in rows]
@@ -175,7 +173,7 @@ async def epochs_before(
 async def epochs_of(
     database: Database, session_id: UUID, wanted: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], StoredEpoch]:
-    """Return the epochs with these views and numbers, by view and number."""
+    """Return the epochs with these views and numbers, by view and number; epoch 0 is UNWRITTEN."""
     views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
     rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}
@@ -183,14 +181,14 @@ async def epochs_of(
 
 
 async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:
-    """Return the events up to `head` that a frontier shows, without the bodies of fully stubbed ones."""
+    """Return the events up to `head` that a frontier shows; fully stubbed ones come without bodies."""
     stubbed = [stub.seq for stub in state.stubs if not stub.chars]
     kept = [seq for seq in state.kept if seq <= min(state.floor, head)]
     return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
 
 
 async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
-    """Return the summaries that a frontier names, in its order, whatever their status."""
+    """Return the summaries that a frontier names, in its order and whatever their status."""
     if not state.folds:
         return ()
     rows = await database.fetch(

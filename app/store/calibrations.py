@@ -1,4 +1,4 @@
-"""Calibrations, which reported usage has taught: by tenant, model and estimator, and by view."""
+"""Calibrations learned from reported usage: by tenant, model and estimator, and by view."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from app.store.rows import decode, parameters
 
 COLUMNS: Final = "c.estimator, c.ratio, c.margin, c.reported, c.window_tokens, c.window_asked, c.version, c.window_at"
 FLOATS: Final = (1, 2, 7)
-"""The places of its columns that are floats."""
+"""Indexes of the float columns in COLUMNS."""
 
 
 def calibration(record: Iterable[Any]) -> Calibration:
@@ -25,7 +25,7 @@ def calibration(record: Iterable[Any]) -> Calibration:
 
 
 async def known(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
-    """Return the calibrations of a model, one an estimator; none for the model None."""
+    """Return the calibrations of a model, one per estimator; none if the model is None."""
     rows = await connection.fetch(
         f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = :model",
         tenant_id=tenant_id,
@@ -43,7 +43,7 @@ _READ: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A calibration and its samples, oldest first. Only who has it `locked` may save it."""
+    """A calibration and its samples, oldest first. It may be saved only if it is `locked`."""
 
     known: Calibration
     samples: tuple[Sample, ...]
@@ -51,9 +51,9 @@ class Taken:
 
 
 async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float, *, wait: bool) -> Taken:
-    """Return a calibration and its samples, locked until the transaction ends, or as it was if another has it locked.
+    """Return a calibration and its samples, locked until the transaction ends, or unlocked if another one has it.
 
-    `wait`: until the other is done, instead. Without samples the ratio is 1 and the margin the estimator's own.
+    `wait`: wait for the other transaction instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
     row = None
@@ -84,7 +84,7 @@ async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_
 
 
 async def _may_lock(tx: Connection, wait: bool) -> bool:
-    """Whether to lock a row; over several nodes, where each lock is on the table, it is one transaction's turn."""
+    """Return whether to lock the row. With several nodes a lock is on the whole table, so transactions take turns."""
     if not await tx.distributed():
         return True
     turn = "pg_advisory_xact_lock(:key) IS NOT NULL" if wait else "pg_try_advisory_xact_lock(:key)"
@@ -112,7 +112,7 @@ async def save(tx: Connection, tenant_id: UUID, model: str, known: Calibration, 
 
 
 async def forget(database: Database, tenant_id: UUID, model: str | None, estimator: str | None) -> int:
-    """Delete the calibrations of a model, of an estimator, or all; return how many were deleted."""
+    """Delete a tenant's calibrations, or only those of a model or an estimator; return the number deleted."""
     rows = await database.fetch(
         "DELETE FROM calibrations WHERE tenant_id = :tenant_id AND (:model::text IS NULL OR model = :model) "
         "AND (:estimator::text IS NULL OR estimator = :estimator) RETURNING model",
@@ -125,7 +125,7 @@ async def forget(database: Database, tenant_id: UUID, model: str | None, estimat
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """A calibration as it is listed; `samples` is the number of calls that taught it."""
+    """A listed calibration; `samples` is the number of calls it was learned from."""
 
     model: str
     estimator: str
@@ -137,7 +137,7 @@ class KnownModel:
 
 
 async def page(database: Database, tenant_id: UUID, limit: int, after: tuple[str, str] | None) -> list[KnownModel]:
-    """Return a tenant's calibrations, by model and estimator."""
+    """Return a page of a tenant's calibrations, by model and estimator."""
     model, estimator = after or (None, None)
     rows = await database.fetch(
         "SELECT model, estimator, ratio, margin, reported AS samples, window_tokens, updated_at FROM calibrations "
@@ -152,7 +152,7 @@ async def page(database: Database, tenant_id: UUID, limit: int, after: tuple[str
 
 
 def learned(stored: str | None) -> Learned | None:
-    """Decode what a view's own calls have taught, from its row."""
+    """Decode the calibration that a view has learned from its own calls."""
     if stored is None:
         return None
     document: Mapping[str, Any] = json.loads(stored)
@@ -163,7 +163,7 @@ def learned(stored: str | None) -> Learned | None:
 
 
 def learned_json(value: Learned) -> str:
-    """Encode what a view's own calls have taught, for its row."""
+    """Encode the calibration that a view has learned from its own calls."""
     known = value.known
     figures: Json = [
         known.estimator,

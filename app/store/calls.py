@@ -1,4 +1,4 @@
-"""The record of calls and of the epochs they open: one statement a call."""
+"""Recording of calls and of the epochs they open, in one statement per call."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +20,7 @@ from app.store.epochs import LEGIBLE
 from app.store.statements import numbered
 
 NewAnswer = tuple[KeyClaim, Mapping[str, object]]
-"""An answer to store, and the claim of its request."""
+"""The claim of a request, and the response to store under its key."""
 
 _CALL: Final = (
     *(
@@ -41,24 +41,23 @@ _CALL: Final = (
 )
 _COLUMNS: Final = ", ".join((*_CALL, "expires_at"))
 _VALUES: Final = ", ".join((*(f":{column}" for column in _CALL), "now() + make_interval(days => :keep_days)"))
-# With the session's id from its row (`s`): where sessions are in shards, what is made of a row goes to its shard.
-_BESIDE: Final = _VALUES.replace(":session_id", "s.session_id", 1)
+# The session's id is taken from its row (`s`): with sessions in shards, rows made from a row are sent to its shard.
+_SELECTED: Final = _VALUES.replace(":session_id", "s.session_id", 1)
 
 
-# A call has no foreign key to its session. Whoever erases that deletes its row before its calls: so none is added to a
-# session that is gone, or that was begun anew under the name.
+# A call has no foreign key to its session. Erasing a session deletes its row before its calls, so no call is added to a
+# session that is gone or was created again under the same name.
 _RECORD_CALL: Final = f"""
-INSERT INTO model_calls AS added ({_COLUMNS}) SELECT {_BESIDE}
+INSERT INTO model_calls AS added ({_COLUMNS}) SELECT {_SELECTED}
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
 FOR KEY SHARE RETURNING added.call_id
 """
-# (By an alias, since Citus gives the table itself another name, and what is returned of it the old one.)
+# The alias is needed because Citus renames the table, but not where RETURNING names it.
 
-# Of a context made of what an earlier read left behind: whether that is still how things stand. The session says so by
-# its head and its version, the view by its epoch and the version of what its own calls have taught, the model by the
-# version of its calibration, and, where the request has breakpoints, the last call by its own. Summaries that may stand
-# for what was dropped reach as far as they did.
-_STILL_SO: Final = """
+# The conditions under which a context planned from a held view is current: the session's head and version, the view's
+# epoch and learned version, the version of the model's calibration, the last call's breakpoints if the request has any,
+# and the last seq of the summaries that may replace dropped events.
+_IF_CURRENT: Final = """
 FROM sessions s JOIN views v ON v.session_id = s.session_id AND v.view = :view
 WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
   AND s.head = :head AND s.version = :version AND v.epoch = :held_epoch AND v.learned_version = :learned_version
@@ -72,9 +71,12 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
 FOR KEY SHARE OF s
 """
 _COMPACTING: Final = f"CASE WHEN :compacting::boolean THEN ({compactions.NOW}) ELSE 'none' END AS compaction"
-_RECORD_CALL_IF_SO: Final = f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_BESIDE} {_STILL_SO} RETURNING {_COMPACTING}"
+_RECORD_CALL_IF_SO: Final = (
+    f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {_IF_CURRENT} RETURNING {_COMPACTING}"
+)
 
-# An epoch is opened only on top of the one its plan started from; else nothing is written and the plan is made again.
+# An epoch is opened only on top of the one its plan started from; otherwise nothing is written and the plan is made
+# again.
 _MOVE: Final = """
 INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, model, window_tokens, epoch, epochs,
                    target, carry_tokens)
@@ -109,7 +111,7 @@ _EPOCH: Final = (
 )
 _EPOCH_COLUMNS: Final = ", ".join(_EPOCH)
 _EPOCH_VALUES: Final = ", ".join(f":{column}" for column in _EPOCH).replace(":folded", ":folded::uuid[]")
-_THERE: Final = """
+_IN_SESSION: Final = """
 FROM sessions s WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at = :created_at
 FOR KEY SHARE"""
 _OPEN: Final = f"""
@@ -119,29 +121,29 @@ WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session
 ), called AS (
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )"""
-_OPEN_THERE: Final = _OPEN.replace("$there", _THERE)
-_OPEN_IF_SO: Final = _OPEN.replace("$there", _STILL_SO)
-_RECORD_EPOCH: Final = f"{_OPEN_THERE} SELECT view FROM moved"
+_OPEN_IN_SESSION: Final = _OPEN.replace("$there", _IN_SESSION)
+_OPEN_IF_SO: Final = _OPEN.replace("$there", _IF_CURRENT)
+_RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
 _RECORD_EPOCH_IF_SO: Final = f"{_OPEN_IF_SO} SELECT {_COMPACTING} FROM moved"
 
-# The same for a request with an idempotency key: call and answer are stored together or not at all.
+# Variants for a request with an idempotency key: the call and its response are stored together or not at all.
 _ANSWER: Final = f", answered AS ({answers.storing('moved')}) SELECT"
 _KEYED: Final = {
     _RECORD_CALL: f"WITH moved AS ({_RECORD_CALL}){_ANSWER} call_id FROM moved",
     _RECORD_CALL_IF_SO: f"WITH moved AS ({_RECORD_CALL_IF_SO}){_ANSWER} compaction FROM moved",
-    _RECORD_EPOCH: f"{_OPEN_THERE}{_ANSWER} view FROM moved",
+    _RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
     _RECORD_EPOCH_IF_SO: f"{_OPEN_IF_SO}{_ANSWER} {_COMPACTING} FROM moved",
 }
 
-# Where sessions are in shards a statement goes to one of them only if it writes one table, takes the session of what
-# it makes of a row from that row, and asks nothing of the queue, which the coordinator has. So each of the above is
-# several in one transaction there.
-_STANDS: Final = f"SELECT {_COMPACTING.replace(compactions.NOW, compactions.RUNS)} {_STILL_SO}"
-_MOVE_ON_SHARD: Final = _MOVE.replace("$session_id", "s.session_id").replace("$there", _THERE)
+# With sessions in shards, a statement is sent to a single shard only if it writes one table, takes the session id of
+# new rows from the session's row, and does not read the queue, which is on the coordinator. So each statement above
+# becomes several in one transaction.
+_CHECK_CURRENT: Final = f"SELECT {_COMPACTING.replace(compactions.NOW, compactions.RUNS)} {_IF_CURRENT}"
+_MOVE_ON_SHARD: Final = _MOVE.replace("$session_id", "s.session_id").replace("$there", _IN_SESSION)
 _OPEN_ON_SHARD: Final = f"INSERT INTO epochs ({_EPOCH_COLUMNS}) VALUES ({_EPOCH_VALUES})"
 HOT: Final = {
     "a call": _RECORD_CALL,
-    "whether things stand so": _STANDS,
+    "whether things stand so": _CHECK_CURRENT,
     "an epoch: the view": _MOVE_ON_SHARD,
     "an epoch": _OPEN_ON_SHARD,
 }
@@ -155,9 +157,9 @@ async def record(
     loaded: LoadedView,
     answer: NewAnswer | None = None,
 ) -> bool:
-    """Store the call of what was `loaded`, the epoch it opened, and the answer under its request's key.
+    """Store a call planned from `loaded`, the epoch it opened, and the response under its request's key.
 
-    False, and nothing stored, when another was opened meanwhile or the session is no longer there. Raises
+    Return False, and store nothing, if another epoch was opened meanwhile or the session is gone. Raises
     AnsweredBefore, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
@@ -170,7 +172,7 @@ async def record(
 async def _one_statement(
     database: Database, sql: str, values: Mapping[str, object], answer: NewAnswer | None
 ) -> asyncpg.Record | None:
-    """Run one of the statements above. None where it stored nothing."""
+    """Run one of the statements above; return None if it stored nothing."""
     if answer is None:
         return await database.fetchrow(sql, **values)
     try:
@@ -186,11 +188,11 @@ async def _one_statement(
 async def _record_on_shard(
     tx: Connection, values: Mapping[str, Any], of_epoch: Mapping[str, Any], answer: NewAnswer | None
 ) -> bool:
-    """The same in statements that each go to the session's shard; `of_epoch` is empty where none is opened."""
+    """Record a call in statements that each go to the session's shard; `of_epoch` is empty if no epoch is opened."""
     if of_epoch:
-        if await tx.fetchrow(_MOVE_ON_SHARD, **_asked(_MOVE_ON_SHARD, values, of_epoch)) is None:
+        if await tx.fetchrow(_MOVE_ON_SHARD, **_parameters_of(_MOVE_ON_SHARD, values, of_epoch)) is None:
             return False
-        await tx.execute(_OPEN_ON_SHARD, **_asked(_OPEN_ON_SHARD, values, of_epoch))
+        await tx.execute(_OPEN_ON_SHARD, **_parameters_of(_OPEN_ON_SHARD, values, of_epoch))
     recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
     if of_epoch and recorded:
         await changes.epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
@@ -199,10 +201,10 @@ async def _record_on_shard(
     return recorded
 
 
-def _asked(sql: str, *values: Mapping[str, object]) -> dict[str, object]:
-    """Those of the values that a statement has as parameters."""
-    there = {name: value for some in values for name, value in some.items()}
-    return {name: there[name] for name in numbered(sql)[1]}
+def _parameters_of(sql: str, *values: Mapping[str, object]) -> dict[str, object]:
+    """Return those of the values that are parameters of a statement."""
+    given = {name: value for some in values for name, value in some.items()}
+    return {name: given[name] for name in numbered(sql)[1]}
 
 
 async def record_if_so(
@@ -215,16 +217,15 @@ async def record_if_so(
     covered: tuple[UUID, int] | None,
     answer: NewAnswer | None = None,
 ) -> str | None:
-    """Store the call, the epoch it opened, and the answer under its request's key, if the view stands as it is held.
+    """Store the call, the epoch it opened, and the response under its request's key, if the held view is current.
 
-    `covered` is a cover and the last seq of its live summaries that the view was made with; None if none can matter.
-    Return whether summaries are being written (`LoadedView.compaction`). That is looked up only if they were when it
-    was last looked at, or have been asked for since by an append here.
-    None, and nothing stored, when the view does not stand so. Raises AnsweredBefore, and stores nothing, if the key has
-    been used.
+    `covered` is a cover and the last seq of its live summaries when the view was read; None if they cannot matter.
+    Return whether summaries are being written (`LoadedView.compaction`); this is looked up only if they were when last
+    checked, or an append in this process has requested some since. Return None, and store nothing, if the held view is
+    out of date. Raises AnsweredBefore, and stores nothing, if the key has been used.
     """
     values, of_epoch = _values(call, held, tenant_id), {} if epoch is None else _epoch_values(epoch)
-    so = {
+    conditions = {
         "held_epoch": held.epoch,
         "version": held.version,
         "learned_version": held.learned_version,
@@ -236,9 +237,9 @@ async def record_if_so(
         "covered_to": covered[1] if covered else None,
     }
     if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, so, answer))
+        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, conditions, answer))
     sql = _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO
-    row = await _one_statement(database, sql, values | of_epoch | so, answer)
+    row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 
@@ -246,18 +247,18 @@ async def _record_on_shard_if_so(
     tx: Connection,
     values: Mapping[str, Any],
     of_epoch: Mapping[str, object],
-    so: Mapping[str, object],
+    conditions: Mapping[str, object],
     answer: NewAnswer | None,
 ) -> str | None:
-    """The same in statements that each go to the session's shard."""
-    row = await tx.fetchrow(_STANDS, **_asked(_STANDS, values, of_epoch, so))
+    """Record a call if the held view is current, in statements that each go to the session's shard."""
+    row = await tx.fetchrow(_CHECK_CURRENT, **_parameters_of(_CHECK_CURRENT, values, of_epoch, conditions))
     if row is None or not await _record_on_shard(tx, values, of_epoch, answer):
         return None
-    return await compactions.now(tx, values["session_id"], row["compaction"]) if so["compacting"] else "none"
+    return await compactions.now(tx, values["session_id"], row["compaction"]) if conditions["compacting"] else "none"
 
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
-    """The parameters of an epoch."""
+    """Return the parameters of an epoch."""
     settings, frontier = epoch.settings, epoch.frontier
     return {
         "epoch": epoch.epoch,
@@ -284,7 +285,7 @@ def _epoch_values(epoch: NewEpoch) -> dict[str, object]:
 
 
 def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, object]:
-    """The parameters that every statement here has."""
+    """Return the parameters that all statements share."""
     made_with = call.manifest
     return {
         "session_id": loaded.session_id,
@@ -314,7 +315,7 @@ def _values(call: NewCall, loaded: LoadedView, tenant_id: UUID) -> dict[str, obj
 
 
 def manifest_columns(made_with: manifest.CallManifest) -> dict[str, Any]:
-    """What statements read of a manifest, by the columns of the record that hold it."""
+    """Return the manifest values that statements read, by their columns in the call's record."""
     return {
         "clock": made_with.now,
         "window_tokens": made_with.window,

@@ -1,7 +1,7 @@
 """Search for calls across a tenant's sessions, newest first; every combination of filters has a bounded plan.
 
 One filter drives: an index returns its calls in order. The other filters are applied to at most SCAN_MAX of these calls
-a page; a page that ends there before it is full says where to go on.
+per page. A page that reaches this limit before it is full returns the position to continue from.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from app.store.engine import Database
 
 SCAN_MAX: Final = 2_000
 CLASSES_MAX: Final = 31
-"""The number of classes of evicted tokens: the bit lengths of a count."""
+"""Number of classes of evicted tokens; a count's class is its bit length."""
 FIRST: Final = UUID(int=0)
 LAST: Final = UUID(int=2**128 - 1)
 
@@ -25,10 +25,10 @@ _ORDER: Final = "ORDER BY m.created_at DESC, m.call_id DESC"
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Conditions on calls; None is no condition. `session_ids` are lines; `epochs`, only with one: of its calls' views.
+    """Conditions on calls; None is no condition.
 
-    `before` is where the last page ended: created_at and call_id. `newest_id` and `oldest_id` bound the ids that calls
-    between `since` and `until` can have.
+    `session_ids` are lines. `epochs` are views with epoch numbers, and need a single line. `before` is where the last
+    page ended: created_at and call_id. `newest_id` and `oldest_id` bound the ids of calls between `since` and `until`.
     """
 
     session_ids: Sequence[UUID] | None = None
@@ -58,16 +58,14 @@ class _Statement:
 def statement(
     tenant_id: UUID, filters: Filters, limit: int, *, distributed: bool = False
 ) -> tuple[str, dict[str, object]]:
-    """Return the SQL of one page and the values of its parameters.
-
-    Where sessions are in shards, it gives no names: they cannot be looked up for each row there.
-    """
+    """Return the SQL of one page and its parameters. With sessions in shards, it omits session names, which cannot be
+    looked up per row there."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters, distributed=distributed)
     name = "(SELECT s.external_id FROM sessions s WHERE s.session_id = m.session_id) AS external_id"
-    wanted = _wanted(built, filters)
-    # The inner query is in the outer one's order already: the outer one stops as soon as it is full. Its limit is an
-    # argument, so that the planner does not count on reading that much and sort it.
+    wanted = _where(built, filters)
+    # The inner query already has the outer one's order, so the outer one stops as soon as it is full. The limit is a
+    # parameter, so that the planner does not expect to read that many rows and sort them.
     sql = (
         f"SELECT {COLUMNS}, {'m.session_id' if distributed else name} "
         f"FROM ({scan} LIMIT {built.arg('most', SCAN_MAX, 'int')}) m{wanted} {order} "
@@ -77,7 +75,7 @@ def statement(
 
 
 def last_looked_at(tenant_id: UUID, filters: Filters, *, distributed: bool = False) -> tuple[str, dict[str, object]]:
-    """Return the SQL for the place where an unfilled page ended; it gives no row when no calls were left to scan."""
+    """Return the SQL of the position where an unfilled page ended; it gives no row if no calls were left to scan."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters, distributed=distributed)
     most = built.arg("most", SCAN_MAX, "int")
@@ -86,7 +84,7 @@ def last_looked_at(tenant_id: UUID, filters: Filters, *, distributed: bool = Fal
 
 
 def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: bool) -> tuple[str, str]:
-    """Return the SQL of the calls in the order of one index, and that order."""
+    """Return the SQL of the calls in the order of one index, and its ORDER BY clause."""
     start = f"SELECT m.* FROM model_calls m WHERE m.tenant_id = {built.arg('tenant_id', tenant_id, 'uuid')}"
     if filters.session_ids is not None:
         order = "ORDER BY m.call_id DESC"
@@ -105,7 +103,7 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: 
         each = f"{start} AND m.session_id = l.id AND m.call_id {ids} {order} LIMIT {built.arg('most', SCAN_MAX, 'int')}"
         lines = built.arg("session_ids", list(filters.session_ids), "uuid[]")
         return f"SELECT m.* FROM unnest({lines}) AS l(id) CROSS JOIN LATERAL ({each}) m {order}", order
-    within = _within(built, filters)
+    within = _time_range(built, filters)
     if filters.overflow:
         return f"{start} AND m.overflow{within} {_ORDER}", _ORDER
     if filters.min_evicted_tokens > 0:
@@ -118,11 +116,11 @@ def _scan(built: _Statement, tenant_id: UUID, filters: Filters, *, distributed: 
     return f"{start}{within} {_ORDER}", _ORDER
 
 
-def _within(built: _Statement, filters: Filters) -> str:
+def _time_range(built: _Statement, filters: Filters) -> str:
     """Return the conditions on time, as the same text for all values, so that few statements are planned.
 
-    No COALESCE: below row-level security it would keep the index from being used (docs/decisions/0020). One upper bound
-    only: with two, an index scan begins at the first and passes over all calls between them.
+    No COALESCE: under row-level security it would prevent use of the index (docs/decisions/0020). Only one upper bound:
+    with two, an index scan begins at the first and reads all calls between them.
     """
     at, id = filters.before or (None, LAST)
     if filters.until is not None and (at is None or filters.until <= at):
@@ -135,8 +133,8 @@ def _within(built: _Statement, filters: Filters) -> str:
     )
 
 
-def _wanted(built: _Statement, filters: Filters) -> str:
-    """Return the WHERE clause of all filters, including the one that drives."""
+def _where(built: _Statement, filters: Filters) -> str:
+    """Return the WHERE clause of all filters, including the driving one."""
 
     def unless_null(condition: str, name: str, value: object, kind: str) -> str:
         given = built.arg(name, value, kind)
@@ -160,8 +158,8 @@ def _wanted(built: _Statement, filters: Filters) -> str:
 async def page(
     database: Database, tenant_id: UUID, filters: Filters, limit: int
 ) -> tuple[list[tuple[str | None, CallRow]], tuple[datetime, UUID] | None]:
-    """Return up to `limit` calls with their sessions' names (None: erased since), and where to go on if there may be
-    more."""
+    """Return up to `limit` calls with their sessions' names (None if erased since), and the position to continue from,
+    None at the end."""
     if filters.epochs is not None:
         newest = await _newest_of(database, filters)
         if newest is None:
@@ -191,7 +189,7 @@ SELECT c.call_id FROM unnest(:views::text[], :numbers::int[]) AS w (view, epoch)
 
 
 async def _newest_of(database: Database, filters: Filters) -> UUID | None:
-    """Return the newest call of the epochs before the end of the last page, where the scan can begin; None if none."""
+    """Return where the scan can begin: the newest call of the epochs before the end of the last page; None if none."""
     epochs = filters.epochs or ()
     end = filters.before[1] if filters.before else LAST
     row = await database.fetchrow(
@@ -224,9 +222,7 @@ async def showing(
     database: Database, tenant_id: UUID, summary: UUID, session_id: UUID | None
 ) -> tuple[UUID | None, list[tuple[str, int]]]:
     """Return the session of a summary, by default the one it was written for, and its epochs that show the summary.
-
-    None and no epochs when none shows it.
-    """
+    Returns (None, []) if no epoch shows it."""
     rows = await database.fetch(SHOWING, summary_id=summary, tenant_id=tenant_id, session_id=session_id)
     return rows[0]["session_id"] if rows else None, [(row["view"], row["epoch"]) for row in rows]
 

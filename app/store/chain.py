@@ -1,4 +1,4 @@
-"""The hash chain of a session's lines, and what a conversation's hash is found by."""
+"""The hash chains of a session's lines, by which a client's conversation is found."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from app.store.sessions import SessionRow, session_key
 PAGE: Final = 1_000
 AT_ONCE: Final = 200
 AT_ONCE_CHARS: Final = 64 * 1024
-"""Most events, and most characters of their text, that are hashed on the event loop; more go to a thread."""
+"""Limits of events, and of characters of their text, hashed on the event loop; more are hashed in a thread."""
 
 
 async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
-    """Bring the chain of a locked line up to its head, and return the line with its tip."""
+    """Extend the chain of a locked line to its head, and return the line with its new tip."""
     while row.tip.seq < row.state.head:
         first = row.tip.seq + 1
         last = min(row.state.head, first + PAGE - 1)
@@ -51,11 +51,11 @@ _EXTEND: Final = (
 async def add(
     tx: Connection, root: UUID, row: SessionRow, seqs: Sequence[int], hashes: Sequence[bytes], head: int
 ) -> SessionRow:
-    """Add the newest links of a line, which is chained up to `head` by that; return the line with its tip."""
+    """Add the newest links of a line, which chain it up to `head`; return the line with its new tip."""
     tip = Tip(head, row.tip.number + len(seqs), hashes[-1] if hashes else row.tip.hash)
     links = {"session_id": root, "number": row.tip.number, "seqs": list(seqs), "hashes": list(hashes)}
     to = {"line_session_id": row.session_id, "head": head, "chained": tip.number, "tip": tip.hash}
-    if await tx.distributed():  # a further line may lie in another shard than the chain, which is the name's
+    if await tx.distributed():  # the line may be in another shard than the chain, which is in the session's
         await tx.execute(_ADD, line_session_id=row.session_id, **links)
         await tx.execute(_EXTEND, **to)
     else:
@@ -65,7 +65,7 @@ async def add(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A place in a line of a session: its event `seq`, with `number` events of the conversation up to it."""
+    """An event of a line, with the number of the conversation's events up to it."""
 
     line: UUID
     seq: int
@@ -80,13 +80,13 @@ _LONGEST: Final = (
 
 
 async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
-    """Return where the longest of the conversations with these hashes is found; empty if none is."""
+    """Return where the longest of the conversations with these hashes ends; empty if none is found."""
     rows = await tx.fetch(_LONGEST, session_id=root, hashes=list(hashes))
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
 
 
 async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip: bytes) -> SessionRow | None:
-    """Return the newest line of a session that ends with this hash, locked; None if none does."""
+    """Return the newest line of a session whose chain ends with this hash, locked; None if there is none."""
     row = await tx.fetchrow(
         f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) "
         "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
@@ -99,7 +99,7 @@ async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip
 
 
 async def lagging(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
-    """Return the names of the rows of a session's lines that are not chained up to their heads, the oldest first."""
+    """Return the names of a session's lines that are not chained up to their heads, oldest first."""
     rows = await tx.fetch(
         f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) AND chained_seq < head ORDER BY number",
         session_id=root,
@@ -123,7 +123,7 @@ HOT: Final = {
 
 
 async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, seq: int) -> Tip:
-    """Return how far a line was chained when its head was `seq`, from what is chained of it by now."""
+    """Return the tip of a line's chain when its head was `seq`, from the links stored so far."""
     if seq >= row.tip.seq:
         return row.tip
     at: SessionRow | None = row
@@ -133,12 +133,12 @@ async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: Session
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
         most = min(most, at.parent[1]) if at.parent else 0
-        at = await _above(tx, tenant_id, root, at)
+        at = await _parent_line(tx, tenant_id, root, at)
     return Tip(seq)
 
 
 async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> list[int]:
-    """Return the seqs of the events of a line that are chained, in order."""
+    """Return the seqs of the chained events of a line, in order."""
     found: list[int] = []
     at: SessionRow | None = row
     most = row.tip.number
@@ -152,12 +152,12 @@ async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRo
         )
         found = [*(one["seq"] for one in rows), *found]
         most = rows[0]["number"] - 1 if rows else most
-        at = await _above(tx, tenant_id, root, at) if most else None
+        at = await _parent_line(tx, tenant_id, root, at) if most else None
     return found
 
 
-async def _above(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow | None:
-    """The line of the same session that a line began with; None if it began with none."""
+async def _parent_line(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow | None:
+    """Return the line of the same session that a line branched from; None if there is none."""
     if row.parent is None or session_of(row.parent[0]) != root.external_id:
         return None
     return await sessions.find(tx, session_key(tenant_id, row.parent[0]), tenant_id)

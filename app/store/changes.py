@@ -1,10 +1,10 @@
-"""What triggers tell of on one Postgres, told by statements where sessions are in shards (docs/scaling.md).
+"""Notifications that triggers send on a single Postgres, and statements send with shards (docs/scaling.md).
 
-Beside a shard there is neither the workers' queue nor anyone who listens. So whoever opens an epoch or moves a run of
-compaction calls a function there that touches no shard itself: it runs on the coordinator, in the same transaction. The
-change, the stream's entry and the deliveries of webhooks lie in the session's shard, and are committed together;
-behind them the coordinator commits the deliveries' jobs and notifies. What a crash between the two takes is looked for:
-a delivery without a job by the workers, every minute, and a stream's news whenever its connection is new.
+A shard has neither the workers' queue nor listeners. Code that opens an epoch or changes a compaction run therefore
+calls a function that touches no shard: it runs on the coordinator, in the same transaction. The change, its stream
+entry and its webhook deliveries are stored in the session's shard and committed together; afterwards the coordinator
+commits the deliveries' jobs and notifies. If a crash prevents the second commit, workers find deliveries without a job
+every minute, and a stream reads the missed changes whenever it reconnects.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 async def epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:
-    """Tell of an epoch that this transaction has stored. Nothing to do unless sessions are in shards."""
+    """Notify of an epoch that this transaction has stored. Does nothing unless sessions are in shards."""
     if await tx.distributed():
         await tx.execute(
             "SELECT palimpsest_epoch_opened(:session_id, :view, :epoch)",
@@ -33,7 +33,7 @@ async def of_runs(
     ids: Sequence[UUID],
     move: Callable[[Connection | Database], Awaitable[Result]],
 ) -> Result:
-    """Have `move` make or move runs of compaction, and tell of those whose state it has changed."""
+    """Run `move`, which creates or changes compaction runs, and notify of those whose state has changed."""
     if not await connection.distributed():
         return await move(connection)
 

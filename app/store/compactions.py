@@ -1,4 +1,4 @@
-"""Compaction runs: their requests and their outcomes. The queue only says that a session has work."""
+"""Compaction runs: their requests and outcomes. The queue only records that a session has work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from app.store.rows import decode, parameters
 
 OPEN: Final = "('scheduled', 'running')"
 REQUESTED: Final = "requested"
-"""The reason of a run that a client asked for."""
+"""The reason of a run that a client requested."""
 ASKED_FOR: Final = f"""
     coalesce((SELECT max(c.to_seq) FROM compactions c WHERE c.session_id = :session_id AND c.reason = '{REQUESTED}'
               AND c.state IN ('succeeded', 'skipped')), 0) AS requested_to,
     (SELECT CASE WHEN c.reason = '{REQUESTED}' AND c.state = 'failed' THEN c.error END FROM compactions c
      WHERE c.session_id = :session_id AND c.finished_at IS NOT NULL ORDER BY c.finished_at DESC LIMIT 1)
         AS requested_error"""
-"""The SQL of what clients' requests have summarized, and of why the last run failed if a client asked for it."""
+"""SQL columns: the last seq summarized on request, and the error of the last run if that failed on request."""
 
 _NOW: Final = """
     CASE WHEN EXISTS (SELECT FROM compactions c WHERE c.session_id = :session_id AND c.state = 'running') THEN 'running'
@@ -37,19 +37,19 @@ NOW: Final = _NOW.replace(
               OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
                          AND q.status IN ('queued', 'picked'))""",
 )
-"""The SQL of whether a session's summaries are being written, or are about to be, or could not be written last time."""
+"""SQL of a session's compaction state: running, scheduled, failed (the last run) or none."""
 RUNS: Final = _NOW.replace("$queue", "")
-"""The same but for jobs without a run, for a shard, where the queue is not: `now` looks them up."""
+"""NOW without jobs that have no run yet, for a shard, which has no queue; `now` looks these jobs up."""
 
 
 async def now(connection: Connection | Database, session_id: UUID, runs: str) -> str:
-    """Return NOW, of RUNS."""
+    """Return NOW, given the value of RUNS."""
     return "scheduled" if runs in ("none", "failed") and await jobs.compacts(connection, session_id) else runs
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. `state`: succeeded, skipped or failed; `error` says why it did not succeed."""
+    """The outcome of a run. `state` is succeeded, skipped or failed; `error` says why it did not succeed."""
 
     state: str
     error: str | None = None
@@ -63,10 +63,8 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WaitingContext:
-    """A context that waits for a run: its view, window and policy.
-
-    `tightened`: the window is the part of the view's own that the retry of a refused call uses.
-    """
+    """A context that waits for a run: its view, window and policy. `tightened`: the window is the smaller one with
+    which a refused call is retried."""
 
     view: str
     window_tokens: int
@@ -84,10 +82,8 @@ async def schedule(
     focus: str | None = None,
     wanted: WaitingContext | None = None,
 ) -> None:
-    """Schedule a run, unless it exists, and wake a worker when the transaction ends.
-
-    A run that a client requests ends the wait for a provider that asked to be left alone.
-    """
+    """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run also ends a wait
+    for the provider (`jobs.hasten`)."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
 
@@ -116,7 +112,7 @@ async def schedule(
 async def schedule_requested(
     tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID, focus: str | None = None
 ) -> None:
-    """Schedule a run that a client asked for, unless one without a focus of its own waits already."""
+    """Schedule a run that a client requested, unless one with the same focus is waiting already."""
     await _lock(tx, session_id)
     waits = any(one.reason == REQUESTED and one.focus == focus for one in await waiting(tx, session_id))
     if not waits:
@@ -139,17 +135,15 @@ async def wake(connection: Connection | Database, session_id: UUID, tenant_id: U
 
 
 async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
-    """The same in statements of their own: the session is on a shard, the queue on the coordinator."""
+    """Queue a job in separate statements: the session is on a shard, the queue on the coordinator."""
     if await _lock(tx, session_id):
         await jobs.compact(tx, session_id, tenant_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The state of a session on which its need for compaction depends.
-
-    The head, its views' smallest window, their last call with a report, and how often a report taught something.
-    """
+    """The state of a session on which its need for compaction depends. The head, the smallest window of its views,
+    their last reported call, and the sum of their learned versions."""
 
     head: int
     narrowest_tokens: int | None
@@ -169,7 +163,7 @@ def demand(row: asyncpg.Record) -> Demand:
 
 
 async def _lock(tx: Connection, session_id: UUID) -> bool:
-    """Lock a session's row, as all that make work for workers do; return False if it is gone."""
+    """Lock a session's row, as everything that queues work does; return False if it is gone."""
     row = await tx.fetchrow(
         "SELECT session_id FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE", session_id=session_id
     )
@@ -177,11 +171,8 @@ async def _lock(tx: Connection, session_id: UUID) -> bool:
 
 
 async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
-    """Let the next job of a session be queued; return False if this one has more to do.
-
-    Appends and requests during a job queue no other job, so they are looked for at its end, under the lock that they
-    take as well.
-    """
+    """Release a session for its next job; return False if the current job has more to do. Appends and requests during a
+    job queue no other job. They are detected here, under the lock that they also take."""
     await _lock(tx, session_id)
     row = await tx.fetchrow(
         f"SELECT head, {DEMAND_OF_VIEWS}, EXISTS (SELECT FROM compactions WHERE session_id = :session_id "
@@ -196,7 +187,7 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A run that has not ended, and the context that waits for it (None: none does)."""
+    """A run that has not ended, and the context that waits for it, if any."""
 
     id: UUID
     reason: str
@@ -205,7 +196,7 @@ class WaitingRun:
 
 
 async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
-    """Return the runs of a session that have not ended, oldest first. A running one was left by a worker that died."""
+    """Return a session's runs that have not ended, oldest first. At a job's start a running one is a dead worker's."""
     rows = await connection.fetch(
         "SELECT id, reason, focus, view, window_tokens, policy_name, policy_version FROM compactions "
         f"WHERE session_id = :session_id AND state IN {OPEN} ORDER BY created_at, id",
@@ -228,7 +219,7 @@ def _wanted(row: asyncpg.Record) -> WaitingContext | None:
 async def begin(
     connection: Connection | Database, session_id: UUID, tenant_id: UUID, id: UUID, reason: str, tokens_before: int
 ) -> None:
-    """Record the start of a run, scheduled before or not; `tokens_before` are the main view's."""
+    """Record the start of a run, scheduled before or not; `tokens_before` is the main view's."""
 
     async def upsert(on: Connection | Database) -> str:
         return await on.execute(
@@ -265,10 +256,8 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
 
 
 async def end(connection: Connection | Database, session_id: UUID, ids: Sequence[UUID], outcome: RunOutcome) -> None:
-    """Record the outcome of runs that have not ended yet.
-
-    What a client asked for changes its views' next contexts, so what is held of them is read again.
-    """
+    """Record the outcome of runs that have not ended yet. A requested run changes its views' next contexts, so it
+    raises the session's version: held views are read again."""
 
     async def update(on: Connection | Database) -> str:
         return await on.execute(
@@ -289,8 +278,8 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
 
 
 async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
-    """Return whether a session pauses unrequested runs after failures: `seconds` after the first, doubled with each
-    further failure in a row up to `seconds_max`."""
+    """Return whether a session pauses unrequested runs after failures: for `seconds` after the first, doubled with each
+    further consecutive failure up to `seconds_max`."""
     row = await database.fetchrow(
         "WITH good AS (SELECT max(finished_at) AS at FROM compactions "
         "WHERE session_id = :session_id AND state = 'succeeded'), "
@@ -308,7 +297,7 @@ async def cools_down(database: Database, session_id: UUID, seconds: float, secon
 
 @dataclass(frozen=True, slots=True)
 class CompactionRow:
-    """A run as it is listed. `messages_compressed`: the number of events that it was the first to summarize."""
+    """A listed run. `messages_compressed` is the number of events that it was the first to summarize."""
 
     id: UUID
     state: str
@@ -329,7 +318,7 @@ class CompactionRow:
 
     @property
     def batches_created(self) -> int:
-        """The number of summaries it wrote."""
+        """The number of summaries that the run wrote."""
         return len(self.summaries)
 
 
@@ -368,7 +357,7 @@ async def page(
 
 
 async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> bool:
-    """Schedule a failed or skipped run again; return False if there is none."""
+    """Schedule a failed or skipped run again; return False if there is no such run."""
     await _lock(tx, session_id)
 
     async def update(on: Connection | Database) -> asyncpg.Record | None:
@@ -386,7 +375,7 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
 
 
 async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
-    """Queue jobs for sessions with runs that have waited long, whose jobs may be lost; return how many."""
+    """Queue jobs for sessions with runs that have waited long, whose jobs may be lost; return the number queued."""
     rows = await database.fetch(
         "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions(:seconds)",
         seconds=older_than_seconds,

@@ -1,7 +1,7 @@
-"""A connection to whichever of a database's hosts takes it, as libpq looks for one.
+"""Connections to the first of a database's hosts that accepts one, as libpq does it.
 
-The driver's own search gives all hosts one time limit: the first machine that is gone without a word would use it up,
-and the one that was promoted in its place would never be asked.
+The driver's own search has one time limit for all hosts: a machine that is gone without a word would use it up, and the
+one that was promoted in its place would never be tried.
 """
 
 from contextlib import suppress
@@ -13,7 +13,7 @@ from app.store import dsn
 
 CONNECT_SECONDS: Final = 10.0
 HOST_SECONDS: Final = 3.0
-"""The time for each host where there are several: two that are silent leave time for the third."""
+"""Time limit of each host if there are several: two silent ones leave time for the third."""
 
 UNREACHABLE: Final = (
     OSError,
@@ -24,15 +24,15 @@ UNREACHABLE: Final = (
     asyncpg.TooManyConnectionsError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.InternalClientError,  # using a connection whose end has only half arrived; a host that takes no writes
+    asyncpg.InternalClientError,  # use of a half-closed connection; a host that takes no writes
 )
-"""What says that a host cannot be used now, and may be later."""
+"""Errors by which a host cannot be used now, but may be later."""
 
 
-async def connect(url: str, **given: Any) -> asyncpg.Connection:
-    """Open a connection to the first host that takes it. Raises what the last one says, or what no host would cure."""
+async def connect(url: str, **options: Any) -> asyncpg.Connection:
+    """Open a connection to the first host that accepts one. Raises the last host's error, or one no host would cure."""
     *others, last = dsn.hosts(url)
     for one in others:
         with suppress(*UNREACHABLE):
-            return await asyncpg.connect(one, timeout=HOST_SECONDS, **given)
-    return await asyncpg.connect(last, timeout=HOST_SECONDS if others else CONNECT_SECONDS, **given)
+            return await asyncpg.connect(one, timeout=HOST_SECONDS, **options)
+    return await asyncpg.connect(last, timeout=HOST_SECONDS if others else CONNECT_SECONDS, **options)

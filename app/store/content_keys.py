@@ -1,4 +1,4 @@
-"""The content keys of tenants, wrapped by the operator's key (`sealing`)."""
+"""Tenants' content keys, wrapped by the operator's key (`sealing`)."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from app.store.rows import columns, decode
 
 @dataclass(frozen=True, slots=True)
 class ContentKey:
-    """A tenant's content key. `wrapped` None: it was dropped, at `dropped_at`."""
+    """A tenant's content key; `wrapped` is None once it was dropped."""
 
     tenant_id: UUID
     wrapped: bytes | None
@@ -22,7 +22,7 @@ _COLUMNS = columns(ContentKey)
 
 
 async def find(database: Database, tenant_id: UUID) -> ContentKey | None:
-    """Return a tenant's key; None if none was made."""
+    """Return a tenant's key; None if it never had one."""
     row = await database.fetchrow(
         f"SELECT {_COLUMNS} FROM content_keys WHERE tenant_id = :tenant_id", tenant_id=tenant_id
     )
@@ -30,7 +30,7 @@ async def find(database: Database, tenant_id: UUID) -> ContentKey | None:
 
 
 async def make(database: Database, tenant_id: UUID, wrapped: bytes) -> None:
-    """Store a tenant's key, unless it has had one."""
+    """Store a tenant's key, unless it has or had one."""
     await database.execute(
         "INSERT INTO content_keys (tenant_id, wrapped) VALUES (:tenant_id, :wrapped) ON CONFLICT DO NOTHING",
         tenant_id=tenant_id,
@@ -46,7 +46,7 @@ class ListedKey(ContentKey):
 
 
 async def every(connection: Connection | Database) -> list[ListedKey]:
-    """Return all tenants' keys by the tenants' names, as the tables' owner."""
+    """Return all tenants' keys by tenant name. Only the tables' owner sees them."""
     rows = await connection.fetch(
         f"SELECT {_COLUMNS}, (SELECT name FROM tenants t WHERE t.tenant_id = k.tenant_id) AS tenant "
         "FROM content_keys k ORDER BY tenant"
@@ -55,7 +55,7 @@ async def every(connection: Connection | Database) -> list[ListedKey]:
 
 
 async def rewrap(tx: Connection, tenant_id: UUID, wrapped: bytes) -> None:
-    """Store a tenant's key in another wrapping, unless it was dropped."""
+    """Replace the wrapping of a tenant's key, unless the key was dropped."""
     await tx.execute(
         "UPDATE content_keys SET wrapped = :wrapped WHERE tenant_id = :tenant_id AND wrapped IS NOT NULL",
         tenant_id=tenant_id,
@@ -64,7 +64,7 @@ async def rewrap(tx: Connection, tenant_id: UUID, wrapped: bytes) -> None:
 
 
 async def drop(database: Database, tenant: str) -> bool:
-    """Drop the key of the tenant of this name; return False if it has none that is not dropped yet."""
+    """Drop the key of the tenant with this name; return False if it has none left to drop."""
     row = await database.fetchrow(
         "UPDATE content_keys k SET wrapped = NULL, dropped_at = now() FROM tenants t "
         "WHERE t.tenant_id = k.tenant_id AND t.name = :name AND k.wrapped IS NOT NULL RETURNING k.tenant_id",

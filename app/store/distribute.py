@@ -1,9 +1,9 @@
-"""Turn a migrated database into a distributed one: sessions over Citus' workers, what all sessions share on every node.
+"""Distribution of a migrated database: sessions sharded over Citus' workers, shared tables copied to every node.
 
-Everything with a `session_id` is sharded by it and lies with its session. What belongs to a tenant is copied to every
-node (reference tables). The queue and the revision of the schema stay on the coordinator. All of it is one transaction,
-which is undone unless every hot statement goes to one shard then. Done again, it places the tables that a later
-migration has made.
+Tables with a `session_id` are sharded by it, so that a session's rows are stored together. Other tables of a tenant are
+copied to every node (reference tables). The queue and the schema's revision stay on the coordinator. All of it is one
+transaction, rolled back unless every hot statement then goes to one shard. A repeated run distributes the tables that
+later migrations have added.
 """
 
 import re
@@ -22,12 +22,12 @@ from app.store.engine import ROLE, SHARD_SETTINGS
 from app.store.statements import numbered
 
 ROOT: Final = "sessions"
-"""The table that the others of a session lie with."""
+"""The table that a session's other tables are colocated with."""
 SHARDS: Final = 32
 _LOCK: Final = 0x70616C69646973  # the key of an advisory lock, so that two runs take turns
 
-# Settings of the database. A tenant is set for a transaction, and must be set on the shards' nodes, too. Triggers run
-# on the shards: those left there look at nothing but their own row.
+# Settings of the database. A tenant set for a transaction must also be set on the shards' nodes. Triggers run on the
+# shards: those kept there read nothing but their own row.
 _SETTINGS: Final = {"citus.propagate_set_commands": "local", "citus.enable_unsafe_triggers": "on"}
 
 
@@ -37,43 +37,45 @@ class CannotDistribute(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What is where: sharded by session, copied to every node, or on the coordinator alone."""
+    """Tables by location: sharded by session, copied to every node, or on the coordinator alone."""
 
     sharded: Sequence[str]
     copied: Sequence[str]
     local: Sequence[str]
 
 
-# Within a shard the session is part of the key, as Citus wants of every constraint; the database's own range type,
-# which equality of a uuid was made of, is not known on the workers.
-_LIVE: Final = (
+# Citus wants the session in every constraint. The constraint that this one replaces compares uuids by a range type of
+# the database, which the workers do not have.
+_LIVE_CONSTRAINT: Final = (
     "ALTER TABLE summaries ADD CONSTRAINT summaries_live_excl EXCLUDE USING gist (session_id WITH =, cover_id WITH =, "
     "int8range(from_seq, to_seq, '[]') WITH &&) WHERE (status = 'live')"
 )
-# What these triggers do would be done on a worker: they write the queue and notify on the coordinator.
-_TELLING: Final = (
+# These triggers write the queue and notify, which must happen on the coordinator; with shards they would run on a
+# worker.
+_NOTIFYING_TRIGGERS: Final = (
     "epochs_change ON epochs",
     "compactions_change ON compactions",
     "compactions_change_begun ON compactions",
 )
 
-_OWN: Final = "tenant_id = nullif(current_setting('palimpsest.tenant', true), '')::uuid"
-# Citus takes no subquery in a policy; so migrations to come make none.
-_WALL: Final = f"""
+_IS_TENANTS: Final = "tenant_id = nullif(current_setting('palimpsest.tenant', true), '')::uuid"
+# Citus allows no subquery in a policy, so later migrations must create none either.
+_ISOLATION_FUNCTION: Final = f"""
 CREATE OR REPLACE FUNCTION palimpsest_wall(tenants_own regclass) RETURNS VOID LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $$
 BEGIN
     EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', tenants_own);
-    EXECUTE format('CREATE POLICY palimpsest_tenant ON %s USING ({_OWN.replace("'", "''")})', tenants_own);
+    EXECUTE format('CREATE POLICY palimpsest_tenant ON %s USING ({_IS_TENANTS.replace("'", "''")})', tenants_own);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO {ROLE}', tenants_own);
 END
 $$
 """
-# Who writes to a table that is on every node must be allowed to change its rows. The policies of this one let nobody.
-_NOT_CHANGED: Final = (
+# Writing to a table that is on every node requires the right to change its rows. No policy of this one lets rows be
+# changed.
+_CONTENT_KEYS_POLICIES: Final = (
     "DROP POLICY palimpsest_tenant ON content_keys",
-    f"CREATE POLICY palimpsest_tenant ON content_keys FOR SELECT USING ({_OWN})",
-    f"CREATE POLICY palimpsest_tenant_new ON content_keys FOR INSERT WITH CHECK ({_OWN})",
+    f"CREATE POLICY palimpsest_tenant ON content_keys FOR SELECT USING ({_IS_TENANTS})",
+    f"CREATE POLICY palimpsest_tenant_new ON content_keys FOR INSERT WITH CHECK ({_IS_TENANTS})",
     f"GRANT UPDATE ON content_keys TO {ROLE}",
 )
 
@@ -94,8 +96,8 @@ FROM pg_constraint WHERE contype = 'f' AND connamespace = current_schema()::regn
 
 
 async def distribute(url: str, shards: int = SHARDS) -> None:
-    """Distribute the database, or what of it is not yet. Raises CannotDistribute, and changes nothing then."""
-    async with _connected(url) as connection:
+    """Distribute the tables that are not distributed yet. Raises CannotDistribute, and then changes nothing."""
+    async with _locked_connection(url) as connection:
         await check_ready(connection)
         async with connection.transaction():
             if not await lay_out(connection, shards):
@@ -107,23 +109,23 @@ async def distribute(url: str, shards: int = SHARDS) -> None:
 
 
 async def check(url: str) -> list["Routed"]:
-    """Return where each hot statement of a distributed database goes. Raises CannotDistribute for one that is not."""
-    async with _connected(url) as connection:
+    """Return the routing of each hot statement. Raises CannotDistribute if the database is not distributed."""
+    async with _locked_connection(url) as connection:
         if not await is_distributed(connection):
             raise CannotDistribute("this database is not distributed")
         return [await _route(connection, name, sql) for name, sql in HOT.items()]
 
 
 async def planned(url: str, shards: int = SHARDS) -> list[str]:
-    """Return what `distribute` would execute. Raises CannotDistribute."""
-    async with _connected(url) as connection:
+    """Return the statements that `distribute` would execute. Raises CannotDistribute."""
+    async with _locked_connection(url) as connection:
         await check_ready(connection)
         return await steps(connection, shards)
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection on which runs take turns."""
+async def _locked_connection(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Connect to the database, one run at a time."""
     connection = await asyncpg.connect(for_asyncpg(url), server_settings={"client_min_messages": "warning"})
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed
@@ -133,7 +135,7 @@ async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def tables(connection: asyncpg.Connection) -> Tables:
-    """Return what belongs where, by the tables' own columns and policies."""
+    """Return the tables by location, which follows from their columns and policies."""
     rows = await connection.fetch(_TABLES)
     return Tables(
         [row["name"] for row in rows if row["sessions_own"]],
@@ -143,7 +145,7 @@ async def tables(connection: asyncpg.Connection) -> Tables:
 
 
 async def check_ready(connection: asyncpg.Connection) -> None:
-    """Raise CannotDistribute unless Citus is there with workers, and this login may do what is to be done."""
+    """Raise CannotDistribute unless Citus is installed, it has workers, and this login is a superuser."""
     if await connection.fetchval("SELECT extname FROM pg_extension WHERE extname = 'citus'") is None:
         raise CannotDistribute("this database has no Citus: CREATE EXTENSION citus on every node, then add the workers")
     if not await connection.fetchval("SELECT count(*) FROM citus_get_active_worker_nodes()"):
@@ -155,7 +157,7 @@ async def check_ready(connection: asyncpg.Connection) -> None:
 
 
 async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
-    """Put every table in its place, in the caller's transaction; False if all are there. Raises CannotDistribute."""
+    """Distribute the tables in the caller's transaction; return False if all are in place. Raises CannotDistribute."""
     needed = await steps(connection, shards)
     for step in needed:
         try:
@@ -166,7 +168,7 @@ async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
 
 
 async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[str]:
-    """Return the statements that distribute what is not distributed yet, in their order."""
+    """Return the statements that distribute the tables not distributed yet, in order."""
     where = await tables(connection)
     placed = {row["name"] for row in await connection.fetch(_PLACED)}
     copied, sharded = ([name for name in names if name not in placed] for names in (where.copied, where.sharded))
@@ -179,9 +181,9 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
         *(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items()),
         f"SET LOCAL citus.shard_count = {shards}",
         "SET LOCAL session_replication_role = replica",
-        *(await _at_first(connection) if ROOT in new else ()),
-        *(f"ALTER POLICY palimpsest_tenant ON {name} USING ({_OWN})" for name in new),
-        *(_NOT_CHANGED if "content_keys" in new else ()),
+        *(await _first_steps(connection) if ROOT in new else ()),
+        *(f"ALTER POLICY palimpsest_tenant ON {name} USING ({_IS_TENANTS})" for name in new),
+        *(_CONTENT_KEYS_POLICIES if "content_keys" in new else ()),
         *(f"ALTER TABLE {key['on_table']} DROP CONSTRAINT {key['name']}" for key in keys),
         *(f"SELECT create_reference_table('{name}')" for name in copied),
         *(
@@ -193,20 +195,20 @@ async def steps(connection: asyncpg.Connection, shards: int = SHARDS) -> list[st
     ]
 
 
-async def _at_first(connection: asyncpg.Connection) -> list[str]:
-    """Return what makes a database ready for shards before anything of it is in any."""
+async def _first_steps(connection: asyncpg.Connection) -> list[str]:
+    """Return the statements that prepare a database in which nothing is distributed yet."""
     database = await connection.fetchval("SELECT quote_ident(current_database())")
     return [
         *(f"ALTER DATABASE {database} SET {name} = '{value}'" for name, value in _SETTINGS.items()),
         "CREATE EXTENSION IF NOT EXISTS btree_gist",
-        # Nodes connect to each other as the role that acts.
+        # Nodes connect to each other as the application's role.
         f"ALTER ROLE {ROLE} LOGIN",
-        # A session's id is made of its tenant and its name: where ids are unique, names are.
+        # A session's id is derived from its tenant and its name: where ids are unique, names are.
         "ALTER TABLE sessions DROP CONSTRAINT IF EXISTS sessions_tenant_id_external_id_key",
         "ALTER TABLE summaries DROP CONSTRAINT summaries_live_excl",
-        _LIVE,
-        *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in _TELLING),
-        _WALL,
+        _LIVE_CONSTRAINT,
+        *(f"DROP TRIGGER IF EXISTS {trigger}" for trigger in _NOTIFYING_TRIGGERS),
+        _ISOLATION_FUNCTION,
     ]
 
 
@@ -221,7 +223,7 @@ HOT: Final[Mapping[str, str]] = {
     **lines.HOT,
     **outcomes.HOT,
 }
-"""What appends and contexts execute, once for each request or more."""
+"""The statements that appends and contexts execute, at least once per request."""
 
 _SAMPLES: Final = {
     "boolean": "true",
@@ -231,13 +233,13 @@ _SAMPLES: Final = {
     "jsonb": "'{}'",
     "int8multirange": "'{}'",
 }
-"""A value for a parameter of a type; an array is empty, all else is 1. Nothing equals NULL, as a planner knows."""
+"""Sample parameters by type; arrays are empty, all others 1. No NULL: the planner knows that nothing equals it."""
 _COUNT: Final = re.compile(r"Task Count: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Where a statement goes: to one shard, or else what Citus says of it."""
+    """The routing of a statement. `said` is Citus' reason if it does not go to one shard."""
 
     name: str
     to_one_shard: bool
@@ -245,10 +247,8 @@ class Routed:
 
 
 async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
-    """Return where a statement goes, by its plan.
-
-    Where Citus refuses it, a transaction around this is at its end: here Citus does not find its savepoints again.
-    """
+    """Return a statement's routing, from its plan. If Citus refuses the statement, the surrounding transaction is lost:
+    Citus does not find its savepoints here."""
     statement = f"routed_{uuid4().hex}"
     try:
         await connection.execute(f"SET plan_cache_mode = {SHARD_SETTINGS['plan_cache_mode']}")
@@ -261,6 +261,6 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
     except asyncpg.PostgresError as error:
         return Routed(name, False, str(error).splitlines()[0])
     plan = "\n".join(line[0] for line in lines)
-    counts, failed = _COUNT.findall(plan), "Error:" in plan  # what one shard would say of it
+    counts, failed = _COUNT.findall(plan), "Error:" in plan  # one shard's error
     said = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
     return Routed(name, counts == ["1"] and not failed, said)

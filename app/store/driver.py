@@ -1,4 +1,4 @@
-"""A connection of the driver: how it is prepared, and which tenant it is set to."""
+"""The driver's connections: their preparation, and the tenant each is set to."""
 
 from uuid import UUID
 
@@ -9,38 +9,38 @@ Driver = asyncpg.Connection | PoolConnectionProxy
 
 
 class Remembering(asyncpg.Connection):
-    """A connection that knows which tenant it is set to."""
+    """A connection that remembers the tenant it is set to."""
 
     _known = True
     _set_to: UUID | None = None
 
     async def set_to(self, tenant_id: UUID | None) -> None:
-        """Have what follows done for a tenant, or for none. Costs nothing where that is so already."""
+        """Set the tenant of later statements, or none. Does nothing if it is set already."""
         if self._known and self._set_to == tenant_id:
             return
-        self._known = False  # until the server has said so
+        self._known = False  # until the server has confirmed it
         await self.execute(setting(tenant_id))
         self._known, self._set_to = True, tenant_id
 
 
 def setting(tenant_id: UUID | None) -> str:
-    """The statement that sets a connection to a tenant, or to none."""
+    """Return the statement that sets a connection to a tenant, or to none."""
     return f"SET palimpsest.tenant = '{tenant_id or ''}'"
 
 
 async def json_as_text(driver: Driver) -> None:
-    """JSON columns come and go as text: what is stored is kept byte for byte, and parsed only where it is needed."""
-    async with driver.transaction():  # behind a pooler nothing else stays on one connection
+    """Transfer JSON columns as text: they are stored byte for byte, and parsed only where needed."""
+    async with driver.transaction():  # through a pooler, only a transaction stays on one connection
         for name in ("json", "jsonb"):
             await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
 
 async def keep(_: Driver) -> None:
-    """Leave a connection as it is: outside a transaction only its tenant is set, and it remembers that."""
+    """Skip the reset of a connection: outside a transaction only its tenant is set, and it remembers that."""
 
 
 async def is_distributed(driver: Driver) -> bool:
-    """Return whether the sessions of a database are in shards. All is laid out in one transaction: so then all is."""
+    """Return whether the sessions of a database are in shards. Tables are distributed together, in one transaction."""
     if await driver.fetchval("SELECT to_regclass('pg_dist_partition')") is None:
         return False
     return bool(

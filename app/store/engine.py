@@ -1,11 +1,11 @@
 """The connection pool.
 
 One statement through `fetch`, `fetchrow` or `execute` is one round trip in a transaction of its own. SQLAlchemy
-describes the tables for migrations (`migrations/tables.py`); its pool and its statement layer would add a third of a
+describes the tables for migrations (`migrations/tables.py`); its pool and statement layer would add a third of a
 millisecond to every call here (docs/decisions/0003).
 
-Whose rows a statement may touch is said here and nowhere else: the server holds row-level security against the role
-that connections act as, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
+This module alone decides whose rows a statement may touch: the server enforces row-level security on the role that
+connections use, and a connection is set to the tenant that its borrower acts for (docs/decisions/0020).
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from app.store.statements import given
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
 LOCK_MS: Final = 10_000
-"""How long a statement waits for a row that somebody else has locked."""
+"""Time that a statement waits for a row locked by another transaction."""
 
 ROLE: Final = "palimpsest_app"
-"""Whom connections act as: it owns nothing and is no superuser, so that row-level security holds against it."""
+"""The role that connections use. It owns nothing and is no superuser, so row-level security applies to it."""
 
-# Every statement here is a short indexed one: compiling it to machine code, or planning it anew each time, would take
-# longer than running it.
+# All statements are short and indexed: compiling one to machine code, or planning it each time, would take longer than
+# running it.
 SERVER_SETTINGS: Final = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -42,9 +42,9 @@ SERVER_SETTINGS: Final = {
     "application_name": "palimpsest",
 }
 
-# Where sessions are in shards, which one a statement goes to is known by its values only; and there the tenant that is
-# set for a transaction must be set as well.
-# Citus hides shards from the catalog by a filter for which the driver's look-up of a type takes seconds.
+# With shards, a statement's shard is known only by its values, so it is planned with them; and the tenant set for a
+# transaction must be set on the shard as well. Citus hides shards from the catalog with a filter that makes the
+# driver's look-up of a type take seconds.
 SHARD_SETTINGS: Final = {
     "plan_cache_mode": "force_custom_plan",
     "citus.propagate_set_commands": "local",
@@ -52,37 +52,33 @@ SHARD_SETTINGS: Final = {
 }
 
 QUEUE_CONNECTIONS: Final = 2
-"""So many more connections a process has to a distributed database, for the queue alone."""
+"""Additional connections of each process to a distributed database, for the queue alone."""
 
 _TOO_LONG: Final = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError)
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 
 FULL_SECONDS: Final = 5.0
-"""For so long after a statement found no room the database is not called ready. Whether there is room again only a
-statement of that size can tell."""
+"""Time for which the database is not ready after a statement found no room: only another one of that size can tell."""
 
 KEPT_SECONDS: Final = 10.0
-"""How long connections stay out of the driver's pool that are free, for the next who needs one, before they all go back
-to it, so that it can close those that are idle: to be lent one by it takes a task, a timer and several locks."""
+"""Time for which free connections are lent directly, before all return to the driver's pool, which closes idle ones. To
+borrow one from that pool takes a task, a timer and several locks."""
 
 TRIES: Final = 3
-"""How often a statement that is a transaction of its own is tried when it is the one that must give way: in a deadlock,
-or on a replica to what that replays.
-
-Here all rows are locked in one order, and each by one way. Processes of an earlier version that still run during an
-upgrade, and an operator's own statements, may do otherwise."""
+"""Attempts at a transaction that loses a deadlock or, on a replica, a conflict with replay. Statements here lock rows
+in one order. Those of an earlier version during an upgrade, or of an operator, may not."""
 
 _tenant: Final[ContextVar[UUID | None]] = ContextVar("tenant", default=None)
 
 
 def act_for(tenant_id: UUID) -> None:
-    """From here on, the statements of this task, and of those it starts, are made for a tenant."""
+    """Set the tenant of the later statements of this task and of the tasks it starts."""
     _tenant.set(tenant_id)
 
 
 @contextmanager
 def acting_for(tenant_id: UUID) -> Iterator[None]:
-    """The statements of the block are made for a tenant. Where none is acted for, no tenant's rows are seen."""
+    """Set the tenant of the block's statements. Without a tenant, no tenant's rows are visible."""
     before = _tenant.set(tenant_id)
     try:
         yield
@@ -91,7 +87,7 @@ def acting_for(tenant_id: UUID) -> Iterator[None]:
 
 
 STATEMENTS_PREPARED_MAX: Final = 100
-"""Of one connection; behind a pooler none stays prepared."""
+"""Limit of each connection; through a pooler none stays prepared."""
 
 
 Result = TypeVar("Result")
@@ -100,10 +96,10 @@ Result = TypeVar("Result")
 class Connection:
     """A borrowed driver connection inside one transaction.
 
-    `queue` is where statements about the workers' queue are run: here. With a distributed database they are run on the
-    coordinator, each in a transaction of its own that is committed before this one: a transaction that spans nodes is
-    committed on the shard first, and a crash before the coordinator's part of it would lose a job. So whoever makes a
-    job, or lets one go, holds the session's row: it is released when the queue already says so.
+    `queue` runs statements about the workers' queue. It is this connection or, with a distributed database, a pool for
+    the coordinator, where each statement is a transaction committed before this one. A single transaction across nodes
+    would commit on the shard first, and a crash before its commit on the coordinator would lose a job. Code that adds
+    or releases a job therefore holds the lock on the session's row, which is freed only after the queue has changed.
     """
 
     def __init__(self, driver: Driver, queue: "Database | None" = None) -> None:
@@ -111,23 +107,23 @@ class Connection:
         self.queue: Connection | Database = queue or self
 
     async def distributed(self) -> bool:
-        """Whether sessions are in shards (docs/scaling.md)."""
+        """Return whether sessions are in shards (docs/scaling.md)."""
         return self.queue is not self
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
-        """All rows."""
+        """Return all rows."""
         return cast(Sequence[asyncpg.Record], await self._run("fetch", sql, values))
 
     async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
-        """The first row, if any."""
+        """Return the first row; None if there is none."""
         return cast(asyncpg.Record | None, await self._run("fetchrow", sql, values))
 
     async def execute(self, sql: str, /, **values: object) -> str:
-        """The command's tag."""
+        """Return the command's tag."""
         return str(await self._run("execute", sql, values))
 
     async def together(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
-        """Do work in this transaction."""
+        """Run `work` in this transaction."""
         return await work(self)
 
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
@@ -136,7 +132,7 @@ class Connection:
 
 
 class PoolState(NamedTuple):
-    """How many connections there may be, are in use and lie ready, and how many statements wait for one."""
+    """Numbers of connections allowed, in use and free, and of statements that wait for one."""
 
     limit: int
     used: int
@@ -144,31 +140,31 @@ class PoolState(NamedTuple):
     waiting: int
 
 
-class _GaveWay(StoreUnavailable):
-    """A deadlock was broken at the cost of this transaction, or a replica had to replay what took its rows away."""
+class _LostConflict(StoreUnavailable):
+    """This transaction lost a deadlock or, on a replica, a conflict with replay."""
 
 
-async def _retried(once: Callable[[], Awaitable[Result]]) -> Result:
-    """Do what is a transaction of its own, at most TRIES times."""
+async def _retry(attempt: Callable[[], Awaitable[Result]]) -> Result:
+    """Run a whole transaction, at most TRIES times."""
     tries = 1
     while True:
         try:
-            return await once()
-        except _GaveWay:
+            return await attempt()
+        except _LostConflict:
             if tries == TRIES:
                 raise
         tries += 1
 
 
 class Database:
-    """The pool; raises StoreUnavailable for what a retry may cure, SessionGone, and asyncpg's own errors otherwise.
+    """The pool. Raises StoreUnavailable for errors that a retry may cure, SessionGone, and otherwise asyncpg's errors.
 
-    Connections are made when they are first needed, so a database that is down does not keep a server from starting.
-    They act as `role`; None: as the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is
-    where a transaction pooler (PgBouncer) takes statements for the same database: behind it a connection is another
-    one with each transaction, so each sets for itself whatever it needs. So it does on a distributed database, which
-    passes only that on to the shards; whether it is one is found out by the first connection. `waited` is told for how
-    many seconds each connection was waited for that did not lie ready.
+    Connections are opened when first needed, so a server starts even while the database is down. They act as `role`;
+    None is the login itself, which as the tables' owner sees every tenant's rows. `pooler_url` is a transaction pooler
+    (PgBouncer) for the same database: through it each transaction may get another connection, so each makes all its
+    settings itself. The same holds for a distributed database, which passes only such settings to the shards; the first
+    connection finds out whether it is one. `waited` is called with the seconds that each connection took to get from
+    the driver's pool.
     """
 
     def __init__(
@@ -180,24 +176,24 @@ class Database:
         pooler_url: str | None = None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._waited = waited
+        self._on_wait = waited
         self._url, self._role, self._pooler_url = url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
         self._distributed: bool | None = None
         self._queue: Database | None = None
         self._full_until = 0.0
-        self._kept: list[PoolConnectionProxy] = []
+        self._idle: list[PoolConnectionProxy] = []
         self._waiting = 0
         self._closing = False
         self._sweep: asyncio.TimerHandle | None = None
         self._returned: asyncio.Future[Any] | None = None
         self._pool = asyncpg.create_pool(
             pooler_url or url,
-            connect=cast(Any, connect),  # it takes whatever the driver's own takes
+            connect=cast(Any, connect),  # accepts the arguments of the driver's own
             min_size=0,
             max_size=pool_size,
-            init=self._made,
+            init=self._prepare,
             reset=keep,
             command_timeout=COMMAND_SECONDS,
             connection_class=Remembering,
@@ -206,57 +202,57 @@ class Database:
         )
 
     async def fetch(self, sql: str, /, **values: object) -> Sequence[asyncpg.Record]:
-        """All rows of one statement."""
-        return cast(Sequence[asyncpg.Record], await self._alone("fetch", sql, values))
+        """Run one statement and return all rows."""
+        return cast(Sequence[asyncpg.Record], await self._run_alone("fetch", sql, values))
 
     async def fetchrow(self, sql: str, /, **values: object) -> asyncpg.Record | None:
-        """The first row of one statement."""
-        return cast(asyncpg.Record | None, await self._alone("fetchrow", sql, values))
+        """Run one statement and return the first row; None if there is none."""
+        return cast(asyncpg.Record | None, await self._run_alone("fetchrow", sql, values))
 
     async def execute(self, sql: str, /, **values: object) -> str:
-        """The tag of one statement."""
-        return str(await self._alone("execute", sql, values))
+        """Run one statement and return its tag."""
+        return str(await self._run_alone("execute", sql, values))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Several statements, all or nothing."""
+        """Open a transaction: all of its statements take effect or none does."""
         driver = await self._borrow()
         try:
             async with driver.transaction():
                 if self._pooled or self._distributed:
-                    for settings in self._locally(_tenant.get()):
+                    for settings in self._local_settings(_tenant.get()):
                         await driver.execute(settings)
                 yield Connection(driver, self._queue)
         except BaseException as error:
-            await self._failed(driver, error)
+            await self._release_failed(driver, error)
             raise
-        await self._give_back(driver)
+        await self._release(driver)
 
     async def distributed(self) -> bool:
-        """Whether sessions are in shards (docs/scaling.md)."""
+        """Return whether sessions are in shards (docs/scaling.md)."""
         if self._distributed is None:
-            await self._give_back(await self._borrow())
+            await self._release(await self._borrow())
         return bool(self._distributed)
 
     @property
     def queue(self) -> "Database":
-        """Where statements about the workers' queue are run (`Connection.queue`)."""
+        """The pool for statements about the workers' queue (`Connection.queue`)."""
         return self._queue or self
 
     def pool(self) -> PoolState:
-        """Count this process's connections, and who waits for one."""
+        """Return the numbers of this process's connections, and of statements that wait for one."""
         size = self._pool.get_size()
-        free = self._pool.get_idle_size() + len(self._kept)
+        free = self._pool.get_idle_size() + len(self._idle)
         return PoolState(self._pool.get_max_size(), max(0, size - free), min(free, size), self._waiting)
 
     async def ready(self) -> None:
-        """Raises StoreUnavailable where the database does not answer, or had no room for what was last written."""
+        """Raise StoreUnavailable if the database does not answer, or lately had no room for a write."""
         await self.fetchrow("SELECT 1")
         if time.monotonic() < self._full_until:
             raise StoreUnavailable("the database has no room to write")
 
     async def apart(self, name: str) -> asyncpg.Connection:
-        """A new connection outside the pool, for its owner to close. Raises StoreUnavailable."""
+        """Open a connection outside the pool, which the caller closes. Raises StoreUnavailable."""
         try:
             return await connect(self._url, server_settings={**self._settings, "application_name": name})
         except UNREACHABLE as error:
@@ -274,25 +270,25 @@ class Database:
             await self._queue.close()
 
     async def together(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Do work in a transaction of its own, again if it had to give way: then it has changed nothing."""
+        """Run `work` in a transaction of its own, and again if that was rolled back by a conflict."""
 
-        async def once() -> Result:
+        async def attempt() -> Result:
             async with self.transaction() as tx:
                 return await work(tx)
 
-        return await _retried(once)
+        return await _retry(attempt)
 
-    async def _alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
-        """Run one statement in a transaction of its own, again if it had to give way: then it has changed nothing."""
+    async def _run_alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
+        """Run one statement in a transaction of its own, and again if that was rolled back by a conflict."""
         statement = given(sql, values)
 
-        async def once() -> object:
+        async def attempt() -> object:
             with tracing.statement(sql):
-                return await self._once(method, statement)
+                return await self._attempt(method, statement)
 
-        return await _retried(once)
+        return await _retry(attempt)
 
-    async def _once(self, method: str, statement: tuple[Any, ...]) -> object:
+    async def _attempt(self, method: str, statement: tuple[Any, ...]) -> object:
         if self._distributed is None:
             await self.distributed()
         if self._pooled or self._distributed:
@@ -302,90 +298,90 @@ class Database:
         try:
             result = await getattr(driver, method)(*statement)
         except BaseException as error:
-            await self._failed(driver, error)
+            await self._release_failed(driver, error)
             raise
-        await self._give_back(driver)
+        await self._release(driver)
         return result
 
-    def _locally(self, tenant_id: UUID | None) -> tuple[str, ...]:
-        """What a transaction sets for itself where nothing before it holds, in a round trip each."""
+    def _local_settings(self, tenant_id: UUID | None) -> tuple[str, ...]:
+        """Return the statements with which a transaction makes its settings, one round trip each."""
         tenant = setting(tenant_id).replace("SET", "SET LOCAL", 1)
         ours = self._settings.items() if self._pooled else ()
         if not self._distributed:
             return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours), tenant)),)
-        # Citus has the nodes repeat the string of a SET LOCAL, and not this: as that role, they would find nothing for
-        # the functions that look across tenants as the tables' owner.
+        # Citus repeats a SET LOCAL on the nodes, but not this call: as our role, the nodes would find no rows for the
+        # functions that read across tenants as the tables' owner.
         here = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in ours)
         return (*((f"SELECT {here}",) if here else ()), f"SET LOCAL lock_timeout = '{LOCK_MS}'; {tenant}")
 
-    async def _made(self, driver: Driver) -> None:
+    async def _prepare(self, driver: Driver) -> None:
         """Prepare a new connection."""
         if self._distributed is None and await is_distributed(driver):
             self._settings = {**self._settings, **SHARD_SETTINGS}
             self._queue = Database(self._url, pool_size=QUEUE_CONNECTIONS, role=self._role, pooler_url=self._pooler_url)
-            self._queue._distributed = False  # what it is asked is the coordinator's
+            self._queue._distributed = False  # its statements are for the coordinator
         self._distributed = self._queue is not None
         if self._distributed and not self._pooled:
             await driver.execute("; ".join(f"SET {name} = '{value}'" for name, value in SHARD_SETTINGS.items()))
         await json_as_text(driver)
 
     async def _borrow(self) -> PoolConnectionProxy:
-        """A connection that is set to the tenant that is acted for."""
+        """Borrow a connection that is set to the current tenant."""
         try:
-            driver = await self._free()
+            driver = await self._acquire()
         except Exception as error:
-            self._tell(error)
+            self._translate(error)
             raise
         if not self._pooled and not self._distributed:
             try:
                 await cast(Remembering, driver).set_to(_tenant.get())
             except BaseException as error:
-                await self._failed(driver, error)
+                await self._release_failed(driver, error)
                 raise
         return driver
 
-    async def _free(self) -> PoolConnectionProxy:
-        while self._kept:
-            driver = self._kept.pop()
+    async def _acquire(self) -> PoolConnectionProxy:
+        while self._idle:
+            driver = self._idle.pop()
             if not driver.is_closed():
                 return driver
             await self._pool.release(driver)
-        await self._pool  # does nothing but the first time
+        await self._pool  # initializes the pool the first time
         self._waiting += 1
         began = time.perf_counter()
         try:
             return await self._pool.acquire(timeout=ACQUIRE_SECONDS)
         finally:
             self._waiting -= 1
-            self._waited(time.perf_counter() - began)
+            self._on_wait(time.perf_counter() - began)
 
-    async def _give_back(self, driver: PoolConnectionProxy) -> None:
+    async def _release(self, driver: PoolConnectionProxy) -> None:
         if self._waiting or self._closing:
             await self._pool.release(driver)
             return
-        self._kept.append(driver)
+        self._idle.append(driver)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_back_kept)
 
     def _give_back_kept(self) -> None:
         self._sweep = None
-        kept, self._kept = self._kept, []
+        kept, self._idle = self._idle, []
         self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)
 
-    async def _failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:
-        """Give a connection back whose use has ended in an error. Raises StoreUnavailable if a retry may cure it."""
+    async def _release_failed(self, driver: PoolConnectionProxy, error: BaseException) -> None:
+        """Release a connection whose use ended in an error. Raises StoreUnavailable if a retry may cure it."""
         if isinstance(error, UNREACHABLE):
-            with suppress(asyncpg.InterfaceError):  # the pool has noticed by itself
-                driver.terminate()  # its end may not have been noticed yet: it must not be lent again
+            with suppress(asyncpg.InterfaceError):  # the pool has noticed already
+                driver.terminate()  # it may not be known as closed yet, and must not be lent again
         await self._pool.release(driver)
-        self._tell(error)
+        self._translate(error)
 
-    def _tell(self, error: BaseException) -> None:
-        """Raise StoreUnavailable for an error that a retry may cure, SessionGone for a session that is gone."""
+    def _translate(self, error: BaseException) -> None:
+        """Raise StoreUnavailable for an error that a retry may cure, SessionGone if the session has been erased."""
         if isinstance(error, asyncpg.ForeignKeyViolationError) and "session_id_fkey" in (error.constraint_name or ""):
             raise SessionGone("the session has been erased") from error
         if isinstance(error, asyncpg.DeadlockDetectedError | asyncpg.SerializationError):
-            raise _GaveWay("the database let another transaction go first") from error
+            raise _LostConflict("the database let another transaction go first") from error
         if isinstance(error, _TOO_LONG):
             raise StoreUnavailable(f"the database has kept this waiting for too long: {error}") from error
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
@@ -396,5 +392,5 @@ class Database:
         if isinstance(error, UNREACHABLE):
             raise StoreUnavailable("the database cannot be reached") from error
         if isinstance(error, asyncpg.InterfaceError) and "clos" in str(error):
-            # Closed or closing: all others are mistakes of our own.
+            # The connection is closed or closing; any other interface error is a bug of ours.
             raise StoreUnavailable("the connection to the database was lost") from error

@@ -1,4 +1,4 @@
-"""The epochs of views as they are listed, and the effects of a redaction on them."""
+"""Views' epochs as they are listed, and the effects of a redaction on them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +12,7 @@ from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
 
 LEGIBLE: Final = ("folds", "system_seq", "tools_seq")
-"""The members of a frontier that statements read: no content is in them."""
+"""Members of a frontier that statements read; they hold no content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CurrentEpoch:
 
 
 async def current(database: Database, session_id: UUID, view: str) -> CurrentEpoch | None:
-    """Return a view's policy and current epoch; None for a view without a context so far."""
+    """Return a view's policy and current epoch; None for a view without a context yet."""
     row = await database.fetchrow(
         "SELECT v.policy_name, v.policy_version, v.epoch, e.frontier FROM views v "
         "LEFT JOIN epochs e ON e.session_id = v.session_id AND e.view = v.view AND e.epoch = v.epoch "
@@ -65,7 +65,7 @@ async def current(database: Database, session_id: UUID, view: str) -> CurrentEpo
 
 
 async def plan_afresh(tx: Connection, session_id: UUID) -> None:
-    """Have every view of a session planned afresh, by moving it to an epoch that is not written yet."""
+    """Have all views of a session planned from scratch, by moving each to an epoch that is not written yet."""
     await tx.execute(
         "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
         "WHERE session_id = :session_id",
@@ -74,7 +74,7 @@ async def plan_afresh(tx: Connection, session_id: UUID) -> None:
 
 
 async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
-    """Erase quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
+    """Erase the quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "
         "@> jsonb_build_object('stubs', jsonb_build_array(jsonb_build_object('seq', :seq::bigint))) "

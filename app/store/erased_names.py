@@ -1,4 +1,4 @@
-"""The names of sessions that were erased on request, by their keys: nobody begins one again without its metadata."""
+"""Names of sessions erased on request, by key: such a name can be used again only for a session with metadata."""
 
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from app.store.sessions import session_key
 
 
 async def add(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
-    """Note that a session is erased, in the transaction that does it."""
+    """Record that a session is erased, in the transaction that erases it."""
     await tx.execute(
         "INSERT INTO erased_names (session_id, tenant_id) VALUES (:session_id, :tenant_id) ON CONFLICT DO NOTHING",
         session_id=session_id,
@@ -19,8 +19,8 @@ async def add(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
 async def admit(tx: Connection, tenant_id: UUID, name: str, *, described: bool) -> None:
     """Admit a session that this transaction has created. Raises SessionErased for an erased name.
 
-    A session that is `described` by metadata may have such a name, which is then no longer an erased one. Whoever
-    creates a session while it is being erased waits for that first, so this is to be asked behind the creation.
+    A session with metadata (`described`) may have such a name, which then counts as erased no longer. Call this after
+    the creation: creating a session while it is being erased waits for the erasure.
     """
     of_name = {"session_id": session_key(tenant_id, name), "tenant_id": tenant_id}
     where = "WHERE session_id = :session_id AND tenant_id = :tenant_id"

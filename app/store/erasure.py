@@ -1,4 +1,4 @@
-"""The erasure of sessions, and whom an erasure concerns: all that share events, locked in one order."""
+"""Erasure of sessions with all sessions that share their events, locked in one order."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -31,10 +31,10 @@ TABLES: Final = (
 
 
 async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0, lines: bool = False) -> list[str]:
-    """Return a session and those of its descendants that share its event `seq`, parents first; empty if it is missing.
+    """Return a session and its descendants that share its event `seq`, parents first; empty if it is missing.
 
-    With `lines` also all lines of each, which may share nothing. All are locked until the transaction ends, each before
-    its forks are looked for: a fork is made under the same lock of its parent.
+    `lines` adds all lines of each, which may share nothing. All are locked until the transaction ends, each before its
+    forks are read: a fork is created under the same lock on its parent.
     """
     found: list[str] = []
     rest = [external_id]
@@ -64,10 +64,10 @@ async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int 
 async def erase(
     database: Database, tenant_id: UUID, external_id: str, *, forks: bool = False, prefix: str = ""
 ) -> list[UUID]:
-    """Delete a session with its lines and all their data; return the ids of the deleted rows, none if there is none.
+    """Delete a session with its lines and all their data; return the ids of the deleted rows, none if it is missing.
 
-    Its forks, which cannot be read without it, are deleted too if `forks`, else Conflict is raised. Raises OutOfReach
-    when one of the names does not begin with `prefix`, and Conflict for a single line, which others may share.
+    Its forks cannot be read without it: they are deleted too if `forks`, otherwise Conflict is raised. Raises
+    OutOfReach if one of the names does not begin with `prefix`, and Conflict for a single line, which others may share.
     """
     if is_line(external_id):
         raise Conflict(f"a line is erased with its session {session_of(external_id)!r} only", session=external_id)
@@ -84,7 +84,7 @@ async def erase(
 
 
 async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
-    """Delete the rows of sessions and lines that `family` has locked, and all their data; return their ids."""
+    """Delete sessions and lines locked by `family`, and all their data; return their ids."""
     keys = [session_key(tenant_id, name) for name in reversed(names)]
     for key in keys:
         await _erase(tx, tenant_id, key)
@@ -98,7 +98,7 @@ _COUNT: Final = "SELECT " + ", ".join(
 
 
 async def counts(tx: Connection, tenant_id: UUID, session_id: UUID) -> Mapping[str, int]:
-    """Count what there is of a session or of a line, by table; without tables that hold nothing of it."""
+    """Return the number of a session's or line's rows by table, without tables that have none."""
     row = await tx.fetchrow(_COUNT, session_id=session_id, tenant_id=tenant_id)
     return {} if row is None else {table: number for table, number in row.items() if number}
 
@@ -116,14 +116,14 @@ async def _erase(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
             session=str(session_id),
             streamed_until=erased["streamed_until"],
         )
-    told = await tx.fetch(
+    deliveries = await tx.fetch(
         "SELECT id FROM deliveries WHERE session_id = :session_id AND tenant_id = :tenant_id AND state <> 'delivered'",
         session_id=session_id,
         tenant_id=tenant_id,
     )
     await tx.execute(
         "DELETE FROM pgqueuer WHERE dedupe_key = ANY(:jobs::text[]) AND status <> 'picked'",
-        jobs=[f"compact:{session_id}", *(f"deliver:{row['id']}" for row in told)],
+        jobs=[f"compact:{session_id}", *(f"deliver:{row['id']}" for row in deliveries)],
     )
     for table in WITHOUT_KEYS:
         await tx.execute(

@@ -1,4 +1,4 @@
-"""Erasures of the sessions that a filter finds: what is asked, what has been erased so far, and the receipt."""
+"""Erasures of the sessions that match a filter: the request, the progress, and the receipt."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ from app.store.sessions import session_key
 
 @dataclass(frozen=True, slots=True)
 class ErasureRow:
-    """An erasure as it stands. `filter`, as JSON, is kept until it is done; `sessions`, `kept` and `counts`, of rows by
-    table, are there from then on."""
+    """The state of an erasure. `filter` is JSON, and None once it is done; `sessions`, `kept` and `counts` (rows by
+    table) are set then."""
 
     tenant_id: UUID
     id: UUID
@@ -44,11 +44,11 @@ def _row(row: asyncpg.Record) -> ErasureRow:
 
 
 def filter_sha256(text: str) -> bytes:
-    """Return the hash of a filter's text that a receipt has."""
-    return _hashed(text)
+    """Return the hash of a filter's text, as receipts show it."""
+    return _hash(text)
 
 
-def _hashed(text: str) -> bytes:
+def _hash(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -62,8 +62,8 @@ async def add(
     text: str,
     forks: bool,
 ) -> tuple[ErasureRow, bool]:
-    """Store an erasure by the `text` of its filter; return it and True, or the one that was stored under this
-    idempotency `key` before and False."""
+    """Store an erasure with the `text` of its filter; return it and True, or the one already stored under this
+    idempotency `key` and False."""
     row = await tx.fetchrow(
         "INSERT INTO erasures (tenant_id, id, key_id, idempotency_sha256, filter, filter_sha256, forks) "
         "VALUES (:tenant_id, :id, :key_id, :hashed, :filter, :filter_sha256, :forks) "
@@ -71,7 +71,7 @@ async def add(
         tenant_id=tenant_id,
         id=id,
         key_id=key_id,
-        hashed=None if key is None else _hashed(key),
+        hashed=None if key is None else _hash(key),
         filter=text,
         filter_sha256=filter_sha256(text),
         forks=forks,
@@ -89,7 +89,7 @@ async def under_key(reader: Connection | Database, tenant_id: UUID, key: str) ->
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
         tenant_id=tenant_id,
-        hashed=_hashed(key),
+        hashed=_hash(key),
     )
     return None if row is None else _row(row)
 
@@ -116,7 +116,7 @@ async def page(database: Database, tenant_id: UUID, after: UUID | None, limit: i
 
 @dataclass(frozen=True, slots=True)
 class ErasedSession:
-    """A session that was erased, by its key."""
+    """A session that was erased, by its id."""
 
     session_id: UUID
     erased_at: datetime
@@ -125,7 +125,7 @@ class ErasedSession:
 async def sessions_of(
     database: Database, tenant_id: UUID, erasure_id: UUID, after: UUID | None, limit: int
 ) -> list[ErasedSession]:
-    """Return what an erasure has erased so far, by id."""
+    """Return the sessions that an erasure has erased so far, by id."""
     rows = await database.fetch(
         "SELECT session_id, erased_at FROM erased WHERE tenant_id = :tenant_id AND erasure_id = :erasure_id "
         "AND (:after::uuid IS NULL OR session_id > :after) ORDER BY session_id LIMIT :limit",
@@ -148,7 +148,7 @@ async def count(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
 
 
 async def note(tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]) -> None:
-    """Keep that a session is erased, and its name, in the transaction that does it."""
+    """Record that a session is erased, and its name, in the transaction that erases it."""
     await erased_names.add(tx, tenant_id, session_id)
     await tx.execute(
         "INSERT INTO erased (session_id, erasure_id, tenant_id, counts) "
@@ -167,11 +167,11 @@ _FILTERED: Final = (
 
 
 async def matching(
-    reader: Connection | Database, tenant_id: UUID, names: Collection[str], asked: SessionFilter
+    reader: Connection | Database, tenant_id: UUID, names: Collection[str], filters: SessionFilter
 ) -> set[str]:
-    """Return those of some sessions for which the conditions hold."""
-    sql, values = conditions(asked, None)
-    more, others = scanned(asked, None)
+    """Return the names of those sessions that match the filter."""
+    sql, values = conditions(filters, None)
+    more, others = scanned(filters, None)
     keys = [session_key(tenant_id, name) for name in names]
     found = await reader.fetch(f"{_FILTERED} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
     lines = [session_key(tenant_id, row["line"]) for row in found if row["line"] is not None]
@@ -180,13 +180,13 @@ async def matching(
 
     def holds(row: asyncpg.Record) -> bool:
         now = row if row["line"] is None else by_key.get(session_key(tenant_id, row["line"]), row)
-        return asked.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
+        return filters.holds(now["model"], *(json.loads(one["metadata"]) for one in (now, row)))
 
     return {row["external_id"] for row in found if holds(row)}
 
 
 async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> ErasureRow | None:
-    """Sum up what was erased, forget the filter, and return the receipt; None if that was done already."""
+    """Sum up the erased rows, delete the filter, and return the receipt; None if it was finished before."""
     sums = await database.fetch(
         "SELECT c.key AS name, sum(c.value::bigint)::bigint AS number FROM erased e, json_each_text(e.counts) c "
         "WHERE e.tenant_id = :tenant_id AND e.erasure_id = :erasure_id GROUP BY c.key ORDER BY c.key",
@@ -208,7 +208,7 @@ async def finish(database: Database, tenant_id: UUID, id: UUID, kept: int) -> Er
 
 
 async def queue(connection: Connection | Database, tenant_id: UUID, id: UUID) -> None:
-    """Have a worker do an erasure, unless a job for it waits or runs."""
+    """Queue an erasure, unless a job for it waits or runs."""
     await connection.execute(
         "INSERT INTO pgqueuer (priority, entrypoint, payload, dedupe_key, status) "
         "VALUES (0, 'erase', convert_to(:payload, 'UTF8'), :dedupe_key, 'queued') ON CONFLICT (dedupe_key) "
@@ -220,7 +220,7 @@ async def queue(connection: Connection | Database, tenant_id: UUID, id: UUID) ->
 
 
 async def wake_forgotten(database: Database) -> int:
-    """Queue the erasures whose jobs are lost; return how many."""
+    """Queue the unfinished erasures that have no job; return the number of them."""
     rows = await database.fetch("SELECT tenant_id, id FROM palimpsest_across_erasures()")
     for row in rows:
         await queue(database, row["tenant_id"], row["id"])

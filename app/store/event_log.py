@@ -1,9 +1,9 @@
 """Reads of a session's log, wherever its events are stored. No other module of the store knows of segments.
 
-The log of a fork begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Ancestors
-may live on other shards, so each segment is read by a statement of its own, and only those that a read reaches into.
-Logs are gapless: when a session's own events do not reach back far enough, the rest belongs to its ancestors. So an
-ordinary session is read in one statement. Shared events change only by redaction, so no read takes a lock.
+A fork's log begins with a part of its parent's, which is read where it is stored (core/log/segments.py). Ancestors may
+be on other shards, so each segment is read by a statement of its own, and only if the read extends into it. Logs have
+no gaps: if a session's own events do not reach back far enough, the rest belongs to its ancestors. An ordinary session
+is therefore read in one statement. Shared events change only by redaction, so no read takes a lock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,11 +31,8 @@ from app.store.events import (
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of a session, as a read needs to know it.
-
-    `shared` are the segments stored under its ancestors; None if unknown: a read that needs them looks them up. A log
-    made from the session's row has them (`SessionRow.log`).
-    """
+    """The log of a session, for reads. `shared` are the segments stored under its ancestors; None if unknown: a read
+    that needs them looks them up. A log made from the session's row has them (`SessionRow.log`)."""
 
     session_id: UUID
     shared: Segments | None = None
@@ -52,12 +49,12 @@ class SessionLog:
 
 
 def log_of(row: Mapping[str, Any] | asyncpg.Record) -> SessionLog:
-    """The log of a session, from its row."""
+    """Return the log of a session from its row."""
     return SessionLog(row["session_id"], ancestry(row["lineage_ids"], row["lineage_to"]))
 
 
 async def known(connection: Connection | Database, log: SessionLog) -> SessionLog:
-    """Return the log with its shared segments, which are looked up if unknown."""
+    """Return the log with its shared segments, looking them up if they are unknown."""
     if log.shared is not None:
         return log
     row = await connection.fetchrow(
@@ -91,10 +88,8 @@ async def read(
     seqs: Iterable[int] = (),
     **values: object,
 ) -> list[asyncpg.Record]:
-    """Return `columns` of the events first..last and of those at `seqs`, in order.
-
-    `columns` begin with seq; `values` are the parameters that they name.
-    """
+    """Return `columns` of the events first..last and of those at `seqs`, in order. `columns` begins with seq; `values`
+    are the parameters that it names."""
     others = {seq for seq in seqs if not first <= seq <= last}
     lowest = min((*others, first) if first <= last else others, default=SEQ_MAX)
     own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
@@ -135,10 +130,8 @@ async def events(
     bodies: bool = True,
     bodiless: Sequence[int] = (),
 ) -> tuple[Event, ...]:
-    """Return the events first..last and those at `seqs`, in order.
-
-    None has its body unless `bodies`; those at `bodiless` never have theirs.
-    """
+    """Return the events first..last and those at `seqs`, in order. Without `bodies` no event has its body; those at
+    `bodiless` never have theirs."""
     if bodies and bodiless:
         return await decoded(await read(connection, log, WITH_SOME_BODIES, first, last, seqs, bodiless=list(bodiless)))
     return await decoded(await read(connection, log, EVENT_COLUMNS if bodies else WITHOUT_BODIES, first, last, seqs))
@@ -147,7 +140,7 @@ async def events(
 async def with_calls(
     connection: Connection | Database, log: SessionLog, seqs: Iterable[int], *, bodies: bool
 ) -> tuple[Event, ...]:
-    """Return the events at `seqs` that exist, and the calls of the results among them, in order."""
+    """Return those events at `seqs` that exist, and the calls of the results among them, in order."""
     found = await events(connection, log, 1, 0, seqs, bodies=bodies)
     calls = {one.call_seq for one in found if one.call_seq}.difference(one.seq for one in found)
     found += await events(connection, log, 1, 0, calls, bodies=bodies) if calls else ()
@@ -158,7 +151,7 @@ OUTLINE_PAGE: Final = 2_000
 
 
 async def outline(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
-    """Return all events up to `head` without bodies, read page by page so that no other task waits for the whole."""
+    """Return all events up to `head` without bodies, read in pages so that other tasks can run in between."""
     found: list[Event] = []
     for first in range(1, head + 1, OUTLINE_PAGE):
         found += await events(connection, log, first, min(first + OUTLINE_PAGE - 1, head), bodies=False)
@@ -172,7 +165,7 @@ _NEWEST: Final = (
 
 
 async def newest(connection: Connection | Database, log: SessionLog, after: int, tokens: int) -> tuple[Event, ...]:
-    """Return the events after `after` within the last `tokens` tokens of the log."""
+    """Return the events after `after` that are within the last `tokens` tokens of the log."""
     found = await decoded(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
@@ -246,7 +239,7 @@ _OF_KIND: Final = (
 async def of_kind(
     connection: Connection | Database, log: SessionLog, after: int, limit: int, kind: str | None, author: str | None
 ) -> list[StoredEvent]:
-    """Return up to `limit` events of one type, author or both among the SCAN_MAX events behind `after`, in order."""
+    """Return up to `limit` events of a type, an author or both among the SCAN_MAX events after `after`, in order."""
     found: list[StoredEvent] = []
     for part in clip(await owners(connection, await known(connection, log)), after + 1, after + SCAN_MAX):
         rows = await connection.fetch(
@@ -278,7 +271,7 @@ HOT: Final = {
 async def by_ids(
     connection: Connection | Database, log: SessionLog, event_ids: Collection[str], *, own: bool = True
 ) -> dict[str, StoredEvent]:
-    """Return the events with these client ids, by id; only those of ancestors unless `own`."""
+    """Return the events with these client ids, by id; without `own`, only events of ancestors."""
     log = await known(connection, log)
     found: dict[str, StoredEvent] = {}
     for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
@@ -289,7 +282,7 @@ async def by_ids(
 
 
 async def paths(connection: Connection | Database, log: SessionLog, seqs: Iterable[int]) -> dict[int, str]:
-    """Return the paths that these events name in their bodies, by seq."""
+    """Return the paths named in the bodies of these events, by seq."""
     rows = await read(connection, log, "seq, body ->> 'path' AS path", 1, 0, seqs)
     return {row["seq"]: row["path"] for row in rows if row["path"] is not None}
 
@@ -317,14 +310,14 @@ async def end_at(connection: Connection | Database, log: SessionLog, head: int) 
     return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
 
 
-# Cumulative tokens only grow along a log, so this is one step into their index, however long the log is.
+# Cumulative tokens only grow along a log, so this is a single index look-up, however long the log is.
 _BEYOND: Final = (
     "SELECT seq FROM events WHERE session_id = :session_id AND cum_tokens > :tokens ORDER BY cum_tokens, seq LIMIT 1"
 )
 
 
 async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
-    """Return the first seq through which the log takes more than `tokens` tokens; None if the whole takes no more."""
+    """Return the first seq through which the log takes more than `tokens` tokens; None if the whole log does not."""
     for part in parts:
         row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
         if row is not None and row["seq"] <= part.to_seq:
@@ -355,12 +348,12 @@ async def turn_marks(
 
 
 _SILENT: Final = "('system.prompt', 'tools', 'turn.start', 'turn.end')"
-"""Event types that are no part of a conversation."""
+"""Event types that are not part of a conversation."""
 PROMPTS: Final = f"""
     SELECT p.seq FROM events p WHERE p.session_id = :session_id AND p.type = 'system.prompt' AND p.seq <= $newest
     AND p.seq > (SELECT coalesce(max(t.seq), 0) FROM events t
                  WHERE t.session_id = :session_id AND t.seq < $newest AND t.type NOT IN {_SILENT})"""
-"""The seqs of the system prompts in effect with the one at `$newest`: nothing of the conversation lies between them."""
+"""The seqs of the system prompts in effect with the one at `$newest`: no conversation lies between them."""
 _PROMPTS: Final = PROMPTS.replace("$newest", ":newest::bigint")
 _SPOKEN: Final = (
     "SELECT FROM events WHERE session_id = :session_id AND seq BETWEEN :from_seq AND :to_seq "
@@ -369,12 +362,12 @@ _SPOKEN: Final = (
 
 
 async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
-    """Return whether a log holds anything of a conversation."""
+    """Return whether a log contains any conversation."""
     return await _spoken(connection, await owners(connection, log))
 
 
 async def spoken_after(connection: Connection | Database, log: SessionLog, seq: int, head: int) -> bool:
-    """Return whether a log holds anything of a conversation behind an event."""
+    """Return whether a log contains any conversation after the event `seq`."""
     return await _spoken(connection, clip(await owners(connection, log, head), seq + 1, head))
 
 

@@ -1,4 +1,4 @@
-"""Rows of the log as values: events of the core, and events as they were appended."""
+"""Rows of the log as values: the core's events, and events as they were appended."""
 
 import asyncio
 import json
@@ -12,13 +12,13 @@ from app.core.log.events import EventType, Json
 from app.store import texts
 
 LEGIBLE: Final = ("turn_id", "path")
-"""The members of a body that statements read, and which stay legible where bodies are sealed."""
+"""Members of a body that statements read; they stay legible when bodies are sealed."""
 EVENT_COLUMNS: Final = (
     "seq, type, turn, tokens, cum_tokens, call_id, tool, call_seq, author, pinned, is_error, gist,"
     " extract(epoch FROM created_at)::float8, body"
 )
 EVENT_FLOATS: Final = (12,)
-"""The place of its column that is a float."""
+"""Index of the float column in EVENT_COLUMNS."""
 WITHOUT_BODIES: Final = EVENT_COLUMNS.removesuffix("body") + "NULL AS body"
 WITH_SOME_BODIES: Final = (
     EVENT_COLUMNS.removesuffix("body") + "CASE WHEN seq = ANY(:bodiless::bigint[]) THEN NULL ELSE body END"
@@ -26,7 +26,7 @@ WITH_SOME_BODIES: Final = (
 
 
 def event(record: Sequence[Any]) -> Event:
-    """An event of a row of EVENT_COLUMNS."""
+    """Decode a row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
     plain = "" if text is None else texts.opened(text)
     body = None if text is None else texts.loads(plain)
@@ -38,11 +38,11 @@ def event(record: Sequence[Any]) -> Event:
 
 
 OFF_LOOP_RECORDS: Final = 200
-"""Above this, decoding would hold up other requests for more than a few milliseconds."""
+"""Decoding more records than this would delay other requests by more than a few milliseconds."""
 
 
 async def decoded(records: Sequence[Any]) -> tuple[Event, ...]:
-    """The events of rows of EVENT_COLUMNS, decoded off the event loop where they are many."""
+    """Decode rows of EVENT_COLUMNS, off the event loop if they are many."""
 
     def decode() -> tuple[Event, ...]:
         return tuple(map(event, records))
@@ -52,7 +52,7 @@ async def decoded(records: Sequence[Any]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One event as it was appended."""
+    """An event as it was appended."""
 
     seq: int
     event_id: str | None
@@ -63,7 +63,7 @@ class StoredEvent:
 
     @property
     def value(self) -> Mapping[str, Json]:
-        """The body parsed."""
+        """The parsed body."""
         parsed: Mapping[str, Json] = json.loads(self.body)
         return parsed
 
@@ -72,6 +72,6 @@ STORED_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
 
 
 def stored_event(record: Sequence[Any]) -> StoredEvent:
-    """An event as it was appended, of a row of STORED_COLUMNS."""
+    """Decode a row of STORED_COLUMNS."""
     seq, event_id, turn, tokens, body, created_at = record
     return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)

@@ -17,10 +17,8 @@ Reader = Connection | Database
 async def oldest(
     database: Database, tenant_id: UUID, before: datetime, after: Place | None, limit: int
 ) -> list[tuple[str, Place]]:
-    """Return sessions created before a time, oldest first, each with its place.
-
-    They are found by when they were created: an index on the last use would have every append write to it.
-    """
+    """Return sessions created before a time, oldest first, each with its place. They are found by their creation: with
+    an index on the last use, every append would write to it."""
     created_at, last = after or (None, None)
     rows = await database.fetch(
         "SELECT external_id, created_at, session_id FROM sessions WHERE tenant_id = :tenant_id AND root IS NULL "
@@ -36,7 +34,7 @@ async def oldest(
 
 
 async def families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
-    """Return for each session its name and those of all its forks, and of theirs."""
+    """Return for each session the names of itself, its forks, and their forks."""
     forks: dict[str, set[str]] = {}
     rest = set(names)
     while rest:
@@ -50,11 +48,11 @@ async def families(reader: Reader, tenant_id: UUID, names: Sequence[str]) -> Map
         for row in rows:
             forks[session_of(row["parent"])].add(session_of(row["external_id"]))
         rest = {session_of(row["external_id"]) for row in rows} - forks.keys()
-    return {name: frozenset(_reached(name, forks)) for name in names}
+    return {name: frozenset(_descendants(name, forks)) for name in names}
 
 
 async def _lines(reader: Reader, tenant_id: UUID, names: Collection[str]) -> list[str]:
-    """The further lines of sessions."""
+    """Return the names of the sessions' further lines."""
     rows = await reader.fetch(
         "SELECT external_id FROM sessions WHERE root = ANY(:roots::uuid[]) AND tenant_id = :tenant_id",
         tenant_id=tenant_id,
@@ -63,7 +61,7 @@ async def _lines(reader: Reader, tenant_id: UUID, names: Collection[str]) -> lis
     return [row["external_id"] for row in rows]
 
 
-def _reached(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
+def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
     found = {name}
     rest = [name]
     while rest:
@@ -74,8 +72,8 @@ def _reached(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
 
 
 async def lives(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
-    """Return when sessions were created and last used, as far as their own rows tell: by an append, a stream, a change
-    of their settings or layers, a call whose record is deleted. Those that are gone are missing."""
+    """Return when sessions were created and last used, by name: by an append, a stream, a change of settings or layers,
+    or a call whose record is deleted. Missing sessions are left out."""
     rows = await reader.fetch(
         "SELECT external_id, created_at, greatest(updated_at, streamed_until, called_at) AS used_at "
         "FROM sessions WHERE session_id = ANY(:keys::uuid[]) AND tenant_id = :tenant_id",
@@ -91,7 +89,7 @@ async def lives(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict
 
 
 async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life]) -> dict[str, Life]:
-    """Return the same with what the records of calls tell of contexts and outcomes, and whether a summary is due."""
+    """Return `known` with the uses that calls and outcomes record, and whether a summary is due."""
     keys = await _keys(reader, tenant_id, known)
     calls = await reader.fetch(
         "SELECT session_id, max(greatest(created_at, reported_at)) AS used_at FROM model_calls "
@@ -99,7 +97,7 @@ async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life])
         keys=list(keys),
         tenant_id=tenant_id,
     )
-    busy = await reader.fetch(
+    compacting = await reader.fetch(
         "SELECT DISTINCT session_id FROM compactions WHERE session_id = ANY(:keys::uuid[]) "
         "AND tenant_id = :tenant_id AND state IN ('scheduled', 'running')",
         keys=list(keys),
@@ -109,13 +107,13 @@ async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life])
     for row in calls:
         name = keys[row["session_id"]]
         found[name] = replace(found[name], used_at=max(found[name].used_at, row["used_at"]))
-    for row in busy:
+    for row in compacting:
         name = keys[row["session_id"]]
         found[name] = replace(found[name], busy=True)
     return found
 
 
 async def _keys(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[UUID, str]:
-    """The keys of the rows of sessions and their lines, each with the session's name."""
+    """Return the keys of the rows of sessions and their lines, each with the session's name."""
     rows = [*names, *await _lines(reader, tenant_id, names)]
     return {session_key(tenant_id, row): session_of(row) for row in rows}

@@ -1,4 +1,4 @@
-"""The making of a fork: new rows for the session, its views, their epochs and the summaries of its covers.
+"""Creation of a fork: new rows for the session, its views, their epochs and the summaries of its covers.
 
 Neither events nor the texts of summaries are copied: events are read where they are stored (`event_log.py`), and a
 summary's row names the session that holds its text (`summaries.origin`).
@@ -29,12 +29,12 @@ SUMMARY_COLUMNS: Final = (
     "tenant_id, id, depth, from_seq, to_seq, tokens, source_tokens, events, turns, split_turn, starts_at, ends_at,"
     " summarizer, model, prompt_version, degraded, sources, created_at"
 )
-"""Columns that a fork's rows copy from its parent's. With those set for each row, these are all of their tables."""
+"""Columns that a fork's rows copy from its parent's. With those set per row, they are all of the tables' columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A locked session that is forked, as it was at a head (`as_of`)."""
+    """A locked session to fork, and its state as of the head to fork at."""
 
     session: SessionRow
     as_of: AsOf
@@ -46,18 +46,14 @@ class Parent:
 
 
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
-    """Return a session as it was when its head was `at` (None: as it is), locked until the transaction ends.
-
-    Raises NotFound, or InvalidRequest when there is no such seq.
-    """
+    """Return a session as of the head `at` (None: its current head), locked until the transaction ends. Raises
+    NotFound, or InvalidRequest if there is no such seq."""
     return await as_it_was(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
 
 
 async def as_it_was(tx: Connection, row: SessionRow, at: int | None) -> Parent:
-    """Return a locked session as it was when its head was `at` (None: as it is). Raises InvalidRequest.
-
-    Its present state is in its row; for an earlier one its log up to `at` is read once.
-    """
+    """Return a locked session as of the head `at` (None: its current head). Raises InvalidRequest. The current state is
+    in its row; for an earlier one its log up to `at` is read once."""
     head = row.state.head
     if at is None or at == head:
         return Parent(row, AsOf(row.state, row.system_seq, row.tools_seq, row.user_seqs, row.pinned_seqs))
@@ -80,7 +76,7 @@ ON CONFLICT DO NOTHING RETURNING session_id
 async def create(
     tx: Connection, tenant_id: UUID, origin: Parent, external_id: str, metadata: Mapping[str, Json]
 ) -> UUID | None:
-    """Store a fork with the decisions and redactions of its shared events; its key, or None if the name is taken."""
+    """Store a fork with the decisions and redactions of its shared events; return its key, None if the name exists."""
     key, session, as_of = session_key(tenant_id, external_id), origin.session, origin.as_of
     state, at, from_id = as_of.state, origin.at, session.session_id
     calls = {call_id: {"seq": call.seq, "tool": call.tool} for call_id, call in state.open_calls.items()}
@@ -127,7 +123,7 @@ async def create(
 
 
 async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) -> None:
-    """Copy the decisions about visibility and the redactions of a session's events up to `at` to its fork."""
+    """Copy the visibility decisions and redactions of a session's events up to `at` to its fork."""
     await tx.execute(
         "INSERT INTO visibility (session_id, tenant_id, seq, decision, action, head, replacement, path, created_at) "
         "SELECT :fork_id, tenant_id, seq, decision, action, head, replacement, path, created_at FROM visibility "
@@ -147,7 +143,7 @@ async def _share_changes(tx: Connection, fork_id: UUID, from_id: UUID, at: int) 
 
 
 def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]:
-    """Return the seqs pinned after these decisions, which are applied in their order."""
+    """Return the pinned seqs after these decisions, applied in order."""
     pinned = set(seqs)
     for one in decided:
         if one["action"] == "pin":
@@ -160,10 +156,8 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
 async def take_over_summaries(
     tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
 ) -> frozenset[UUID]:
-    """Give a fork its parent's summaries of the shared log, and the summaries that those were merged from.
-
-    `covers` maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read.
-    """
+    """Copy the parent's summaries of the shared log to a fork, with the summaries that they were merged from. `covers`
+    maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read."""
     rows = await tx.fetch(
         "SELECT id, cover_id, from_seq, to_seq, status = 'live' AS live FROM summaries WHERE session_id = :session_id "
         "AND to_seq <= :at AND status IN ('live', 'superseded') AND (text <> '' OR origin IS NOT NULL) "
@@ -201,7 +195,7 @@ async def take_over_summaries(
     return frozenset(wanted)
 
 
-# The newest epoch planned before the log went beyond the fork, unless the view waits to be planned afresh.
+# The newest epoch planned before the log grew beyond the fork, unless the view is to be planned from scratch.
 _VIEWS: Final = """
 SELECT v.view, v.epoch, v.carry_tokens, e.epoch AS stands_at, e.head AS epoch_head, e.tokens_after, e.folded
 FROM views v LEFT JOIN LATERAL (
@@ -220,10 +214,8 @@ RETURNING 1
 
 
 async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
-    """Give a fork its parent's views as they were, so that its first context begins with bytes the provider has cached.
-
-    A view whose epoch at that time names a summary that can no longer be read is planned afresh with its settings.
-    """
+    """Copy the parent's views as of the fork, so that its first context begins with bytes in the provider's cache. A
+    view whose epoch of that time names a summary that the fork cannot read is planned from scratch."""
     from_id = origin.session.session_id
     for view in await tx.fetch(_VIEWS, session_id=from_id, at=origin.at):
         epoch = view["stands_at"]
@@ -240,7 +232,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
                 epoch=epoch,
             )
             carry = view["carry_tokens"]
-            if epoch != view["epoch"]:  # an estimate: what a call of that time would have recorded
+            if epoch != view["epoch"]:  # an estimate of the value that a call of that time would have recorded
                 tokens = await event_log.tokens_through(tx, origin.session.log, view["epoch_head"])
                 carry = view["tokens_after"] - tokens
         await tx.execute(
@@ -256,7 +248,7 @@ async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readabl
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A tool call or result behind a fork's last shared event that belongs to what the fork shares."""
+    """A tool call or result after a fork's last shared event that belongs to a round the fork shares."""
 
     seq: int
     type: str
@@ -274,10 +266,8 @@ _RESULTS: Final = (
 async def left_out(
     connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
 ) -> list[CutOff]:
-    """Return what a fork at `at` cuts off of a round: further calls of the same answer, and results of its open calls.
-
-    Of parallel calls the first PARALLEL_MAX are looked at.
-    """
+    """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls. Further
+    calls are looked for among the next PARALLEL_MAX events."""
     found: list[asyncpg.Record] = []
     following = await event_log.read(connection, log, "seq, type, call_id, tool", max(1, at), at + PARALLEL_MAX)
     if following and following[0]["seq"] == at and following[0]["type"] in ("assistant.message", "tool.call"):

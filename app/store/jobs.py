@@ -1,4 +1,4 @@
-"""The workers' queue: jobs that are made and let go, what made them due, and how operators look at it."""
+"""The workers' queue: adding and releasing jobs, their trace context, and their numbers."""
 
 import json
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ from app.store.engine import Connection, Database
 from app.store.rows import decode
 
 KINDS: Final = ("compact", "deliver", "erase")
-"""The kinds of jobs: the compaction of a session, the delivery of a webhook, an erasure."""
+"""Kinds of jobs: compaction of a session, delivery of a webhook, an erasure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The jobs of a kind: those that wait, run, or do neither (`dead`: no worker has shown a sign of life for five
-    minutes, or the queue has given them up).
+    """Numbers of jobs of one kind: waiting, running, and dead.
 
-    `overdue` are those that have waited for a worker for more than a minute. `overdue_seconds`: how long ago the oldest
-    waiting one was due; 0 if none is.
+    A job is dead if its worker has given no sign of life for five minutes, or the queue has given it up. `overdue` jobs
+    have waited for a worker for more than a minute; `overdue_seconds` is the time since the oldest waiting job was due,
+    0 if none is.
     """
 
     kind: str
@@ -44,7 +44,7 @@ FROM pgqueuer GROUP BY entrypoint
 
 
 async def queues(database: Database) -> list[Queue]:
-    """Return one queue for each kind, including kinds without jobs."""
+    """Return the numbers of each kind, including kinds without jobs."""
     found = [decode(Queue, row) for row in await database.queue.fetch(_QUEUES)]
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
 
@@ -52,8 +52,8 @@ async def queues(database: Database) -> list[Queue]:
 async def compact(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> bool:
     """Queue a session's compaction, unless its job waits or runs; return whether it was queued.
 
-    The session's row must be held, and what there is to do must have been written: a job that runs by then looks at
-    it again under that lock before it lets go.
+    The caller must hold the lock on the session's row and have written the work to do: a job that is running looks for
+    it again under that lock before it releases the session.
     """
     row = await connection.queue.fetchrow(
         "SELECT palimpsest_compact(:session_id, :tenant_id) AS queued", session_id=session_id, tenant_id=tenant_id
@@ -65,7 +65,7 @@ async def compact(connection: Connection | Database, session_id: UUID, tenant_id
 
 
 async def hasten(connection: Connection | Database, session_id: UUID) -> None:
-    """Have a session's compaction that waits for a provider be tried now."""
+    """Run a session's compaction now if it waits for a provider."""
     await connection.queue.execute(
         "UPDATE pgqueuer SET execute_after = now() "
         "WHERE dedupe_key = :key AND status = 'queued' AND execute_after > now()",
@@ -74,12 +74,12 @@ async def hasten(connection: Connection | Database, session_id: UUID) -> None:
 
 
 async def let_go(connection: Connection | Database, job_id: int) -> None:
-    """Have the next job of a session be queued beside this one, which is about to end."""
+    """Allow the next job of a session to be queued while this one, which is about to end, still runs."""
     await connection.queue.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
 
 
 async def compacts(connection: Connection | Database, session_id: UUID) -> bool:
-    """Return whether a session's compaction is queued or under way."""
+    """Return whether a session's compaction is queued or running."""
     row = await connection.queue.fetchrow(
         "SELECT FROM pgqueuer WHERE dedupe_key = :key AND status IN ('queued', 'picked')", key=f"compact:{session_id}"
     )
@@ -87,7 +87,7 @@ async def compacts(connection: Connection | Database, session_id: UUID) -> bool:
 
 
 async def due_seconds(database: Database, session_id: UUID) -> float:
-    """Return how long ago the compaction of a session was queued; 0 if none is queued or under way."""
+    """Return the seconds since a session's compaction was queued; 0 if none is queued or running."""
     row = await database.queue.fetchrow(
         "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
         "WHERE dedupe_key = :key AND status IN ('queued', 'picked')",
@@ -97,10 +97,8 @@ async def due_seconds(database: Database, session_id: UUID) -> float:
 
 
 async def leave_cause(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
-    """Leave the trace context of the request that just queued a session's job in that job; no statement without one.
-
-    A worker may have begun by then: it looks when it is done.
-    """
+    """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty. A
+    worker may have started the job already: it reads the context at its end."""
     if fields:
         await connection.queue.execute(
             "UPDATE pgqueuer SET headers = jsonb_build_object('otel', :fields::jsonb) "
@@ -111,6 +109,6 @@ async def leave_cause(connection: Connection | Database, session_id: UUID, field
 
 
 async def cause_of(database: Database, job: int) -> Mapping[str, str]:
-    """Return the trace context of the request that made a job due; empty where none was traced."""
+    """Return the trace context of the request that queued a job; empty if it was not traced."""
     row = await database.queue.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
     return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))

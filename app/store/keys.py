@@ -1,4 +1,4 @@
-"""API keys: only their hashes are stored."""
+"""API keys, of which only hashes are stored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Holder:
 
 
 def _decode(kind: type[Value], row: asyncpg.Record) -> Value:
-    """Decode a key. Old rows have infinity for the calendar's end, which the driver returns without a zone."""
+    """Decode a key. Old rows may expire at infinity, which the driver returns without a time zone."""
     expires_at = row["expires_at"]
     return decode(kind, row, expires_at=None if expires_at is None else in_utc(expires_at))
 
@@ -87,7 +87,7 @@ async def add(
     expires_at: datetime | None = None,
     session_prefix: str | None = None,
 ) -> KeyRow:
-    """Store a key of an existing tenant."""
+    """Store a key of an existing tenant, and return it."""
     row = await connection.fetchrow(
         "WITH k AS (INSERT INTO api_keys (key_id, tenant_id, name, secret_sha256, scopes, expires_at, session_prefix) "
         "VALUES (:key_id, :tenant_id, :name, :secret_sha256, :scopes, :expires_at, :session_prefix) RETURNING *) "
@@ -133,7 +133,7 @@ async def page_of(
 
 
 async def revoke(database: Database, key_id: UUID) -> bool:
-    """Revoke a key; return False if there is none that is not revoked yet."""
+    """Revoke a key; return False if it is unknown or revoked already."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = now() WHERE key_id = :key_id AND revoked_at IS NULL RETURNING key_id",
         key_id=key_id,
@@ -142,7 +142,7 @@ async def revoke(database: Database, key_id: UUID) -> bool:
 
 
 async def revoke_of(database: Database, tenant_id: UUID, prefix: str, key_id: UUID) -> bool:
-    """Revoke one of the keys that `page_of` lists, if not revoked yet; return False if it is none of them."""
+    """Revoke a key that `page_of` lists, if it is not revoked yet; return False if it is not listed there."""
     row = await database.fetchrow(
         "UPDATE api_keys SET revoked_at = least(revoked_at, now()) "
         "WHERE key_id = :key_id AND tenant_id = :tenant_id AND starts_with(coalesce(session_prefix, ''), :prefix) "
@@ -164,7 +164,7 @@ async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
 
 
 async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:
-    """Store when keys of a tenant were last used."""
+    """Store the times at which a tenant's keys were last used."""
     await database.execute(
         "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) "
         "FROM unnest(:key_ids::uuid[], :times::timestamptz[]) AS u(key_id, at) "
@@ -176,6 +176,6 @@ async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime])
 
 
 async def any_made(database: Database) -> bool:
-    """Return whether a key was ever made. Revoked keys count: revoking the last must not open the server to all."""
+    """Return whether a key was ever created. Revoked keys count: revoking the last must not open the server to all."""
     row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
     return row is not None and bool(row["made"])

@@ -1,4 +1,4 @@
-"""Layers: versions of the content shown behind the conversation. The newest of each kind holds."""
+"""Layers: versions of the content shown after the conversation. The newest version of each kind applies."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from app.store.lists import Lists
 from app.store.rows import columns, decode
 
 AT_ONCE_TOKENS: Final = 32_768
-"""Layers with more tokens are decoded in a thread."""
+"""Layers with more tokens in total are decoded in a thread."""
 
 _CURRENT: Final = f"""
     SELECT l.* FROM unnest(ARRAY{list(LAYERS)}) kind, LATERAL (
@@ -26,8 +26,8 @@ _LAYER: Final = "kind, version, content, turn"
 
 
 def current_of(form: Lists, session: str) -> str:
-    """Return the SQL of a session's layers and their version, for a statement with its row: without a layer ever put,
-    nothing is looked up."""
+    """Return the SQL columns of a session's layers and their version, for a statement that has the session's row.
+    Nothing is looked up for a session that never had a layer."""
     columns = _LAYER.replace("content", form.text("content"))
     listed = form.of(columns, f"FROM ({_CURRENT}) c")
     return f"CASE WHEN {session}.layers_version > 0 THEN {listed} END AS layers, {session}.layers_version"
@@ -39,7 +39,7 @@ def _layer(kind: str, version: int, content: str, turn: int | None) -> Layer:
 
 
 def listed(records: Iterable[Sequence[Any]] | None, held: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """Decode the layers of `current_of`. Of those in `held`, the held values with their counts are returned."""
+    """Decode the layers of `current_of`. Those in `held` are returned as they are held, with their counts."""
     known = {(one.kind, one.version): one for one in held}
     return tuple(known.get((kind, version)) or _layer(kind, version, *rest) for kind, version, *rest in records or ())
 
@@ -76,10 +76,8 @@ async def put(
     tokens: int,
     turn: int | None,
 ) -> int:
-    """Store a new version of a layer, None to remove it; return the session's new version.
-
-    `text` is the layer's content as `texts.dumps` writes it. The session must be locked.
-    """
+    """Store a new version of a layer, None to remove it; return the session's new version. `text` is the layer's
+    content as `texts.dumps` writes it. The session must be locked."""
     row = await tx.fetchrow(
         "WITH moved AS (UPDATE sessions SET layers_version = layers_version + 1, updated_at = now() "
         "WHERE session_id = :session_id AND tenant_id = :tenant_id RETURNING layers_version, version), "
@@ -99,7 +97,7 @@ async def put(
 
 
 async def announced(tx: Connection, session_id: UUID, seq: int) -> Json:
-    """Return the content of an announce event; None for an event of another type."""
+    """Return the content of an announce event; None if the event is of another type."""
     row = await tx.fetchrow(
         "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq AND type = 'announce'",
         session_id=session_id,
@@ -137,10 +135,8 @@ async def named(database: Database, session_id: UUID, versions: Sequence[int]) -
 
 @dataclass(frozen=True, slots=True)
 class Outdated:
-    """A version of a layer. `until`: when the next of its kind was stored.
-
-    None while it is the newest, and for an hour after: a context that shows it may be being made.
-    """
+    """A version of a layer. `until` is the time when the next of its kind was stored. It is None while the version is
+    the newest, and for an hour after: a context that shows it may be in progress."""
 
     tenant_id: UUID
     session_id: UUID
@@ -151,7 +147,7 @@ class Outdated:
 
 
 async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
-    """Return versions of all tenants' layers, in the order of their keys."""
+    """Return a page of all tenants' layer versions, in the order of their keys."""
     session_id, kind, version = after
     rows = await database.fetch(
         f"SELECT {columns(Outdated)} FROM palimpsest_across_layers(:session_id, :kind, :version, :limit)",
@@ -164,10 +160,8 @@ async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> 
 
 
 async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
-    """Delete a tenant's versions during which no call was made; return how many were deleted.
-
-    `calls` has for each version the first call id of its time, and the first one after it.
-    """
+    """Delete those of a tenant's versions during which no call was made; return the number deleted. `calls` has for
+    each version the first call id of its time, and the first one after it."""
     await tx.execute("SET LOCAL palimpsest.sweeping = 'layers'")
     of_session: dict[UUID, list[tuple[Outdated, tuple[UUID, UUID]]]] = {}
     for one, times in zip(outdated, calls, strict=True):
@@ -176,7 +170,7 @@ async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tu
 
 
 async def _sweep(tx: Connection, session_id: UUID, old: Sequence[tuple[Outdated, tuple[UUID, UUID]]]) -> int:
-    """The same for one session's."""
+    """Delete the unused versions of one session."""
     rows = await tx.fetch(
         "DELETE FROM layers l USING unnest(:kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "
         "AS o(kind, version, first_call, end_call) "

@@ -18,10 +18,11 @@ from app.store.session_filter import within
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A recorded call. `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent beside it,
-    in the provider's tokens; `marks` are its breakpoints' seqs, tokens and blocks.
+    """A recorded call, with its usage if it was reported.
 
-    `usage` is the reported input, cache reads, cache writes and output; None if no input was reported.
+    `tools`, `system` and `ephemeral` are the tokens of these parts, `outside` those sent in addition to the request, in
+    the provider's tokens. `marks` are its breakpoints' seqs, tokens and blocks. `usage` is the reported input, cache
+    reads, cache writes and output; None if no input was reported.
     """
 
     call_id: UUID
@@ -61,8 +62,8 @@ class EpochRow:
 class CallSums:
     """Sums over the calls of one model in one format under one policy.
 
-    `reported` counts the calls with known usage, the source of `input_tokens` and the like; `unreported_tokens` is the
-    estimate of the others, without those that failed.
+    `reported` is the number of calls with known usage, which `input_tokens` and the like sum up; `unreported_tokens` is
+    the estimate of the others, without those that failed.
     """
 
     model: str | None
@@ -92,7 +93,7 @@ ORDER BY call_id DESC LIMIT :limit
 
 
 def _call(row: asyncpg.Record) -> LedgerRow:
-    """Decode a row of _CALLS. It has the manifest if the call was recorded before these figures had columns."""
+    """Decode a row of _CALLS. It includes the manifest if the call was recorded before these figures had columns."""
     stored = row["manifest"]
     read = row if stored is None else manifest_columns(from_json(texts.loads(stored)))
     unknown = [None] * len(row["breakpoints"])
@@ -123,7 +124,7 @@ def _call(row: asyncpg.Record) -> LedgerRow:
 async def calls(
     database: Database, session_id: UUID, tenant_id: UUID, view: str, limit: int, last: UUID | None = None
 ) -> list[LedgerRow]:
-    """Return the view's newest calls up to the call `last`, oldest first."""
+    """Return a view's newest calls up to the call `last`, oldest first."""
     rows = await database.fetch(_CALLS, session_id=session_id, tenant_id=tenant_id, view=view, limit=limit, last=last)
     return [_call(row) for row in reversed(rows)]
 
@@ -139,7 +140,7 @@ ORDER BY epoch
 
 
 async def epochs(database: Database, session_id: UUID, tenant_id: UUID, view: str, first: int) -> list[EpochRow]:
-    """Return the view's epochs from number `first` on and the one before, in order."""
+    """Return a view's epochs from number `first` on and the one before, in order."""
     rows = await database.fetch(_EPOCHS, session_id=session_id, tenant_id=tenant_id, view=view, first=first)
     return [decode(EpochRow, row) for row in rows]
 
@@ -163,7 +164,7 @@ SUMS_OF_PREFIX: Final = _SUMS.format(
 )
 
 
-def _of(row: asyncpg.Record) -> CallSums:
+def _call_sums(row: asyncpg.Record) -> CallSums:
     """Decode a row of _SUMS."""
     return decode(CallSums, row, policy=(row["policy_name"], row["policy_version"]))
 
@@ -171,10 +172,8 @@ def _of(row: asyncpg.Record) -> CallSums:
 async def sums(
     database: Database, tenant_id: UUID, since: datetime, until: datetime, model: str | None, prefix: str = ""
 ) -> list[CallSums]:
-    """Sum a tenant's calls in [since, until) by model, format and policy.
-
-    With a `prefix`, only calls of sessions whose names begin with it.
-    """
+    """Sum a tenant's calls in [since, until) by model, format and policy, for session names that begin with
+    `prefix`."""
     values = {"tenant_id": tenant_id, "since": since, "until": until}
     if prefix:
         rows = await database.fetch(SUMS_OF_PREFIX, **values, model=model, prefix=prefix)
@@ -182,4 +181,4 @@ async def sums(
         rows = await database.fetch(SUMS, **values)
     else:
         rows = await database.fetch(SUMS_OF_MODEL, **values, model=model)
-    return [_of(row) for row in rows]
+    return [_call_sums(row) for row in rows]

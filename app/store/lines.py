@@ -1,4 +1,4 @@
-"""The lines of a session: which one its name means, and where a call was made or a key was used."""
+"""The lines of a session: which one is current, and on which one a call was made or a key was used."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from app.store.sessions import session_key
 
 @dataclass(frozen=True, slots=True)
 class LineRow:
-    """One line as it is listed. `parent` is the name of the row that its log begins with, up to `parent_at`."""
+    """A line as it is listed. `parent` is the name of the row that its log begins with, up to `parent_at`."""
 
     number: int
     external_id: str
@@ -26,7 +26,7 @@ class LineRow:
 
 
 async def pointer(connection: Connection | Database, tenant_id: UUID, name: str) -> str | None:
-    """Return the id of the line that a session's name means; None if it is the first, or there is no such session."""
+    """Return the id of a session's current line; None if that is its first, or there is no such session."""
     row = await connection.fetchrow(
         "SELECT line FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
         session_id=session_key(tenant_id, name),
@@ -36,7 +36,7 @@ async def pointer(connection: Connection | Database, tenant_id: UUID, name: str)
 
 
 async def point(tx: Connection, root: UUID, line: str | None) -> None:
-    """Have a session's name mean a line, None: its first. The session must be locked."""
+    """Make a line the session's current line; None is its first. The session must be locked."""
     await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root, line=line)
 
 
@@ -44,7 +44,7 @@ OF_NAME: Final = (
     "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
     "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id"
 )
-"""The SQL of the keys of a session's lines, the name's own first."""
+"""SQL of the keys of a session's lines, the first line's first."""
 _NAMES: Final = OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
 
 
@@ -60,7 +60,7 @@ HOT: Final = {"an outcome: whether its call is the name's own": _CALLED}
 
 async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID) -> str | None:
     """Return the id of the line of a session on which a call was made; None if there is no such call."""
-    if await database.distributed():  # its further lines may lie in any shard, and few sessions have one
+    if await database.distributed():  # further lines may be in any shard, and few sessions have one
         session_id = session_key(tenant_id, name)
         if await database.fetchrow(_CALLED, session_id=session_id, call_id=call_id) is not None:
             return line_of(name)
@@ -75,7 +75,7 @@ async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID)
 
 
 async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str) -> tuple[str, int] | None:
-    """Return the row's name and the seq of the event that a client's id names on any line of a session, or None."""
+    """Return the row's name and the seq of the event with a client's id on any line of a session; None without one."""
     row = await database.fetchrow(
         "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
         f"WHERE e.session_id IN ({OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
@@ -99,8 +99,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
 
 
 async def _first(database: Database, tenant_id: UUID, name: str, found: Sequence[str]) -> str | None:
-    """Return the id of the line that a session's name means if it is among those found, newest first, else the first's;
-    None if none is found."""
+    """Return the id of the session's current line if it is in `found`, else of the first there; None if it is empty."""
     if not found:
         return None
     current = await pointer(database, tenant_id, name) if len(found) > 1 else None

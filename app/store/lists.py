@@ -1,7 +1,7 @@
-"""A list of rows as one column of a statement, and how it is read.
+"""Lists of rows as one column of a statement: their SQL, and how they are decoded.
 
-An array of records is the quickest. A record without a type of its own cannot leave the node that made it: of a
-distributed database a list comes as JSON.
+An array of records is the fastest form. A record without a named type cannot leave the node that made it, so a
+distributed database returns lists as JSON.
 """
 
 import json
@@ -12,19 +12,19 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """How a statement has its lists: as arrays of records or as JSON."""
+    """The form of a statement's lists: arrays of records or JSON."""
 
     as_json: bool
 
     def of(self, columns: str, source: str) -> str:
-        """Return the SQL of a list of rows; `source` is what follows the columns in a SELECT, from its FROM on."""
+        """Return the SQL of a list of rows; `source` is the SELECT's rest after the columns, from its FROM on."""
         if self.as_json:
             rows = f"SELECT json_build_array({columns}) AS columns {source}"
             return f"(SELECT coalesce(json_agg(one.columns), '[]') FROM ({rows}) AS one)"
         return f"ARRAY(SELECT ROW({columns}) {source})"
 
     def text(self, column: str) -> str:
-        """Return the SQL of a JSON column that is to come as its text."""
+        """Return the SQL that selects a JSON column as text."""
         return f"({column})::text" if self.as_json else column
 
 
@@ -33,9 +33,9 @@ JSON: Final = Lists(as_json=True)
 
 
 def read(text: str, floats: Sequence[int] = ()) -> list[list[Any]]:
-    """Return the rows of a list that came as JSON; `floats` are the places of the columns that are floats."""
+    """Return the rows of a JSON list; `floats` are the indexes of float columns."""
     rows: list[list[Any]] = json.loads(text)
     for row in rows:
-        for place in floats:
-            row[place] = None if row[place] is None else float(row[place])
+        for index in floats:
+            row[index] = None if row[index] is None else float(row[index])
     return rows

@@ -1,4 +1,4 @@
-"""Writing the log: one statement to append; an event is redacted in place. It is read by event_log.py."""
+"""Writes to the log: an append in one statement, a redaction in place. Reads are in event_log.py."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,8 @@ from app.store.sessions import open_calls
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What an append landed on: the log's end before it, and the main view's epoch, budget and carried tokens.
-
-    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker is to look at the session.
-    """
+    """The state that an append found: the log's end before it, and the main view's epoch, budget and carried tokens.
+    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker was woken for the session."""
 
     before: LogEnd
     epoch: int
@@ -38,7 +36,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class AppendBasis:
-    """What a batch was counted by, and what its trigger is of: the session's settings and log, which seldom change."""
+    """The session's settings and log with which a batch was counted and its trigger computed; they seldom change."""
 
     estimator: str
     model: str | None
@@ -46,11 +44,11 @@ class AppendBasis:
     log: SessionLog
 
 
-# Check what the batch stands on, take the seqs, insert all. When a condition does not hold (any more), no row is
-# updated and nothing happens; the caller then finds out why under the lock. The conditions are on the row as it is
-# updated, so concurrent writers cannot slip between. What the batch needs of the row before it is put together again
-# from the row behind it: reading it first under a lock of its own would be a second way to the row, and by two ways
-# appends that began before the row's last change can come to wait for each other.
+# Check the batch's conditions, take its seqs, and insert its events. If a condition does not hold (any more), no row is
+# updated and nothing happens; the caller then finds the reason under the lock. The conditions are on the row as it is
+# updated, so concurrent writers cannot come between. The row's values before the batch are computed from the updated
+# row: reading them first, under a lock, would lock the row in a second way, and with two ways appends that began before
+# the row's last change can deadlock.
 _MOVE: Final = """
 UPDATE sessions s SET head = s.head + :count, turns = s.turns + :turns_begun, tokens = s.tokens + :batch_tokens,
     turn_id = CASE WHEN :moves_turn THEN :turn_id_after ELSE s.turn_id END,
@@ -106,8 +104,8 @@ $tokens + coalesce(v.carry_tokens, 0) >= :ratio::float8 * coalesce(v.target, :fi
                  >= least(:keep_tokens::float8, :keep::float8 * coalesce(v.target, :first_target))
                   + least(:least_tokens::float8, :least::float8 * coalesce(v.target, :first_target))"""
 
-# One round trip. Only a session that somebody streams tells of it (docs/decisions: every notifying commit waits for the
-# one before it).
+# One round trip. Only a session that is being streamed notifies (docs/decisions/0012: every notifying commit waits for
+# the one before it).
 _KEYLESS: Final = f"""
 WITH old AS ({_MOVE.replace("$from", "")} {_BEFORE}, s.covered_tokens, s.streamed_until
 ), batch AS ({_BATCH}), inserted AS (
@@ -129,10 +127,10 @@ _KEYED: Final = _KEYLESS.replace(
     FROM old LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'
 ), inserted AS (""",
 )
-"""The same, keeping what a request with a key was answered from."""
+"""The statement for a request with a key: it also stores the facts from which the response can be rebuilt."""
 
-# Where sessions are in shards a statement goes to one of them only if it writes one table, whose session it takes from
-# a row: the same in two, and a third for a key.
+# With sessions in shards, a statement is sent to a single shard only if it writes one table, whose session it takes
+# from a row. An append is then two statements, and a third with a key.
 _MOVE_ON_SHARD: Final = (
     _MOVE.replace("$from", "FROM (SELECT) one LEFT JOIN views v ON v.session_id = :session_id AND v.view = 'main'")
     + f"{_BEFORE}, {_VIEW}, s.updated_at AS now, s.streamed_until, coalesce("
@@ -142,7 +140,7 @@ _MOVE_ON_SHARD: Final = (
 _INSERT_ON_SHARD: Final = (
     _INSERT.replace("$session_id", "old.session_id")
     .replace("gist, body)", "gist, body, created_at)")
-    .replace("b.body::json", "b.body::json, old.updated_at")  # one time for all, by whichever clock
+    .replace("b.body::json", "b.body::json, old.updated_at")  # one time for all rows, whichever node's clock it is
     .replace("$old", f"(SELECT s.session_id, {_BEFORE}, s.updated_at FROM sessions s WHERE s.session_id = :session_id)")
     .replace("$batch", f"({_BATCH})")
 )
@@ -154,9 +152,9 @@ HOT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CompactionTrigger:
-    """When an append lets a worker look at the session: from `ratio` of the view's target on (of `target` before its
-    first context), once more of the log is covered by no summary than what stays and what the next one is at least of.
-    """
+    """The condition on which an append wakes a worker: the log takes at least `ratio` of the view's target (of `target`
+    before its first context), and the tokens without a summary are at least those that stay verbatim plus the least
+    that a summary covers."""
 
     ratio: float
     target: int
@@ -178,10 +176,10 @@ async def append(
     trigger: CompactionTrigger | None = None,
     by_name: bool = False,
 ) -> AppendResult | None:
-    """Append the batch, or None when the session does not stand as the batch needs it (or is not there).
+    """Append the batch; return None if the session's state does not allow it, or the session is missing.
 
-    `by_name`: the row is to be the line that the session's name means.
-    Raises asyncpg.UniqueViolationError when the key or an event id has been used before.
+    `by_name`: the row must be the session's current line. Raises asyncpg.UniqueViolationError if the key or an event id
+    has been used before.
     """
     moved = {
         "session_id": session_id,
@@ -214,7 +212,7 @@ async def _append_on_shard(
     key: str | None,
     request_sha256: bytes | None,
 ) -> AppendResult | None:
-    """The same in statements that each go to the session's shard."""
+    """Append in statements that each go to the session's shard."""
     row = await tx.fetchrow(_MOVE_ON_SHARD, **moved)
     if row is None:
         return None
@@ -240,7 +238,7 @@ def _result(row: asyncpg.Record, stored_at: float, woke: bool) -> AppendResult:
 
 
 def _changes(batch: Batch) -> dict[str, object]:
-    """How a batch changes its session's row."""
+    """Return the changes of a batch to its session's row, as parameters."""
     placed = batch.placed
     users = [p for p in placed if p.draft.type is EventType.USER_MESSAGE]
     return {
@@ -264,7 +262,7 @@ def _changes(batch: Batch) -> dict[str, object]:
 
 
 def _basis(expected: AppendBasis | None) -> dict[str, object]:
-    """The settings that the session must have; None: any."""
+    """Return the settings that the session must have, as parameters; None allows any."""
     if expected is None:
         return dict.fromkeys(("estimator", "model", "policy_name", "policy_version", "lineage_ids"))
     name, version = expected.policy
@@ -278,7 +276,7 @@ def _basis(expected: AppendBasis | None) -> dict[str, object]:
 
 
 def _rows(batch: Batch) -> str:
-    """A batch's events but for their bodies, as JSON: to send each column as an array of its own takes longer."""
+    """Return a batch's events without bodies, as JSON: sending each column as an array takes longer."""
     return json.dumps(
         [
             {
@@ -302,7 +300,7 @@ def _rows(batch: Batch) -> str:
 
 
 def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:
-    """From where on a worker is to look at the session; without a trigger it never is."""
+    """Return the parameters of the condition on which a worker is woken; without a trigger it never holds."""
     readiness = Readiness(0.0, 0.0, 0.0, 0.0) if trigger is None else trigger.readiness
     return {
         "ratio": None if trigger is None else trigger.ratio,
@@ -315,15 +313,13 @@ def _trigger(trigger: CompactionTrigger | None) -> dict[str, object]:
 
 
 def _last(batch: Batch, kind: EventType) -> int | None:
-    """The offset of the batch's last event of a type."""
+    """Return the offset of the batch's last event of a type."""
     return next((p.offset for p in reversed(batch.placed) if p.draft.type is kind), None)
 
 
 async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
-    """Destroy what an event said; what ties it to others stays. False when it was before, None without such an event.
-
-    The session must be locked by this transaction.
-    """
+    """Erase an event's content, but not its links to others. The session must be locked by this transaction. Return
+    False if the content was erased before, None if there is no such event."""
     row = await tx.fetchrow(
         "SELECT body FROM events WHERE session_id = :session_id AND seq = :seq", session_id=session_id, seq=seq
     )
@@ -345,11 +341,11 @@ async def redact(tx: Connection, session_id: UUID, seq: int) -> bool | None:
 
 
 async def note_redaction(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
-    """Record that an event of a session, its own or shared, was erased; from here on the transaction is a redaction of
+    """Record that an event of a session, its own or shared, was erased. From here on the transaction is a redaction of
     this session, which it must hold locked."""
     await tx.execute(
         "INSERT INTO redactions (session_id, tenant_id, seq, key_id, created_at) "
-        "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the lock's order
+        "VALUES (:session_id, :tenant_id, :seq, :key_id, clock_timestamp())",  # in the order of the locks
         session_id=session_id,
         tenant_id=tenant_id,
         seq=seq,

@@ -1,7 +1,5 @@
-"""Bring a database to the code's schema, or refuse one that is newer.
-
-SQLAlchemy and Alembic, which run migrations, are imported to run one: they would be a sixth of a server's memory.
-"""
+"""Migrations: bring a database to the code's schema, or refuse one that is newer. SQLAlchemy and Alembic are imported
+only to run a migration: they would take a sixth of a server's memory."""
 
 import asyncio
 import re
@@ -20,11 +18,10 @@ if TYPE_CHECKING:
 
 POSTGRES_MAJOR_MIN: Final = 15
 LOCK_SECONDS: Final = 0.5
-"""How long a request may be kept waiting by a migration that waits for locks, and how long it is left alone then. Half
-of the time after which Postgres looks for deadlocks (`deadlock_timeout`)."""
+"""Time that a migration waits for locks, delaying requests, and then pauses. Half of Postgres' `deadlock_timeout`."""
 LOCK_ATTEMPTS: Final = 60
 _FOLDER: Final = Path(migrations.__file__).parent
-_LOCK: Final = 0x70616C696D  # the key of an advisory lock, so that two migrations at once take turns
+_LOCK: Final = 0x70616C696D  # the key of an advisory lock, so that concurrent migrations take turns
 _REVISION: Final = re.compile(r"\d{8}_(\d{4})_\w+\.py")
 
 
@@ -37,7 +34,7 @@ class DatabaseBehind(Exception):
 
 
 class UnknownRevision(Exception):
-    """There is no such earlier schema of the database."""
+    """The database has no such earlier schema."""
 
 
 class PostgresTooOld(Exception):
@@ -45,14 +42,11 @@ class PostgresTooOld(Exception):
 
 
 class MigrationFailed(Exception):
-    """A migration was refused by the database and has changed nothing; the message is the database's."""
+    """A migration failed and has changed nothing; the message is the database's, or says that tables stayed locked."""
 
 
 async def upgrade(url: str) -> None:
-    """Migrate to the newest revision known here.
-
-    Raises DatabaseTooNew or PostgresTooOld, and changes nothing then, or MigrationFailed.
-    """
+    """Migrate to the newest revision. Raises DatabaseTooNew, PostgresTooOld or MigrationFailed, changing nothing."""
     connection = await connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)  # until the connection is closed
@@ -63,7 +57,7 @@ async def upgrade(url: str) -> None:
 
 
 async def downgrade(url: str, revision: str) -> None:
-    """Undo every migration after `revision`. Raises UnknownRevision, and what `upgrade` raises."""
+    """Undo all migrations after `revision`. Raises UnknownRevision, and the errors of `upgrade`."""
     connection = await connect(url)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
@@ -78,7 +72,7 @@ async def downgrade(url: str, revision: str) -> None:
 
 
 async def check(url: str) -> None:
-    """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at the revision of this code."""
+    """Raise DatabaseTooNew, DatabaseBehind or PostgresTooOld unless the database is at this code's revision."""
     connection = await connect(url)
     try:
         current = await _current(connection)
@@ -89,12 +83,12 @@ async def check(url: str) -> None:
 
 
 def revisions() -> list[str]:
-    """Every revision known here, oldest first, by the names of their files."""
+    """Return all known revisions, oldest first, by the names of their files."""
     return sorted(found[1] for file in (_FOLDER / "versions").iterdir() if (found := _REVISION.fullmatch(file.name)))
 
 
 def config() -> "Config":
-    """Alembic's configuration, without a file."""
+    """Return Alembic's configuration, without a file."""
     from alembic.config import Config
 
     settings = Config()
@@ -103,7 +97,7 @@ def config() -> "Config":
 
 
 async def _run(way: Literal["upgrade", "downgrade"], url: str, revision: str) -> None:
-    """Run what migrations there are to run or to undo, in one transaction that first locks all tables."""
+    """Run or undo the migrations in one transaction that first locks all tables."""
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
@@ -124,18 +118,18 @@ async def _run(way: Literal["upgrade", "downgrade"], url: str, revision: str) ->
 
 
 def _lock(connection: "Connection") -> bool:
-    """Lock the tables that are there, at once or not at all: whether it was done.
+    """Lock all existing tables, or none; return whether they were locked.
 
-    Servers are at work, and their transactions take locks in an order of their own. Nobody is kept waiting for as long
-    as Postgres takes to look for a deadlock, so none of them is ever sacrificed to one.
+    Servers are running, and their transactions take locks in an order of their own. No request waits for as long as
+    Postgres takes to look for a deadlock, so none is aborted because of one.
     """
     from sqlalchemy import inspect, text
     from sqlalchemy.exc import DBAPIError
 
     from migrations.tables import metadata
 
-    there = set(inspect(connection).get_table_names())
-    tables = [name for name in sorted(metadata.tables, key=lambda name: (name != "sessions", name)) if name in there]
+    existing = set(inspect(connection).get_table_names())
+    tables = [name for name in sorted(metadata.tables, key=lambda name: (name != "sessions", name)) if name in existing]
     if tables:
         connection.execute(text(f"SET LOCAL statement_timeout = '{LOCK_SECONDS}s'"))
         try:
@@ -157,7 +151,7 @@ def _migrate(connection: "Connection", way: Literal["upgrade", "downgrade"], rev
 
 
 async def _current(connection: asyncpg.Connection) -> str | None:
-    """The database's revision. Raises PostgresTooOld or DatabaseTooNew."""
+    """Return the database's revision; None if it has none. Raises PostgresTooOld or DatabaseTooNew."""
     version = int(await connection.fetchval("SHOW server_version_num"))
     if version // 10_000 < POSTGRES_MAJOR_MIN:
         raise PostgresTooOld(f"PostgreSQL {POSTGRES_MAJOR_MIN} or newer is needed, this is {version // 10_000}")

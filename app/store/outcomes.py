@@ -1,4 +1,4 @@
-"""Outcomes of calls, reported after they were sent: the only part of a call's record that changes."""
+"""Outcomes of calls, reported after they were made: the only part of a call's record that changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from app.store.rows import columns, decode, parameters
 
 @dataclass(frozen=True, slots=True)
 class ReportedOutcome:
-    """A reported outcome. `input_tokens` are the whole request's, also those read from a cache or written to it."""
+    """A reported outcome. `input_tokens` are the whole request's, including those read from or written to a cache."""
 
     input_tokens: int | None = None
     cache_read_tokens: int | None = None
@@ -81,16 +81,13 @@ async def store(tx: Connection, session_id: UUID, call_id: UUID, outcome: Report
 
 
 async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned | None, bool]:
-    """Return what a view's own calls have taught (None: nothing yet), and whether the view exists.
-
-    The view is locked until the transaction ends.
-    """
+    """Lock a view; return the calibration it has learned, None if none yet, and whether the view exists."""
     row = await tx.fetchrow(_LEARNED, session_id=session_id, view=view)
     return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
 
 
 async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
-    """Store what a view's own calls have taught; return its new version, 0 if the view is gone."""
+    """Store the calibration that a view has learned; return its new version, 0 if the view is gone."""
     row = await tx.fetchrow(_TEACH, session_id=session_id, view=view, learned=calibrations.learned_json(now))
     return 0 if row is None else int(row["learned_version"])
 
@@ -102,7 +99,7 @@ async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) 
 
 
 async def set_target(tx: Connection, session_id: UUID, call: CallRecord, window: int, target: int) -> None:
-    """Store the new target of a call's view, if the view still has the settings of that call."""
+    """Store the new target of a call's view, if the view still has the call's settings."""
     policy_name, policy_version = call.policy
     await tx.execute(
         _SET_TARGET,

@@ -16,7 +16,7 @@ from app.store.rows import columns, decode
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A version of a policy, with its document as it was given; `created_at` is None for a preset."""
+    """A version of a policy, with its document as given; `created_at` is None for a preset."""
 
     name: str
     version: int
@@ -25,7 +25,7 @@ class PolicyRow:
 
     @property
     def preset(self) -> bool:
-        """Whether it comes with the server."""
+        """Whether the policy comes with the server."""
         return self.created_at is None
 
 
@@ -56,7 +56,7 @@ async def find(
 
 
 async def page(database: Database, tenant_id: UUID, limit: int, after: str, unlisted: str) -> list[PolicyRow]:
-    """Return the newest version of each policy after the name `after`, by name; no names that begin with `unlisted`."""
+    """Return the newest version of each policy after `after`, by name, omitting names that begin with `unlisted`."""
     rows = await database.fetch(
         f'SELECT DISTINCT ON (name COLLATE "C") {_COLUMNS} FROM policies '
         'WHERE tenant_id = :tenant_id AND name COLLATE "C" > :after AND NOT starts_with(name, :unlisted) '
@@ -72,7 +72,7 @@ async def page(database: Database, tenant_id: UUID, limit: int, after: str, unli
 async def add(
     connection: Connection | Database, tenant_id: UUID, name: str, version: int, document: Mapping[str, Json]
 ) -> PolicyRow | None:
-    """Store a version of a policy; return None, without storing, if that version exists."""
+    """Store a version of a policy; return None, and store nothing, if that version exists."""
     row = await connection.fetchrow(
         "INSERT INTO policies (tenant_id, name, version, document) VALUES (:tenant_id, :name, :version, :document) "
         f"ON CONFLICT DO NOTHING RETURNING {_COLUMNS}",

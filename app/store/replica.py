@@ -1,7 +1,7 @@
-"""A hot standby of the database for reads that may be late, and how late it is.
+"""A hot standby of the database for reads that may be out of date, and its lag.
 
-Once a second the primary's position in its log is noted. The newest noted position that the replica has replayed says
-how old what it shows is, at most. So a replica that has lost its primary ages, and one whose primary writes nothing
+Once a second the primary's position in its log is recorded. The newest recorded position that the replica has replayed
+bounds the age of the data it returns. So a replica that has lost its primary ages, and one whose primary writes nothing
 does not.
 """
 
@@ -19,11 +19,11 @@ from app.store.engine import Database
 
 LOOK_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 3.0
-"""How long a look may take. What is read of a replica that does not answer for so long is given up."""
+"""Time limit of a check. Reads from a replica that does not answer for this long are given up."""
 NOTES_MAX: Final = 1_000
 
 ReplicaState: TypeAlias = Literal["ready", "behind", "away", "other"]
-"""`behind`: by more than is allowed. `other`: it answers, and is no standby of this database."""
+"""`behind`: it lags more than is allowed. `away`: it does not answer. `other`: it is no standby of this database."""
 STATES: Final[tuple[ReplicaState, ...]] = get_args(ReplicaState)
 
 _POSITION: Final = """
@@ -36,8 +36,8 @@ _FAILURES: Final = (StoreUnavailable, TimeoutError, asyncpg.PostgresError)
 
 
 class Replica:
-    """The standby as `watch` finds it. `database` is its pool, with the walls of the primary's; `lost` is set while it
-    does not answer."""
+    """The standby as `watch` finds it. `database` is its pool, with the primary's tenant isolation; `lost` is set while
+    it does not answer."""
 
     def __init__(self, primary: Database, database: Database, behind_seconds_max: float) -> None:
         self.database = database
@@ -46,41 +46,41 @@ class Replica:
         self._primary = primary
         self._identity: str | None = None
         self._behind_max = behind_seconds_max
-        self._notes: deque[tuple[float, int]] = deque()
-        """When the primary was where: the newest that the replica has replayed, and all behind it."""
+        self._positions: deque[tuple[float, int]] = deque()
+        """Times and positions of the primary: the newest that the replica has replayed, and all later ones."""
         self._replayed = -1
-        self._found: ReplicaState = "away"
+        self._last_state: ReplicaState = "away"
 
     @property
     def state(self) -> ReplicaState:
-        """What it is good for now."""
+        """The state that the last check found, or `behind` if the replica lags too far or by an unknown time."""
         behind = self.behind()
-        if self._found == "ready" and (behind is None or behind > self._behind_max):
+        if self._last_state == "ready" and (behind is None or behind > self._behind_max):
             return "behind"
-        return self._found
+        return self._last_state
 
     def behind(self) -> float | None:
-        """How old what it shows is, in seconds, at most; None where that is not known."""
-        if self._found != "ready" or not self._notes or self._notes[0][1] > self._replayed:
+        """Return the maximum age of the replica's data, in seconds; None if it is unknown."""
+        if self._last_state != "ready" or not self._positions or self._positions[0][1] > self._replayed:
             return None
-        return time.monotonic() - self._notes[0][0]
+        return time.monotonic() - self._positions[0][0]
 
-    async def watch(self, told: Callable[["Replica"], None]) -> None:
-        """Look once a second, and tell of each look. Endless."""
-        said: ReplicaState | None = None
+    async def watch(self, on_check: Callable[["Replica"], None]) -> None:
+        """Check the replica once a second, and call `on_check` after each check. Endless."""
+        logged: ReplicaState | None = None
         while True:
-            await self._note()
-            self._found = await self._look()
-            (self.lost.set if self._found == "away" else self.lost.clear)()
-            if self.state != said:
-                said = self.state
+            await self._record_position()
+            self._last_state = await self._check()
+            (self.lost.set if self._last_state == "away" else self.lost.clear)()
+            if self.state != logged:
+                logged = self.state
                 log = structlog.get_logger()
-                (log.info if said == "ready" else log.warning)("replica", state=said)
-            told(self)
+                (log.info if logged == "ready" else log.warning)("replica", state=logged)
+            on_check(self)
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _note(self) -> None:
-        """Note where the primary is; while it does not say so, the replica ages."""
+    async def _record_position(self) -> None:
+        """Record the primary's position; while the primary does not return it, the replica ages."""
         now = time.monotonic()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -89,11 +89,11 @@ class Replica:
             return
         if row is not None:
             self._identity = row["identity"]
-            self._notes.append((now, row["position"]))
-        if len(self._notes) > NOTES_MAX:  # every other one: it is said to be later than it is, and never less
-            self._notes = deque([self._notes[0], *list(self._notes)[1::2]])
+            self._positions.append((now, row["position"]))
+        if len(self._positions) > NOTES_MAX:  # without every other one, the lag can only be overstated
+            self._positions = deque([self._positions[0], *list(self._positions)[1::2]])
 
-    async def _look(self) -> ReplicaState:
+    async def _check(self) -> ReplicaState:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 row = await self.database.fetchrow(_REPLICA)
@@ -102,6 +102,6 @@ class Replica:
         if row is None or row["position"] is None or row["identity"] != self._identity:
             return "other"
         self._replayed = row["position"]
-        while len(self._notes) > 1 and self._notes[1][1] <= self._replayed:
-            self._notes.popleft()
+        while len(self._positions) > 1 and self._positions[1][1] <= self._replayed:
+            self._positions.popleft()
         return "ready"

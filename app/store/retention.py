@@ -1,4 +1,4 @@
-"""How long data is kept: a tenant's rules, and the purge of rows whose time is over, in batches that lock little."""
+"""Retention: tenants' rules, and the purge of expired rows, in batches that lock few of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ WITH deleted AS (
 )
 SELECT count(*) AS gone FROM deleted
 """
-_GIVEN_UP: Final = """
+_DEAD_JOBS: Final = """
 WITH deleted AS (
     DELETE FROM pgqueuer WHERE id IN (
         SELECT id FROM pgqueuer WHERE status NOT IN ('queued', 'picked') AND updated < now() - interval '30 days'
@@ -29,29 +29,29 @@ WITH deleted AS (
 SELECT count(*) AS gone FROM deleted
 """
 COUNTED_MAX: Final = 100_000
-"""The most rows that a dry run counts of one kind."""
+"""Limit of the rows of one kind that a dry run counts."""
 
-_PARTS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
+_RECORDS: Final[dict[RecordRule, tuple[str, str, str, str, str]]] = {
     "calls": ("model_calls", "call_id", "uuid", "created_at", "TRUE"),
     "compactions": ("compactions", "id", "uuid", "finished_at", "state IN ('succeeded', 'skipped', 'failed')"),
     "changes": ("changes", "number", "bigint", "created_at", "TRUE"),
     "deliveries": ("deliveries", "id", "uuid", "finished_at", "state <> 'pending'"),
 }
-"""Of each kind of records the table, its key beside the session, the type of that, the time that counts, and which."""
+"""For each kind of record: its table, its key within the session and its type, the time that counts, a condition."""
 
 
 async def purge_appends(database: Database) -> int:
-    """Delete idempotency keys older than a day; return how many."""
+    """Delete idempotency keys older than a day; return the number deleted."""
     return await _purge(database, "appends")
 
 
 async def purge_deliveries(database: Database) -> int:
-    """Delete deliveries that ended a month ago; return how many."""
+    """Delete deliveries that ended a month ago; return the number deleted."""
     return await _purge(database, "deliveries")
 
 
 async def purge_job_log(database: Database) -> int:
-    """Delete what the queue noted of its jobs more than a day ago, which nobody reads; return how many rows."""
+    """Delete the queue's log of jobs older than a day, which nothing reads; return the number of rows deleted."""
     return await _in_batches(database, _JOB_LOG)
 
 
@@ -60,7 +60,7 @@ async def _purge(database: Database, what: str) -> int:
 
 
 async def _in_batches(database: Database, sql: str, **values: object) -> int:
-    """Delete in batches that lock few rows, oldest first; return how many rows were deleted."""
+    """Delete in batches that lock few rows, oldest first; return the number of rows deleted."""
     purged = 0
     while True:
         row = await database.fetchrow(sql, **values, limit=ROWS_PER_STATEMENT)
@@ -71,7 +71,7 @@ async def _in_batches(database: Database, sql: str, **values: object) -> int:
 
 
 async def purge_calls(database: Database) -> int:
-    """Delete records of calls whose own time is over, of all tenants; return how many."""
+    """Delete expired records of calls, of all tenants; return the number deleted."""
     purged = 0
     while True:
         rows = await database.fetch(
@@ -87,20 +87,20 @@ async def purge_calls(database: Database) -> int:
 
 
 async def purge_given_up(database: Database) -> int:
-    """Delete jobs that the queue gave up a month ago; return how many."""
-    return await _in_batches(database, _GIVEN_UP)
+    """Delete jobs that the queue gave up a month ago; return the number deleted."""
+    return await _in_batches(database, _DEAD_JOBS)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRow:
-    """A tenant's rules, and since when they hold."""
+    """A tenant's rules, and the time from which they apply."""
 
     rules: Lifetimes
     updated_at: datetime | None
 
 
 async def get(database: Database, tenant_id: UUID) -> RetentionRow:
-    """Return a tenant's rules; those that keep everything for ever if none were given."""
+    """Return a tenant's rules; rules that keep everything if none were given."""
     row = await database.fetchrow(
         f"SELECT {columns(Lifetimes)}, updated_at FROM retention WHERE tenant_id = :tenant_id", tenant_id=tenant_id
     )
@@ -116,7 +116,7 @@ _PUT: Final = (
 
 
 async def put(database: Database, tenant_id: UUID, rules: Lifetimes) -> None:
-    """Store a tenant's rules in place of those before."""
+    """Store a tenant's rules, replacing the earlier ones."""
     await database.execute(_PUT, tenant_id=tenant_id, **parameters(rules))
 
 
@@ -127,20 +127,20 @@ async def ruled(database: Database) -> list[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant by its name."""
+    """A tenant and its name."""
 
     tenant_id: UUID
     name: str
 
 
 async def tenants(database: Database) -> list[Tenant]:
-    """Return all tenants by name, as their operator sees them."""
+    """Return all tenants by name. Only the tables' owner sees them all."""
     return [decode(Tenant, row) for row in await database.fetch("SELECT tenant_id, name FROM tenants ORDER BY name")]
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many records are older than a rule keeps them, up to COUNTED_MAX, and their times."""
+    """Records older than a rule keeps them: their number, up to COUNTED_MAX, and the times of the oldest and newest."""
 
     number: int
     oldest: datetime | None
@@ -148,8 +148,8 @@ class Counted:
 
 
 async def count(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> Counted:
-    """Count a tenant's records from before a time, oldest first."""
-    table, _, _, time, which = _PARTS[rule]
+    """Count a tenant's records from before a time."""
+    table, _, _, time, which = _RECORDS[rule]
     row = await database.fetchrow(
         f"SELECT count(*) AS number, min(at) AS oldest, max(at) AS newest FROM (SELECT {time} AS at FROM {table} "
         f"WHERE tenant_id = :tenant_id AND {which} AND {time} < :before ORDER BY {time} LIMIT :limit) t",
@@ -162,7 +162,7 @@ async def count(database: Database, tenant_id: UUID, rule: RecordRule, before: d
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The key of a record; `used_at`: until when it tells of a use of its session."""
+    """The key of a record; `used_at` is the last use of its session that the record proves."""
 
     session_id: UUID
     id: UUID | int
@@ -170,8 +170,8 @@ class Record:
 
 
 async def purge(database: Database, tenant_id: UUID, rule: RecordRule, before: datetime) -> int:
-    """Delete a tenant's records from before a time, oldest first; return how many."""
-    table, key, _, time, which = _PARTS[rule]
+    """Delete a tenant's records from before a time, oldest first; return the number deleted."""
+    table, key, _, time, which = _RECORDS[rule]
     used_at = "greatest(created_at, reported_at)" if rule == "calls" else time
     purged = 0
     while True:
@@ -188,8 +188,8 @@ async def purge(database: Database, tenant_id: UUID, rule: RecordRule, before: d
 
 
 async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records: Sequence[Record]) -> int:
-    """Delete records by their keys; return how many were still there. That a call was the session's last use stays."""
-    table, key, kind, _, which = _PARTS[rule]
+    """Delete records by their keys; return the number deleted. The session keeps the time of its last deleted call."""
+    table, key, kind, _, which = _RECORDS[rule]
     if rule == "calls":
         last = dict(sorted((one.session_id, one.used_at) for one in records))
         for session_id, used_at in last.items():
@@ -208,7 +208,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
 
 
 async def _note_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
-    """Keep when a session was used, alone in its transaction: one that locked several sessions could be in the way of
+    """Record when a session was used, in a transaction of its own: one that locked several sessions could deadlock with
     an erasure that locks them in another order."""
     await database.execute(
         "UPDATE sessions SET called_at = :used_at WHERE session_id = :session_id AND tenant_id = :tenant_id "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncpg
 
 Row = asyncpg.Record | Mapping[str, Any]
-"""A row as the driver gives it, or put together from several."""
+"""A row from the driver, or one combined from several."""
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -21,15 +21,12 @@ def columns(kind: type["DataclassInstance"]) -> str:
 
 
 def parameters(value: "DataclassInstance") -> dict[str, Any]:
-    """Return a value's fields by name, for a statement with a parameter for each."""
+    """Return a value's fields by name, for a statement with one parameter per field."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def decode(kind: type[Value], row: asyncpg.Record, **others: Any) -> Value:
-    """Return a row as a value; `others` are the fields that are not just columns.
-
-    The row may have further columns; arrays become tuples.
-    """
+    """Decode a row, which may have further columns; `others` are fields that are not columns. Lists become tuples."""
     values = {field.name: row[field.name] for field in fields(kind) if field.name not in others}
     read = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return kind(**read, **others)

@@ -1,7 +1,7 @@
-"""Contents sealed with the key of their tenant: whoever holds only the database, or a copy of it, cannot read them.
+"""Contents sealed with their tenant's key, so that the database alone, or a copy of it, does not reveal them.
 
-Each tenant has a content key of its own (`content_keys`), stored wrapped by the operator's key, which the database
-never has. Without that row nothing of the tenant can be opened again, in the database or in any backup.
+Each tenant has its own content key (`content_keys`), stored wrapped by the operator's key, which the database never
+has. Without that row no content of the tenant can be opened again, in the database or in any backup.
 """
 
 import base64
@@ -18,14 +18,14 @@ from app.core.errors import StoreUnavailable
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
-"""Drawn at random for each text, so that one key is good for 2^32 texts (NIST SP 800-38D, 8.3)."""
+"""Size of the nonce drawn at random for each text, so that one key is good for 2^32 texts (NIST SP 800-38D, 8.3)."""
 
 
 class Sealer:
-    """A tenant's content key at work: AES-256 in GCM, which also notices a text that was changed."""
+    """A tenant's content key in use: AES-256 in GCM, which also detects a text that was changed."""
 
     def __init__(self, key: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # takes 40 ms: only where contents are sealed
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # takes 40 ms: only if contents are sealed
 
         self._cipher = AESGCM(key)
         self._search = hmac.digest(key, b"search terms", hashlib.sha256)
@@ -37,7 +37,7 @@ class Sealer:
         return base64.b64encode(nonce + sealed).decode("ascii")
 
     def open(self, sealed: str) -> str:
-        """Return what was sealed. Raises StoreUnavailable for what was sealed with another key, or changed since."""
+        """Return the text that was sealed. Raises StoreUnavailable if the key is another or the text was changed."""
         from cryptography.exceptions import InvalidTag
 
         raw = base64.b64decode(sealed)
@@ -48,7 +48,7 @@ class Sealer:
         return text.decode("utf-8", "surrogatepass")
 
     def salt(self, session_id: UUID) -> bytes:
-        """What a session's search terms are hashed with, so that nobody without the key can try words out."""
+        """Return the key that a session's search terms are hashed with, so that nobody else can try out words."""
         return hmac.digest(self._search, session_id.bytes, hashlib.sha256)
 
 
@@ -56,13 +56,13 @@ _sealer: Final[ContextVar[Sealer | None]] = ContextVar("sealer", default=None)
 
 
 def seal_with(sealer: Sealer | None) -> None:
-    """From here on, what this task stores is sealed with this key, and opened with it; None: stored as it is."""
+    """Seal and open contents with this key in the rest of this task; None stores them unsealed."""
     _sealer.set(sealer)
 
 
 @contextmanager
 def sealing_with(sealer: Sealer | None) -> Iterator[None]:
-    """The same for a block."""
+    """Seal and open contents with this key within the block; None stores them unsealed."""
     before = _sealer.set(sealer)
     try:
         yield
@@ -71,12 +71,12 @@ def sealing_with(sealer: Sealer | None) -> Iterator[None]:
 
 
 def current() -> Sealer | None:
-    """The key that is sealed with; None where nothing is."""
+    """Return the sealer in use; None if contents are not sealed."""
     return _sealer.get()
 
 
 def opening() -> Sealer:
-    """The key to open something sealed with. Raises StoreUnavailable where this process has none."""
+    """Return the sealer to open sealed contents with. Raises StoreUnavailable if this process has none."""
     found = _sealer.get()
     if found is None:
         raise StoreUnavailable("contents are sealed, and this process has no PALIMPSEST_ENCRYPTION_KEY to open them")

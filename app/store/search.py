@@ -1,8 +1,8 @@
-"""The search index, built from the log when a search needs it, so that appends cost nothing more.
+"""The search index, built from the log when a search needs it, so that appends have no additional cost.
 
 `search_heads` has the seq up to which a session is indexed; its row is the lock for changes of that index. A term is
-stored as a hash of the term and the session (core/recall/search.py), so that a search enters the one index on terms
-only at its own session's. A fork's index holds its own events; shared events are searched under the ancestors.
+stored as a hash of the term and the session (core/recall/search.py), so that a search reads only its own session's
+entries of the single index on terms. A fork's index has its own events; shared events are searched under the ancestors.
 """
 
 import math
@@ -23,11 +23,11 @@ from app.store.event_log import SessionLog
 from app.store.events import EVENT_COLUMNS, event
 
 CANDIDATES_MAX: Final = 5_000
-"""The most events that are scored; of more, those with the rarest terms."""
+"""Limit of the events that are scored; among more, those with the rarest terms are chosen."""
 
 
 SEALED: Final = 1_000
-"""How much higher the version of an index is whose terms are hashed with the tenant's key."""
+"""Added to the version of an index whose terms are hashed with the tenant's key."""
 
 
 def _version() -> int:
@@ -50,10 +50,8 @@ async def indexed(database: Database, session_id: UUID) -> int:
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
-    """Lock a session's index until the transaction ends; return the seq up to which it is indexed.
-
-    None if there is no such session. An index of another version is emptied.
-    """
+    """Lock a session's index until the transaction ends; return the seq up to which it is indexed. Returns None if
+    there is no such session. An index of another version is emptied."""
     row = await tx.fetchrow(
         "INSERT INTO search_heads (session_id, tenant_id, version) "
         "SELECT session_id, tenant_id, :version FROM sessions "
@@ -78,7 +76,7 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> int | None:
 
 
 async def unindexed(tx: Connection, session_id: UUID, after: int, events_max: int, tokens_max: int) -> list[Event]:
-    """Return the session's own events after `after`: at most `events_max`, which begin within `tokens_max` tokens."""
+    """Return at most `events_max` of the session's own events after `after` that begin within `tokens_max` tokens."""
     rows = await tx.fetch(
         f"SELECT {EVENT_COLUMNS} FROM events WHERE session_id = :session_id AND seq > :after "
         "AND cum_tokens - tokens - :tokens_max < (SELECT cum_tokens - tokens FROM events "
@@ -105,7 +103,7 @@ WHERE session_id = :session_id
 
 
 async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequence[IndexEntry], head: int) -> None:
-    """Index all remaining entries up to `head`. This transaction must hold the index's lock."""
+    """Index all remaining entries up to `head`. The transaction must hold the index's lock."""
     rows = [
         {
             "seq": one.seq,
@@ -119,7 +117,7 @@ async def add(tx: Connection, session_id: UUID, tenant_id: UUID, entries: Sequen
 
 
 async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) -> None:
-    """Remove an event from the index, also one that another transaction is adding."""
+    """Remove an event from the index, including one that another transaction is adding."""
     await lock(tx, session_id, tenant_id)
     await tx.execute(
         "WITH gone AS (DELETE FROM search WHERE session_id = :session_id AND seq = :seq RETURNING length) "
@@ -130,7 +128,8 @@ async def forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int) ->
     )
 
 
-# The matches, and for each term how many of them hold it. Of too many, those with the rarest terms are scored.
+# The matches, and for each term the number of matches that contain it. If there are too many, those with the rarest
+# terms are scored.
 _HITS: Final = """
 WITH hits AS MATERIALIZED (
     SELECT * FROM palimpsest_hits(:session_id, :terms, :to_seq, :asks, :speaks)
@@ -149,7 +148,7 @@ LIMIT :limit
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What the index has for a query: the hits to score, the corpus' statistics, and the number of all matches."""
+    """The matches of a query: the hits to score, the corpus' statistics, and the number of all matches."""
 
     hits: Sequence[Hit]
     corpus: Corpus
@@ -157,7 +156,7 @@ class Matches:
 
 
 async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Matches:
-    """Find the events of a log with any of the terms, and the statistics of its events."""
+    """Find the events of a log that have any of the terms, and the statistics of all its events."""
     hits: list[Hit] = []
     holding = [0] * len(words)
     entries = length = matches = 0
@@ -168,7 +167,7 @@ async def find(database: Database, log: SessionLog, words: Sequence[str]) -> Mat
             holding = [one + other for one, other in zip(holding, rows[0]["holding"], strict=True)]
             matches += rows[0]["matches"]
         if index is not None and index["head"] >= part.from_seq:
-            # The owner's log may go on after this part, which then has its share of the owner's statistics.
+            # The owner's log may extend beyond this part, which then has its share of the owner's statistics.
             share = (part.to_seq - part.from_seq + 1) / (index["head"] - part.from_seq + 1)
             entries += math.ceil(index["entries"] * min(1.0, share))
             length += math.ceil(index["length"] * min(1.0, share))
@@ -221,7 +220,7 @@ async def about(database: Database, log: SessionLog, words: Sequence[str]) -> se
 
 
 async def known(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
-    """Return those of these seqs that are in the index."""
+    """Return those of the given seqs that are in the index."""
     found: set[int] = set()
     for part in await event_log.owners(database, log):
         here = [seq for seq in seqs if part.from_seq <= seq <= part.to_seq]
@@ -245,7 +244,7 @@ class CallInputs:
 
 
 async def call(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID | None) -> CallInputs | None:
-    """Return a call of the session by its id, or with None the newest of its main view; None if there is none."""
+    """Return the session's call with this id, or without an id its main view's newest; None if there is none."""
     which = (
         "m.view = 'main' AND :call_id::uuid IS NULL ORDER BY m.epoch DESC, m.call_id DESC LIMIT 1"
         if call_id is None

@@ -1,5 +1,5 @@
 """Conditions on the sessions of a list. No index serves those on model and metadata, so they are applied to at most
-SCAN_MAX sessions a page; a page that ends there before it is full says where to go on."""
+SCAN_MAX sessions per page. A page cut off by this limit returns the position to continue from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
 
 Place = tuple[datetime, UUID]
-"""Where a session stands in the list: when it was created, and its key."""
+"""A session's position in the list: its time of creation and its key."""
 
 _FIRST: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFilter:
-    """Conditions that all must hold; None is no condition. `since` and `until` are on the time of creation.
+    """Conditions that must all hold; None is no condition. `since` and `until` are on the time of creation.
 
-    `metadata` holds fields that a session's metadata has with these values, at any depth; lists in it are equal if
-    `exact`, and else have all of these items.
+    `metadata` are fields and values that a session's metadata must contain, at any depth. Lists in it must be equal if
+    `exact`, otherwise contain all of these items.
     """
 
     parent: str | None = None
@@ -38,58 +38,56 @@ class SessionFilter:
 
     @property
     def scans(self) -> bool:
-        """Whether sessions are passed over that an index cannot tell apart."""
+        """Whether some conditions have no index, so that sessions must be scanned."""
         return self.model is not None or bool(self.metadata)
 
     def holds(self, model: str | None, *metadata: Mapping[str, Json]) -> bool:
-        """Whether the conditions on model and metadata hold, the latter for any of a session's rows."""
+        """Return whether the conditions on model and metadata hold, the latter for any of a session's rows."""
         return (self.model is None or model == self.model) and any(
             has_values(one, self.metadata, exact=self.exact) for one in metadata
         )
 
 
-def conditions(asked: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
-    """Return the SQL of the conditions that indexes serve, for sessions behind `after`, and its parameters."""
-    if asked.until is not None and (after is None or asked.until <= after[0]):
-        after = (asked.until, _FIRST)
+def conditions(filters: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
+    """Return the SQL of the conditions that indexes serve, for sessions after `after`, and its parameters."""
+    if filters.until is not None and (after is None or filters.until <= after[0]):
+        after = (filters.until, _FIRST)
     created_at, last = after or (None, None)
     sql = "s.root IS NULL AND (:created_at::timestamptz IS NULL "
     sql += "OR (s.created_at, s.session_id) < (:created_at, :last::uuid))"
     values: dict[str, object] = {"created_at": created_at, "last": last}
-    if asked.parent is not None:
-        values["parent"] = row_name(asked.parent)
+    if filters.parent is not None:
+        values["parent"] = row_name(filters.parent)
         sql += " AND s.parent = :parent"
-    if asked.prefix:
-        values["prefix"] = asked.prefix
+    if filters.prefix:
+        values["prefix"] = filters.prefix
         sql += f" AND {within('s.external_id', ':prefix')}"
-    if asked.since is not None:
-        values["since"] = asked.since
+    if filters.since is not None:
+        values["since"] = filters.since
         sql += " AND s.created_at >= :since"
     return sql, values
 
 
-def scanned(asked: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
+def scanned(filters: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
-    It finds every session for which they hold, and more: `SessionFilter.holds` decides. The row of a session's name
-    tells nothing of one whose current line is another row, which may lie in another shard.
+    It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
+    row, which may be in another shard, the session's own row has neither its model nor its metadata.
     """
     sql, values = "", dict[str, object]()
     if floor is not None:
         values |= {"floor_at": floor[0], "floor_id": floor[1]}
         sql += " AND (s.created_at, s.session_id) >= (:floor_at, :floor_id)"
-    if asked.model is not None:
-        values["model"] = asked.model
+    if filters.model is not None:
+        values["model"] = filters.model
         sql += " AND (s.line IS NOT NULL OR s.model = :model)"
-    if asked.metadata:
-        values["metadata"] = canonical_json(asked.metadata)
+    if filters.metadata:
+        values["metadata"] = canonical_json(filters.metadata)
         sql += " AND (s.line IS NOT NULL OR s.metadata::jsonb @> :metadata::jsonb)"
     return sql, values
 
 
 def within(names: str, prefix: str) -> str:
-    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves.
-
-    In byte order every such name lies between the prefix and the prefix with a tilde, which no name holds.
-    """
+    """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves. In byte
+    order all such names are between the prefix and the prefix with a tilde, which no name contains."""
     return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"

@@ -27,13 +27,13 @@ ALL: Final = SessionFilter()
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session's row; `epoch`, `target` and `carry_tokens` are those of its main view.
+    """A session's row; `epoch`, `target` and `carry_tokens` are its main view's.
 
-    `parent` of a fork: the parent's external id, and the last seq they share. `outside_tokens`: the tokens its client
-    says it sends beside the request. `decisions` and `redactions` count decisions about visibility and erased events.
-    `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events that every context needs, however old.
-    `line` is the id of the line that the session's name means, None if it is this one; `root` of a further line is the
-    key of its name's row. `tip` is how far the line is chained.
+    `parent` of a fork is the parent's external id and the last shared seq. `outside_tokens` are the tokens that the
+    client sends in addition to the request. `decisions` and `redactions` are the numbers of visibility decisions and of
+    erased events. `system_seq`, `tools_seq`, `user_seqs` and `pinned_seqs` are the events that every context needs,
+    however old. `line` is the id of the session's current line, None if it is this one; `root` of a further line is the
+    key of the session's own row. `tip` is the end of the line's hash chain.
     """
 
     session_id: UUID
@@ -69,7 +69,7 @@ class SessionRow:
 
 @lru_cache(maxsize=SESSION_KEYS_KEPT)
 def session_key(tenant_id: UUID, external_id: str) -> UUID:
-    """Return the key of the row of a session, or of one of its lines, a function of the id that callers use."""
+    """Return the key of the row of a session, or of one of its lines, which is derived from the external id."""
     return uuid5(tenant_id, row_name(external_id))
 
 
@@ -83,10 +83,10 @@ FROM sessions s LEFT JOIN views v ON v.session_id = s.session_id AND v.view = 'm
 """
 _ONE: Final = f"{_SELECT} WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id"
 _TENANTS: Final = "s.tenant_id = :tenant_id"
-# Citus would compare the tenant with the policy's before it looks at any row, which it cannot do below an outer join.
+# Citus would compare the tenant with the policy's before it reads any row, which it cannot do under an outer join.
 _TENANTS_IN_SHARDS: Final = "s.tenant_id = ANY(ARRAY[:tenant_id::uuid])"
 HOT: Final = {"a session's row": _ONE}
-"""What appends and contexts execute, by what it is for; so in `log`, `views`, `calls` and `event_log`."""
+"""The statements that appends and contexts execute, by purpose; likewise in the other modules with a `HOT`."""
 
 
 async def find(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionRow | None:
@@ -103,11 +103,11 @@ async def lock(tx: Connection, session_id: UUID, tenant_id: UUID) -> SessionRow 
 
 async def get(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id. Raises NotFound."""
-    return _there(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
 async def shown(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
-    """Return a session by one of its lines: as the line is, and created when the session was. Raises NotFound."""
+    """Return one of a session's lines, with the session's time of creation. Raises NotFound."""
     row = await get(connection, tenant_id, external_id)
     root = None if row.root is None else await find(connection, row.root, tenant_id)
     return row if root is None else replace(row, created_at=root.created_at)
@@ -115,10 +115,10 @@ async def shown(connection: Connection | Database, tenant_id: UUID, external_id:
 
 async def get_locked(tx: Connection, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return a session by its external id, locked as by `lock`. Raises NotFound."""
-    return _there(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
+    return _require(await lock(tx, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
-def _there(row: SessionRow | None, external_id: str) -> SessionRow:
+def _require(row: SessionRow | None, external_id: str) -> SessionRow:
     if row is None:
         raise NotFound(f"there is no session {external_id!r}", session=external_id)
     return row
@@ -137,7 +137,7 @@ async def name_of(database: Database, session_id: UUID, tenant_id: UUID) -> str:
 
 
 async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUID]) -> Mapping[UUID, str]:
-    """Return the external ids of those of these sessions that are not erased, by their keys."""
+    """Return the external ids of these sessions by their keys, without erased ones."""
     rows = await database.fetch(
         "SELECT session_id, external_id FROM sessions WHERE session_id = ANY(:session_ids::uuid[]) "
         "AND tenant_id = :tenant_id",
@@ -148,10 +148,8 @@ async def names(database: Database, tenant_id: UUID, session_ids: Collection[UUI
 
 
 async def count(tx: Connection, tenant_id: UUID, most: int) -> int:
-    """Count a tenant's sessions, up to `most`, each with all of its lines as one.
-
-    No other transaction counts them until this one ends, so that each sees what the ones before it have created.
-    """
+    """Count a tenant's sessions, up to `most`; all lines of a session count as one. Other transactions that count them
+    wait for this one to end, so that each sees the sessions created before it."""
     await tx.execute("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))", key=f"sessions of {tenant_id}")
     row = await tx.fetchrow(
         "SELECT count(*) AS n FROM (SELECT 1 AS one FROM sessions "
@@ -167,28 +165,26 @@ async def page(
     tenant_id: UUID,
     limit: int,
     after: Place | None,
-    asked: SessionFilter = ALL,
+    filters: SessionFilter = ALL,
 ) -> tuple[list[SessionRow], Place | None]:
-    """Return sessions, newest first, and where a page ended that is not full although more may follow.
-
-    Each is as its current line is, but for its time of creation.
-    """
+    """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
+    values of its current line, but the session's time of creation."""
     floor = None
-    if asked.scans:
-        sql, values = scan_end(tenant_id, after, asked)
+    if filters.scans:
+        sql, values = scan_end(tenant_id, after, filters)
         row = await database.fetchrow(sql, **values)
         floor = None if row is None else (row["created_at"], row["session_id"])
-    sql, values = listing(tenant_id, limit, after, asked, floor, distributed=await database.distributed())
+    sql, values = listing(tenant_id, limit, after, filters, floor, distributed=await database.distributed())
     own = [_row(row) for row in await database.fetch(sql, **values)]
-    pairs = zip(own, await _as_they_are(database, tenant_id, own), strict=True)
-    rows = [now for named, now in pairs if asked.holds(now.model, now.metadata, named.metadata)]
+    pairs = zip(own, await _with_current_lines(database, tenant_id, own), strict=True)
+    rows = [now for named, now in pairs if filters.holds(now.model, now.metadata, named.metadata)]
     if len(rows) < len(own) == limit:
         return rows, (own[-1].created_at, own[-1].session_id)
     return rows, floor if len(own) < limit else None
 
 
-async def _as_they_are(database: Database, tenant_id: UUID, rows: list[SessionRow]) -> list[SessionRow]:
-    """Return sessions by the rows of their current lines."""
+async def _with_current_lines(database: Database, tenant_id: UUID, rows: list[SessionRow]) -> list[SessionRow]:
+    """Return sessions with the values of their current lines."""
     lines = {session_key(tenant_id, row.line): row for row in rows if row.line is not None}
     if not lines:
         return rows
@@ -209,22 +205,22 @@ def listing(
     tenant_id: UUID,
     limit: int,
     after: Place | None,
-    asked: SessionFilter = ALL,
+    filters: SessionFilter = ALL,
     floor: Place | None = None,
     *,
     distributed: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
-    sql, values = conditions(asked, after)
-    more, others = scanned(asked, floor)
+    sql, values = conditions(filters, after)
+    more, others = scanned(filters, floor)
     values |= {**others, "tenant_id": tenant_id, "limit": limit}
     tenants = _TENANTS_IN_SHARDS if distributed else _TENANTS
     return f"{_SELECT} WHERE {tenants} AND {sql}{more} {ORDER} LIMIT :limit", values
 
 
-def scan_end(tenant_id: UUID, after: Place | None, asked: SessionFilter) -> tuple[str, dict[str, object]]:
-    """Return the SQL for the last session that a page looks at; it gives no row when it looks at all that are left."""
-    sql, values = conditions(asked, after)
+def scan_end(tenant_id: UUID, after: Place | None, filters: SessionFilter) -> tuple[str, dict[str, object]]:
+    """Return the SQL for the last session that a page reads; it gives no row if the page reads all that are left."""
+    sql, values = conditions(filters, after)
     values |= {"tenant_id": tenant_id, "most": SCAN_MAX}
     select = "SELECT s.created_at, s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id"
     return f"{select} AND {sql} {ORDER} OFFSET :most - 1 LIMIT 1", values
@@ -260,7 +256,7 @@ async def create(
 
 
 def check_name(external_id: str, field: str = "sid") -> None:
-    """Raise InvalidRequest for a name that is kept for lines of sessions."""
+    """Raise InvalidRequest for a name that is reserved for lines of sessions."""
     if is_line(external_id):
         detail = f"{external_id!r} names a line of the session {session_of(external_id)!r}; no new session can have it"
         raise InvalidRequest(detail, field=field)
@@ -275,7 +271,7 @@ class Room:
 
 
 async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | None]:
-    """Return the models of the main view and of the views with the session's policy, by view, and lock these rows."""
+    """Lock the main view and the views with the session's policy; return their models, by view."""
     rows = await tx.fetch(
         "SELECT view, model FROM views WHERE session_id = :session_id "
         "AND (view = 'main' OR (policy_name, policy_version) = (:policy_name, :policy_version)) "
@@ -288,11 +284,8 @@ async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | N
 
 
 async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: Room) -> None:
-    """Have a view planned afresh with another policy.
-
-    The view moves to an epoch that is not written yet: what was read of it before is stale, and a context being planned
-    from that is planned again.
-    """
+    """Change a view's policy, and have it planned from scratch. The view moves to an epoch that is not written yet:
+    data read before is stale, and a context being planned from it is planned again."""
     await tx.execute(
         "UPDATE views SET policy_name = :policy_name, policy_version = :policy_version, "
         "window_tokens = :window_tokens, target = :target, carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, "
@@ -317,7 +310,7 @@ async def update(
     metadata: Mapping[str, Json] | None,
     outside_tokens: int | None = None,
 ) -> None:
-    """Change what is not None. The estimator of a session with events stays, since it counted them."""
+    """Change the values that are not None. The estimator of a session with events stays, since it counted them."""
     name, version = policy or (None, None)
     await tx.execute(
         "UPDATE sessions SET model = coalesce(:model, model), policy_name = coalesce(:name, policy_name), "

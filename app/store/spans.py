@@ -1,4 +1,4 @@
-"""What a compaction reads: a session and its views as they are now, its prefix, and its newest tool calls."""
+"""Reads of a compaction: a session and its views, its prefix, and its newest tool calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,18 +21,15 @@ from app.store.views import reported, settings
 
 EVENTS_MAX: int = 20_000
 CALLS_MAX: Final = 500
-"""The most calls and errors read to find modified files in the part of a log that is not read."""
+"""Limit of the calls and errors read to find modified files in the part of a log that is not read."""
 REQUESTS_MAX: Final = 2
-"""The most of the first, and of the last, of the user's messages in a turn that a summary repeats."""
+"""Limit of the first, and of the last, user messages of a turn that a summary repeats."""
 MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Viewed:
-    """A view's settings (`row`; None before its first context), and the inputs of its next budget.
-
-    `calibrations` are not read with it.
-    """
+    """A view's settings (`row`, None before its first context) and its next budget's inputs, without `calibrations`."""
 
     name: str
     row: ViewRow | None = None
@@ -43,7 +40,7 @@ class Viewed:
 
     @property
     def epoch(self) -> int:
-        """The view's current epoch; 0 while none is written."""
+        """The view's current epoch; 0 if it is not written yet."""
         return 0 if self.row is None or self.row.afresh else self.row.epoch
 
 
@@ -51,8 +48,8 @@ class Viewed:
 class Facts:
     """A session and its views, as a compaction needs them.
 
-    `context_tokens` estimates the main view's next context, `demand` is what a worker looks at it for. `decisions`
-    counts those about visibility, `redactions` erased events.
+    `context_tokens` estimates the main view's next context; `demand` is the state on which the need for compaction
+    depends. `decisions` and `redactions` are the numbers of visibility decisions and of erased events.
     """
 
     session_policy: tuple[str, int]
@@ -113,12 +110,12 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         tools_seq=row["tools_seq"] or 0,
         context_tokens=max(0, row["context_tokens"]),
         log=log_of(row),
-        views=tuple(_viewed(one, row["outside_tokens"]) for one in views),
+        views=tuple(_view(one, row["outside_tokens"]) for one in views),
         demand=demand(row),
     )
 
 
-def _viewed(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
+def _view(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
     return Viewed(
         row["view"],
         settings(row),
@@ -135,14 +132,14 @@ async def prefix(connection: Connection | Database, known: Facts) -> tuple[Event
 
 
 async def calls(connection: Connection | Database, session_id: UUID, from_seq: int, to_seq: int) -> tuple[Event, ...]:
-    """Return the newest tool calls of a span that are not hidden, and errors among their results, without content."""
+    """Return the newest tool calls of a span that are not hidden, and the errors among its results, without bodies."""
     found = await event_log.tool_calls(connection, SessionLog(session_id), from_seq, to_seq, CALLS_MAX)
     hidden = {one.seq for one in await visibility.current(connection, session_id) if one.hidden} if found else ()
     return tuple(event for event in found if event.seq not in hidden)
 
 
 async def split_turn(connection: Connection | Database, log: SessionLog, seq: int) -> int | None:
-    """Return the turn of an event that has further events of its turn after it; None for the last event of a turn."""
+    """Return the turn of an event if the next event is of the same turn; None for the last event of a turn."""
     rows = await event_log.read(connection, log, "seq, turn", seq, seq + 1)
     return int(rows[0]["turn"]) if len(rows) == 2 and rows[0]["turn"] == rows[1]["turn"] else None
 
@@ -150,10 +147,8 @@ async def split_turn(connection: Connection | Database, log: SessionLog, seq: in
 async def requests(
     connection: Connection | Database, log: SessionLog, from_seq: int, to_seq: int, split: int | None
 ) -> tuple[Event, ...]:
-    """Return the user's messages, first and last, of the turns that a span cuts through.
-
-    These are the turn `split` at its end, and the turn in which it begins, if that began earlier.
-    """
+    """Return the user's first and last messages of the turns that a span cuts through. These are the turn `split` at
+    its end, and the turn in which it begins, if that began earlier."""
     begun = await split_turn(connection, log, from_seq - 1) if from_seq > 1 else None
     seqs: set[int] = set()
     for turn, last in ((begun, from_seq - 1), (split, to_seq)):
@@ -173,7 +168,7 @@ _SAID: Final = " UNION ".join(
 async def _user_message_seqs(
     connection: Connection | Database, log: SessionLog, turn: int, to_seq: int
 ) -> Sequence[int]:
-    """Return the seqs of the user's first and last REQUESTS_MAX messages in a turn through `to_seq`."""
+    """Return the seqs of the user's first and last REQUESTS_MAX messages of a turn, up to `to_seq`."""
     seqs: list[int] = []
     for part in await event_log.owners(connection, log, to_seq):
         values = {"turn": turn, "from_seq": part.from_seq, "to_seq": part.to_seq, "limit": REQUESTS_MAX}

@@ -1,4 +1,4 @@
-"""Tokens spent on tenants' summaries: one row a tenant and day, shared by all processes."""
+"""Tokens spent on tenants' summaries: one row per tenant and day, shared by all processes."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -8,7 +8,7 @@ from uuid import UUID
 from app.store.engine import Database
 from app.store.rows import columns, decode
 
-# The condition is on the row being updated, so that two reservations at once cannot both take the last tokens.
+# The condition is on the row being updated, so that concurrent reservations cannot both take the last tokens.
 _RESERVE: Final = """
 INSERT INTO provider_spend AS p (tenant_id, day, spent, reserved, refused)
 VALUES (:tenant_id, (now() AT TIME ZONE 'UTC')::date, 0, :tokens, 0)
@@ -24,7 +24,7 @@ ON CONFLICT (tenant_id, day) DO UPDATE SET refused = p.refused + 1
 
 
 async def reserve(database: Database, tenant_id: UUID, tokens: int, most: int) -> date | None:
-    """Reserve tokens of a tenant's day, which may spend `most`; return the day, None if too few tokens are left."""
+    """Reserve tokens of a tenant's daily limit `most`; return the day, None if too few tokens are left."""
     row = None
     if tokens <= most:
         row = await database.fetchrow(_RESERVE, tenant_id=tenant_id, tokens=tokens, most=most)

@@ -1,7 +1,7 @@
 """Reads of a stream, and the notifications that wake it.
 
-The tables are the truth: the log by seq, `changes` by number. Rows of both become visible in order, since a transaction
-that adds one holds a lock on a row of the session until it ends. A notification carries only the session's id.
+The tables are authoritative: the log by seq, `changes` by number. Rows of both become visible in order, since a
+transaction that adds one holds a lock on a row of the session until it ends. A notification carries only an id.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ APPLICATION_NAME: Final = "palimpsest stream"
 RECONNECT_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 15.0
 PROBE_TIMEOUT_SECONDS: Final = 5.0
-"""How often the connection that serves all streams of a process is probed: it may have died unnoticed."""
+"""Interval and time limit of probes of the connection that serves a process's streams: it may have died unnoticed."""
 
 EVENTS_MAX: Final = 100
 BYTES_MAX: Final = 262_144
 CHANGES_MAX: Final = 100
 SHARED_MAX: Final = 20
-"""Limits of one read; `SHARED_MAX` for a fork's shared events. One event is read whatever its size."""
+"""Limits of one read; `SHARED_MAX` is for a fork's shared events. A single event is read whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """A change beside the log, made when the log's head was `head`; `body` is JSON text."""
+    """A change of a session other than an event, made when the log's head was `head`; `body` is JSON text."""
 
     number: int
     kind: str
@@ -47,7 +47,7 @@ class StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A session's events and changes after a place, in order, from one snapshot; `head` is the log's."""
+    """A session's events and changes after a position, in order, from one snapshot; `head` is the log's."""
 
     head: int
     events: tuple[StoredEvent, ...]
@@ -55,7 +55,7 @@ class News:
 
 
 async def created_at(database: Database, session_id: UUID, tenant_id: UUID) -> datetime | None:
-    """Return when the session began, which tells it from an earlier one of the same name; None if there is none."""
+    """Return the time of a session's creation, by which sessions of one name differ; None if there is none."""
     row = await database.fetchrow(
         "SELECT created_at FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
         session_id=session_id,
@@ -75,9 +75,9 @@ async def number_at(database: Database, session_id: UUID, head: int) -> int:
     return 0 if row is None else int(row["number"])
 
 
-# The lease is written to the row that appends lock, and the row that changes lock is locked with it: all transactions
-# before it have committed when it does, and all later ones see the lease. The lease before is read without a lock: at
-# worst an earlier, shorter one is seen.
+# The lease is written to the row that appends lock, and the row that changes lock is locked with it: when it commits,
+# all transactions before it have committed, and all later ones see the lease. The previous lease is read without a
+# lock: at worst an earlier, shorter one is seen.
 _LEASE: Final = """
 WITH was AS (
     SELECT streamed_until FROM sessions WHERE session_id = :session_id
@@ -98,7 +98,7 @@ async def lease(database: Database, session_id: UUID, tenant_id: UUID, seconds: 
     return row is not None and bool(row["held"])
 
 
-# An array for each column: arrays of rows do not pass between the nodes of a distributed database.
+# One array per column: arrays of rows do not pass between the nodes of a distributed database.
 _NEWS: Final = """
 SELECT s.head, e.*, c.* FROM sessions s, LATERAL (
     SELECT array_agg(seq ORDER BY seq) AS seqs, array_agg(event_id ORDER BY seq) AS event_ids,
@@ -120,7 +120,7 @@ _CHANGES: Final = ("numbers", "kinds", "heads", "changes")
 
 
 def _rows(row: asyncpg.Record, names: Sequence[str]) -> Iterable[tuple[Any, ...]]:
-    """The rows that the arrays of these names hold the columns of."""
+    """Return the rows whose columns are the arrays of these names."""
     return zip(*(row[name] or () for name in names), strict=True)
 
 
@@ -133,10 +133,7 @@ async def news(
     seq: int | None,
     number: int | None,
 ) -> News | None:
-    """Return the events after `seq` and the changes after `number`; with None, none of that kind.
-
-    None when the session is gone.
-    """
+    """Return the events after `seq` and changes after `number` (None: none of these); None if the session is gone."""
     row = await database.fetchrow(
         _NEWS,
         session_id=session_id,
@@ -164,13 +161,13 @@ async def tell(tx: Connection, session_id: UUID) -> None:
 async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
     """Call `heard` with the id of every session with news, on one connection, until cancelled.
 
-    A lost connection is opened anew until that succeeds. `ready` is awaited whenever listening has begun: news from
+    A lost connection is opened again until that succeeds. `ready` is awaited whenever listening has begun: news from
     before then must be looked for.
     """
     logger = structlog.get_logger()
     lost = False
 
-    async def works() -> None:
+    async def on_connect() -> None:
         nonlocal lost
         await ready()
         if lost:
@@ -181,7 +178,7 @@ async def listen(database: Database, heard: Callable[[str], None], ready: Callab
         connection: asyncpg.Connection | None = None
         try:
             connection = await database.apart(APPLICATION_NAME)
-            await _hear(connection, heard, works)
+            await _receive(connection, heard, on_connect)
         except (StoreUnavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if not lost:
                 logger.warning("streams lost the database; it is tried until it works", error=str(error))
@@ -193,7 +190,7 @@ async def listen(database: Database, heard: Callable[[str], None], ready: Callab
         await asyncio.sleep(RECONNECT_SECONDS)
 
 
-async def _hear(
+async def _receive(
     connection: asyncpg.Connection, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]
 ) -> None:
     """Listen until the connection is lost. Raises the error that shows the loss, such as TimeoutError."""

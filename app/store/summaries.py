@@ -1,4 +1,4 @@
-"""Stored summaries: only their status changes, and no event is covered by two live ones of a cover."""
+"""Stored summaries. Their texts are only ever erased, and live summaries of a cover never overlap."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ COLUMNS: Final = (
 )
 
 FINER_MAX: Final = 200
-"""The most superseded summaries that are read: a context shows a few dozen at most."""
+"""Limit of the superseded summaries that are read; a context shows a few dozen at most."""
 
 
 def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
@@ -38,26 +38,26 @@ def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
     id, first, last, depth, tokens, text, source, events, split_turn, starts, ends, cover_id, live, origin, *turns = (
         record
     )
-    told = (source, events, split_turn, starts, ends, cover_id, live)
-    summary = Summary(id, first, last, depth, tokens, texts.read(text), *told, *(turn or 0 for turn in turns))
+    details = (source, events, split_turn, starts, ends, cover_id, live)
+    summary = Summary(id, first, last, depth, tokens, texts.read(text), *details, *(turn or 0 for turn in turns))
     return summary, UUID(origin) if isinstance(origin, str) else origin
 
 
 async def with_texts(
     connection: Connection | Database, records: Iterable[Sequence[Any]], known: Iterable[Summary] = ()
 ) -> tuple[Summary, ...]:
-    """Decode records of COLUMNS. Texts that are stored under another session are read there, unless in `known`."""
+    """Decode records of COLUMNS. Texts stored under another session are read there, unless they are in `known`."""
     pairs = [_summary(record) for record in records]
     held = {one.id: one.text for one in known}
-    away = await _away(connection, ((one.id, origin) for one, origin in pairs if one.id not in held))
-    held |= {id: texts.read(row["text"]) for id, row in away.items()}
+    inherited = await _inherited(connection, ((one.id, origin) for one, origin in pairs if one.id not in held))
+    held |= {id: texts.read(row["text"]) for id, row in inherited.items()}
     return tuple(one if origin is None else replace(one, text=held[one.id]) for one, origin in pairs)
 
 
-async def _away(
+async def _inherited(
     connection: Connection | Database, summaries: Iterable[tuple[str, UUID | None]]
 ) -> dict[str, asyncpg.Record]:
-    """Return text, digest and usage, by id, of those summaries (id and origin) whose text another session holds."""
+    """Return text, digest and usage of the summaries (id and origin) whose text another session holds, by id."""
     wanted: dict[UUID, list[str]] = {}
     for id, origin in summaries:
         if origin is not None:
@@ -76,7 +76,7 @@ async def _away(
 
 @dataclass(frozen=True, slots=True)
 class NewSummary:
-    """A summary to store; `status` is live, or refused with the `complaints` of the quality gate."""
+    """A summary to store. `status` is live, or refused with the `complaints` of the quality gate."""
 
     id: UUID
     cover_id: UUID
@@ -129,7 +129,7 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
 
 @dataclass(frozen=True, slots=True)
 class LiveSummary:
-    """A live summary with what a merge needs of it, without its digest."""
+    """A live summary as a merge reads it, without its digest."""
 
     summary: Summary
     turns: tuple[int, ...]
@@ -154,7 +154,7 @@ async def live(connection: Connection | Database, session_id: UUID, cover_id: UU
 
 
 def as_live(new: NewSummary) -> LiveSummary:
-    """A summary that has been stored, as `live` returns it."""
+    """Return a stored summary as `live` returns it."""
     starts, ends = (f"{time_text(at)[:19]}Z" for at in (new.starts_at, new.ends_at))
     turns = (new.turns[0], new.turns[-1]) if new.turns else (0, 0)
     about = (new.source_tokens, new.events, new.split_turn, starts, ends, str(new.cover_id), True, *turns)
@@ -174,19 +174,19 @@ async def live_ids(connection: Connection | Database, session_id: UUID, cover_id
 
 
 async def digests(connection: Connection | Database, session_id: UUID, ids: Sequence[str]) -> list[Mapping[str, Json]]:
-    """Return the digests of these summaries as `core/digest.to_json` writes them, empty where there is none."""
+    """Return the digests of these summaries as `core/digest.to_json` writes them; empty where there is none."""
     rows = await connection.fetch(
         "SELECT id::text, digest, origin FROM summaries WHERE session_id = :session_id AND id = ANY(:ids::uuid[])",
         session_id=session_id,
         ids=list(ids),
     )
-    away = await _away(connection, ((row["id"], row["origin"]) for row in rows))
-    held = {row["id"]: texts.loads(away.get(row["id"], row)["digest"]) for row in rows}
+    inherited = await _inherited(connection, ((row["id"], row["origin"]) for row in rows))
+    held = {row["id"]: texts.loads(inherited.get(row["id"], row)["digest"]) for row in rows}
     return [held.get(id, {}) for id in ids]
 
 
 async def superseded(database: Database, session_id: UUID, to_seq: int) -> tuple[Summary, ...]:
-    """Return the superseded summaries up to a seq, oldest first, at most the newest FINER_MAX."""
+    """Return the superseded summaries up to a seq, oldest first; of many, the newest FINER_MAX."""
     rows = await database.fetch(
         f"SELECT ROW({COLUMNS}) AS summary FROM summaries WHERE session_id = :session_id AND status = 'superseded' "
         "AND to_seq <= :to_seq AND (text <> '' OR origin IS NOT NULL) ORDER BY created_at DESC, id DESC LIMIT :limit",
@@ -208,7 +208,7 @@ class SummaryToRewrite:
 
 
 async def invalid(connection: Connection | Database, session_id: UUID, cover_id: UUID) -> list[SummaryToRewrite]:
-    """Return the summaries that redactions removed from a cover and that are not written anew yet, in log order."""
+    """Return the summaries that redactions invalidated and that are not rewritten yet, in log order."""
     rows = await connection.fetch(
         f"SELECT {columns(SummaryToRewrite)} FROM summaries WHERE session_id = :session_id AND cover_id = :cover_id "
         "AND status = 'invalid' AND superseded_by IS NULL ORDER BY from_seq",
@@ -281,7 +281,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
     )
     if row is None:
         return None
-    held = (await _away(database, [(str(id), row["origin"])])).get(str(id), row)
+    held = (await _inherited(database, [(str(id), row["origin"])])).get(str(id), row)
     content = {
         "text": texts.read(held["text"]),
         "digest": complete(texts.loads(held["digest"])),
@@ -302,10 +302,8 @@ async def spans(database: Database, session_id: UUID, ids: Sequence[UUID]) -> Ma
 
 
 async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
-    """Erase the texts of all summaries that cover an event; return how many of them were live.
-
-    A live one becomes invalid and is written anew.
-    """
+    """Erase the texts of all summaries that cover an event; return the number of those that are now invalid. A live one
+    becomes invalid and is rewritten later."""
     rows = await tx.fetch(
         "UPDATE summaries SET text = '', digest = '{}', usage = '{}', complaints = '{}', origin = NULL, "
         "status = CASE WHEN status = 'live' THEN 'invalid' ELSE status END "
@@ -317,10 +315,8 @@ async def invalidate(tx: Connection, session_id: UUID, seq: int) -> int:
 
 
 async def degraded(database: Database, older_than_seconds: float, limit: int) -> list[tuple[UUID, UUID]]:
-    """Return the sessions with degraded live summaries, and their tenants.
-
-    Sessions of tenants that may spend no more today are left out.
-    """
+    """Return the sessions with degraded live summaries, and their tenants. Sessions of tenants that may spend no more
+    today are left out."""
     rows = await database.fetch(
         "SELECT session_id, tenant_id FROM palimpsest_across_degraded(:seconds, :limit)",
         seconds=older_than_seconds,

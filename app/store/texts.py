@@ -1,8 +1,8 @@
-"""Texts and JSON in a form that Postgres can hold, and that only their tenant's key opens where it has one.
+"""Texts and JSON in a form that Postgres can store, sealed if their tenant has a key.
 
-NUL and lone surrogates, which its text cannot have, are replaced by a noncharacter of Unicode and the digits of the
-escape: a `json` column would keep their escapes, but every operator would fail on the document. The same noncharacter
-begins what is sealed (`sealing`), so that nothing else looks like it.
+NUL and lone surrogates, which Postgres' texts cannot have, are replaced by a noncharacter of Unicode and the digits of
+the escape: a `json` column would keep their escapes, but every operator would fail on the document. Sealed content
+(`sealing`) begins with the same noncharacter, so that nothing else looks like it.
 """
 
 import json
@@ -22,14 +22,14 @@ SEALED_JSON: Final = f'{{"{_SEALED}":"'
 
 
 def stored(text: str, *, clear: Collection[str] = ()) -> str:
-    """Return the stored form of a canonical JSON text. Where it is sealed, `clear` names the members of the object that
-    statements read: they stay legible."""
+    """Return the stored form of a canonical JSON text. If it is sealed, the object's members in `clear`, which
+    statements read, stay legible."""
     sealer = sealing.current()
     if sealer is None:
-        return _escaped(text)
+        return _escape(text)
     value = json.loads(text) if clear else {}
     legible = canonical_json({name: value[name] for name in clear if name in value})
-    rest = "}" if legible == "{}" else "," + _escaped(legible)[1:]
+    rest = "}" if legible == "{}" else "," + _escape(legible)[1:]
     return f'{SEALED_JSON}{sealer.seal(text)}"{rest}'
 
 
@@ -38,11 +38,11 @@ def opened(text: str) -> str:
     if not text.startswith(SEALED_JSON):
         return text
     sealed = text[len(SEALED_JSON) : text.index('"', len(SEALED_JSON))]
-    return _escaped(sealing.opening().open(sealed))
+    return _escape(sealing.opening().open(sealed))
 
 
 def restored(text: str) -> str:
-    """Return the JSON text that `stored` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the JSON text of its stored form. Raises StoreUnavailable if it is sealed and its key is missing."""
     text = opened(text)
     if _MARK not in text:
         return text
@@ -55,12 +55,12 @@ def dumps(value: Json, *, clear: Collection[str] = ()) -> str:
 
 
 def loads(text: str) -> Json:
-    """Return the value that `dumps` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the value of a stored JSON text. Raises StoreUnavailable if it is sealed and its key is missing."""
     return json.loads(restored(text))
 
 
 def written(words: str) -> str:
-    """Return the stored form of words in a column of text; where there are none, none."""
+    """Return the stored form of words in a text column; empty words stay empty."""
     sealer = sealing.current()
     if sealer is None:
         return words.removeprefix(_MARK) if words.startswith(_SEALED) else words
@@ -68,11 +68,11 @@ def written(words: str) -> str:
 
 
 def read(words: str) -> str:
-    """Return the words that `written` was given. Raises StoreUnavailable without the key of what is sealed."""
+    """Return the words of their stored form. Raises StoreUnavailable if they are sealed and their key is missing."""
     return sealing.opening().open(words[len(_SEALED) :]) if words.startswith(_SEALED) else words
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     if _MARK in text:
         text = text.replace(_MARK, f"{_MARK}=")
     if "\\u0000" in text or "\\ud" in text:

@@ -1,7 +1,7 @@
-"""The statements by which a view is read: one for all that a context needs, one for what is new since an earlier read.
+"""The statements that read a view: one for all that a context needs, one for the changes since an earlier read.
 
-Each has a second form for a distributed database. It goes to the session's shard, so its lists are JSON and the queue,
-which is the coordinator's, is asked by a statement of its own.
+Each has a second form for a distributed database, which is sent to the session's shard. Its lists are JSON, and the
+queue, which is on the coordinator, is read by a statement of its own.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ _LEARNED: Final = """
 
 
 def _model(session: str) -> str:
-    """Return the SQL of the model to plan for: the requested one, else the view's, else the session's."""
+    """Return the SQL of the model to plan for: the requested one, otherwise the view's, otherwise the session's."""
     views = f"CASE WHEN v.model IS NULL THEN {session}.model ELSE v.model END"
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
 
@@ -30,13 +30,14 @@ _ANCHORS: Final = f"""
     || ARRAY(SELECT call_seq FROM events WHERE session_id = :session_id AND seq = ANY(h.pinned_seqs))
     || ARRAY(SELECT seq FROM events WHERE session_id = :session_id AND call_seq = ANY(h.pinned_seqs))"""
 
-# Two index ranges, and no search. The tail begins after the epoch's floor, unless so much was appended since that a
-# bounded read does not reach back to the epoch's head: then it begins with the last `bound_tokens`, found by one step
-# into the index on cum_tokens. Older events that must stay are read by their seqs. A condition that enters an index has
-# no COALESCE and no arithmetic on columns: below row-level security the index would not be used (docs/decisions/0020).
+# Two index ranges, and no search. The tail begins after the epoch's floor, unless more has been appended since the
+# epoch's head than a bounded read covers: then it begins with the last `bound_tokens`, found by one look-up in the
+# index on cum_tokens. Older events that must stay are read by their seqs. A condition for an index has no COALESCE and
+# no arithmetic on columns: under row-level security the index would not be used (docs/decisions/0020).
 #
-# Rows in one array are decoded in one go, which delays every other request. So of a long tail only the newest events
-# are in it, and the rest is read page by page. It changes only by redaction, which the recording of a call detects.
+# Rows in one array are decoded in one go, which delays every other request. So only the newest events of a long tail
+# are in it, and the rest is read page by page. The rest changes only by redaction, which the recording of a call
+# detects.
 _LOAD: Final = f"""
 WITH h AS (
     SELECT s.*, least(s.head, coalesce(:at::bigint, s.head)) AS at_head
@@ -90,8 +91,8 @@ LEFT JOIN LATERAL (
 LEFT JOIN events unread ON unread.session_id = :session_id AND unread.seq = p.before AND p.first > p.floor + 1
 """
 
-# The hot path: what was added since an earlier read (`head`) in the same epoch of the same session. No row when that
-# read is stale, or when more was appended than one read should bring (`most`).
+# The hot path: the changes since an earlier read (`head`) in the same epoch of the same session. No row if that read is
+# stale, or if more was appended than one read should return (`most`).
 _NEWS: Final = f"""
 SELECT s.tokens AS all_tokens, s.head, s.version, s.line, v.policy_name AS view_policy_name,
        v.policy_version AS view_policy_version, v.model AS view_model, v.window_tokens, v.epoch AS view_epoch,
@@ -120,7 +121,7 @@ _NEWEST_PROMPT: Final = (
     "(SELECT max(n.seq) FROM events n WHERE n.session_id = :session_id AND n.seq <= :at AND n.type = 'system.prompt')"
 )
 
-# For a context as of an earlier seq: the values of the session's row, looked up as of that seq.
+# For a context as of an earlier seq: the values of the session's row as of that seq.
 AS_OF: Final = f"""
 SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = :view AND head <= :at) AS epoch,
        ARRAY({event_log.PROMPTS.replace("$newest", _NEWEST_PROMPT)}
@@ -143,7 +144,7 @@ SELECT (SELECT max(epoch) FROM epochs WHERE session_id = :session_id AND view = 
 
 _LIVE: Final = "FROM summaries WHERE session_id = :session_id AND status = 'live' ORDER BY from_seq"
 _FOLDED: Final = "FROM summaries WHERE session_id = :session_id AND id = ANY(e.folded) ORDER BY from_seq"
-_KNOWN: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
+_CALIBRATIONS: Final = "FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = $model"
 _NEW: Final = "FROM events WHERE session_id = :session_id AND seq > :head ORDER BY seq"
 _TAIL_COLUMNS: Final = """
     t.seq, t.type, t.turn, t.tokens, t.cum_tokens, t.call_id, t.tool, t.call_seq, t.author,
@@ -156,14 +157,14 @@ _TAIL_BODY: Final = """
 
 
 def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
-    """Return a statement with its lists in one form; `session` is its name for the session's row."""
+    """Return a statement with its lists in one form; `session` is the alias of the session's row."""
     parts = {
         "$decided": lists.of(visibility.COLUMNS, "FROM decided ORDER BY seq"),
         "$compaction": compaction,
         "$asked_for": compactions.ASKED_FOR,
         "$cover": lists.of(summaries.COLUMNS, _LIVE),
         "$layers": layers.current_of(lists, session),
-        "$calibrations": lists.of(calibrations.COLUMNS, _KNOWN.replace("$model", _model(session))),
+        "$calibrations": lists.of(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
         "$folded": lists.of(summaries.COLUMNS, _FOLDED),
         "$tail": lists.of(_TAIL_COLUMNS.replace("$body", lists.text(_TAIL_BODY)), "FROM tail t ORDER BY t.seq"),
         "$new": lists.of(EVENT_COLUMNS.replace("body", lists.text("body")), _NEW),

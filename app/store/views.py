@@ -1,4 +1,4 @@
-"""Views as a context needs them, whole or brought up to date."""
+"""Views as contexts need them: loaded, or brought up to date."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ LISTS: Final[Mapping[str, Sequence[int]]] = {
     "calibrations": calibrations.FLOATS,
     "events": EVENT_FLOATS,
 }
-"""The lists of a view's row, with the places of their columns that are floats."""
+"""The lists of a view's row, with the indexes of their float columns."""
 LARGE: Final = 100_000
-"""To parse so many characters would hold up other requests for more than a millisecond."""
+"""Parsing more characters than this would delay other requests by more than a millisecond."""
 
 
 async def load(
@@ -51,9 +51,10 @@ async def load(
     bound_tokens: int,
     model: str | None = None,
 ) -> LoadedView | None:
-    """Load what a context of a view needs, for its own model or for `model`; None if there is no such session.
+    """Load a view for a context, for its own model or for `model`; None if there is no such session.
 
-    `fresh` disregards the view's epoch. `bound_tokens`, by the session's estimator, bounds what is read after it.
+    `at` is an earlier head to load it as of; `fresh` ignores its epoch. `bound_tokens`, by the session's estimator,
+    limits the events read that are newer than the epoch.
     """
     epoch, anchors, pinned = (None, None, None) if at is None else await _as_of(database, session_id, view, at)
     row = await _read(
@@ -77,11 +78,11 @@ async def load(
     frontier = from_json(texts.loads(row["frontier"])) if row["frontier"] else START
     events = await decoded(row["events"])
     kept = tuple(one for one in events if one.seq < row["first"])
-    apart = await _apart(database, row, frontier, decided)
+    older = await _older(database, row, frontier, decided)
     unread_to = row["first"] - 1 if row["first"] > row["floor"] + 1 else 0
     summed = await summaries.with_texts(database, (*row["cover"], *row["folded"]))
     loaded = LoadedView(
-        **_now(row),
+        **_current_fields(row),
         session_id=row["session_id"],
         estimator=row["estimator"],
         head=row["head"],
@@ -91,7 +92,7 @@ async def load(
         epoch_head=row["epoch_head"],
         frontier=frontier,
         created_at=row["created_at"],
-        events=(*kept, *apart, *events[len(kept) :]),
+        events=(*kept, *older, *events[len(kept) :]),
         unread=Unread(unread_to, row["unread_tokens"] or 0, row["unread_turn"] or 0) if unread_to else NOTHING_UNREAD,
         cover=summed[: len(row["cover"])],
         folded=summed[len(row["cover"]) :],
@@ -105,7 +106,7 @@ async def load(
 
 
 async def _read(database: Database, sql: str, on_shard: str, *, session_id: UUID, **values: object) -> Row | None:
-    """Return a view's row by the form of a statement that is for this database."""
+    """Return a view's row, read by the statement's form for this database."""
     if not await database.distributed():
         return await database.fetchrow(sql, session_id=session_id, **values)
     row = await database.fetchrow(on_shard, session_id=session_id, **values)
@@ -122,7 +123,7 @@ async def _read(database: Database, sql: str, on_shard: str, *, session_id: UUID
 
 
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
-    """Return the epoch, the anchors and the pinned seqs of a view when its session's head was `at`."""
+    """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
     known = await event_log.known(database, SessionLog(session_id))
     log = await ancestors.as_of_head(database, known, at) if known.shared else None
     row = await database.fetchrow(
@@ -133,7 +134,7 @@ async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tu
     return epoch, [*(seq for seq in found if seq), *pinned], pinned
 
 
-async def _apart(database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]) -> tuple[Event, ...]:
+async def _older(database: Database, row: Row, state: Frontier, decided: Sequence[NewestDecision]) -> tuple[Event, ...]:
     """Return the older part of a long tail of a session's own events."""
     own = SessionLog(row["session_id"], shared=())
     pinned = frozenset(row["pinned"])
@@ -150,7 +151,7 @@ async def _apart(database: Database, row: Row, state: Frontier, decided: Sequenc
 async def _with_shared(
     database: Database, view: str, row: Row, loaded: LoadedView, at: int | None, bound_tokens: int
 ) -> LoadedView:
-    """Return what was loaded of a fork with the events, decisions and last call that it shares with its ancestors."""
+    """Return a fork's loaded view with the events, decisions and last call that it shares with its ancestors."""
     state, session_id = loaded.frontier, loaded.session_id
     shared_to = min(row["lineage_to"][-1], loaded.head)
     decided: tuple[NewestDecision, ...] = ()
@@ -180,12 +181,12 @@ async def _with_shared(
         decisions=loaded.decisions if at is None else max((one.number for one in decided), default=0),
     )
     if loaded.used_at is None and 0 < loaded.epoch_head <= shared_to:
-        loaded = await _as_parent_left_it(database, view, row, loaded)
+        loaded = await _with_parents_call(database, view, row, loaded)
     return loaded
 
 
-async def _as_parent_left_it(database: Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
-    """Return the view with its parent's last call in the epoch that both have: the provider's cache has its prefix."""
+async def _with_parents_call(database: Database, view: str, row: Row, loaded: LoadedView) -> LoadedView:
+    """Return the view with its parent's last call in the epoch they share, whose prefix the provider has cached."""
     parent = session_key(row["tenant_id"], row["parent"])
     last = await database.fetchrow(
         view_reads.LAST_CALL, session_id=parent, view=view, epoch=loaded.epoch, head=row["lineage_to"][-1]
@@ -198,7 +199,7 @@ async def _as_parent_left_it(database: Database, view: str, row: Row, loaded: Lo
 async def news(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
-    """Return a held view brought up to date; None when it must be loaded anew."""
+    """Return a held view brought up to date; None if it must be loaded again."""
     row = await _read(
         database,
         view_reads.NEWS,
@@ -219,7 +220,7 @@ async def news(
     cover = await summaries.with_texts(database, row["cover"], (*held.cover, *held.folded))
     return replace(
         held,
-        **_now(row),
+        **_current_fields(row),
         head=row["head"],
         real_head=row["head"],
         turn=added[-1].turn if added else held.turn,
@@ -230,7 +231,7 @@ async def news(
     )
 
 
-def _now(row: Row) -> dict[str, Any]:
+def _current_fields(row: Row) -> dict[str, Any]:
     """Return the fields of a LoadedView that both statements read: those of the session, its view and the model."""
     return {
         "version": row["version"],
@@ -253,7 +254,7 @@ def _now(row: Row) -> dict[str, Any]:
 
 
 def reported(row: Row) -> Reported | None:
-    """Return the usage reported of a view's last call, from its row; None if none was."""
+    """Return the reported usage of a view's last call, from its row; None if none was reported."""
     if row["reported_call"] is None:
         return None
     figures = (row["reported_epoch"], row["reported_head"], row["reported_tokens"], row["reported_counted"])

@@ -1,4 +1,4 @@
-"""Decisions to hide, show and pin events: all are stored, and of each event the newest one holds."""
+"""Decisions to hide, show and pin events. All are stored; the newest about an event applies."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,7 +12,7 @@ from app.store.sessions import SessionRow
 
 COLUMNS: Final = "seq, decision, action = 'hide', replacement, path"
 
-# Of two decisions about one event in one request, the one that hides it is the newest.
+# Of two decisions about one event in one request, the one that hides it counts as the newest.
 _NEWEST: Final = """
     SELECT DISTINCT ON (seq) * FROM visibility WHERE session_id = :session_id AND action IN ('hide', 'show') {more}
     ORDER BY seq, decision DESC, action"""
@@ -28,7 +28,7 @@ def decided(record: Sequence[Any]) -> NewestDecision:
 
 
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[NewestDecision, ...]:
-    """Return the newest decision about every event that was ever hidden or shown."""
+    """Return the newest decision about each event that was ever hidden or shown."""
     rows = await connection.fetch(f"SELECT {COLUMNS} FROM ({_CURRENT}) AS newest ORDER BY seq", session_id=session_id)
     return tuple(decided(tuple(row.values())) for row in rows)
 
@@ -36,7 +36,7 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
 async def until(
     connection: Connection | Database, session_id: UUID, head: int, to_seq: int
 ) -> tuple[NewestDecision, ...]:
-    """Return the newest decisions when the log's head was `head`, about the events up to `to_seq`."""
+    """Return the newest decisions as of the head `head`, about the events up to `to_seq`."""
     newest = _NEWEST.format(more="AND head <= :head AND seq <= :to_seq")
     sql = f"SELECT {COLUMNS} FROM ({newest}) AS newest ORDER BY seq"
     rows = await connection.fetch(sql, session_id=session_id, head=head, to_seq=to_seq)

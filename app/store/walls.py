@@ -1,4 +1,4 @@
-"""The check that the database keeps tenants apart, made once before anything is served or worked on."""
+"""The check that the database isolates tenants, made once before a server or worker starts."""
 
 from typing import Final
 
@@ -13,11 +13,11 @@ _HELD: Final = "SELECT coalesce(bool_and(row_security_active(polrelid)), false) 
 
 
 class NoWalls(Exception):
-    """The database would show one tenant's rows to another, or no rows at all; the message says what to do."""
+    """The database would show one tenant's rows to another, or no rows at all; the message says how to fix it."""
 
 
 async def check(url: str) -> None:
-    """Raise NoWalls unless this login may act as the application's role, and row-level security holds for that role."""
+    """Raise NoWalls unless this login may act as the application's role, and row-level security applies to it."""
     try:
         connection = await connect(url, server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:

@@ -52,7 +52,7 @@ _DELIVERIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A delivery to make, with its webhook's present settings."""
+    """A delivery to make, with its webhook's current settings."""
 
     body: str
     attempts: int
@@ -94,7 +94,7 @@ async def put(
 
 
 async def others(tx: Connection, tenant_id: UUID, name: str) -> int:
-    """Count a tenant's webhooks with other names, and lock out new ones until the transaction ends."""
+    """Count a tenant's webhooks with other names, and block new ones until the transaction ends."""
     await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
     row = await tx.fetchrow(
         "SELECT count(*) AS n FROM webhooks WHERE tenant_id = :tenant_id AND name <> :name",
@@ -166,7 +166,7 @@ async def delivery(database: Connection | Database, tenant_id: UUID, name: str, 
 
 
 async def retry(tx: Connection, tenant_id: UUID, name: str, id: UUID) -> bool:
-    """Have an undelivered delivery attempted now; return False if there is none."""
+    """Make an undelivered delivery due now; return False if there is none."""
     row = await tx.fetchrow(
         "UPDATE deliveries SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL "
         "WHERE tenant_id = :tenant_id AND webhook = :webhook AND id = :id AND state <> 'delivered' "
@@ -199,12 +199,11 @@ async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
 async def attempted(
     database: Database, session_id: UUID, id: UUID, *, status: int | None, error: str | None, delay: float | None
 ) -> float | None:
-    """Record an attempt: delivered without an `error`, else to be tried again after `delay` seconds, or given up.
+    """Record an attempt: delivered without an `error`, otherwise to be tried again after `delay` seconds, or given up.
 
-    Return the delivery's age in seconds; None if it was not pending any more, and nothing was recorded.
-
-    In one transaction, the attempt's job gives up its key in the queue and a further attempt gets a job of its own, so
-    that `retry` always finds either the attempt under way or the waiting job.
+    Return the delivery's age in seconds; None, with nothing recorded, if it was no longer pending. In one transaction,
+    the attempt's job gives up its key in the queue and a further attempt gets a job of its own, so that `retry` always
+    finds either the running attempt or the waiting job.
     """
     state = "delivered" if error is None else "failed" if delay is None else "pending"
     async with database.transaction() as tx:
@@ -246,7 +245,7 @@ async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | No
 
 
 async def wake_forgotten(database: Database, overdue_seconds: float) -> int:
-    """Queue the deliveries that are overdue by `overdue_seconds`, whose jobs may be lost; return how many."""
+    """Queue the deliveries that are overdue by `overdue_seconds`, whose jobs may be lost; return the number queued."""
     rows = await database.fetch(
         "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries(:seconds, :limit)",
         seconds=overdue_seconds,

@@ -1,4 +1,4 @@
-"""What workers have done, counted in the database for all processes: the metrics of those that nobody can ask."""
+"""Counts of the work that workers have done, kept in the database: workers have no metrics endpoint."""
 
 import math
 from bisect import bisect_left
@@ -11,13 +11,13 @@ from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
 
 BOUNDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, math.inf)
-"""The upper bounds, in seconds, between which it is counted how late something was done."""
+"""Upper bounds, in seconds, of the histogram of delays."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """One piece of work: a summary, a delivery or an erasure (`kind`), who made it or by which rule, what came of it,
-    how long after it was due."""
+    """A piece of finished work: a summary, a delivery or a purge (`kind`), the model or rule that did it, its outcome,
+    and the time since it was due."""
 
     kind: str
     maker: str
@@ -29,7 +29,7 @@ class WorkDone:
 
 @dataclass(frozen=True, slots=True)
 class WorkCount:
-    """All work of a kind, maker and outcome that was done within `bound` seconds, and not within the bound before."""
+    """The work of one kind, maker and outcome that was done within `bound` seconds, but not within the bound before."""
 
     kind: str
     maker: str
@@ -43,7 +43,7 @@ class WorkCount:
 
 
 async def add(connection: Connection | Database, done: WorkDone, number: int = 1) -> None:
-    """Count a piece of work, or a `number` of them."""
+    """Count a piece of work, or `number` pieces."""
     await connection.execute(
         "INSERT INTO work_counts AS w (kind, maker, outcome, bound, number, seconds, input_tokens, output_tokens) "
         "VALUES (:kind, :maker, :outcome, :bound, :number, :seconds, :input_tokens, :output_tokens) "
@@ -62,6 +62,6 @@ async def add(connection: Connection | Database, done: WorkDone, number: int = 1
 
 
 async def all_counts(database: Database) -> Sequence[WorkCount]:
-    """Return everything that was ever counted: a few rows for each kind of work."""
+    """Return all counts: a few rows for each kind of work."""
     rows = await database.fetch(f"SELECT {columns(WorkCount)} FROM work_counts ORDER BY kind, maker, outcome, bound")
     return [decode(WorkCount, row) for row in rows]

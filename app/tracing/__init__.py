@@ -1,7 +1,7 @@
-"""Traces by OpenTelemetry, switched on by its own variables. Where these name no endpoint, nothing of it is imported.
+"""Traces by OpenTelemetry, enabled by its own variables. If they name no endpoint, none of it is imported.
 
-A span tells what was done, for whom, for how long and with what result: never what a message, a parameter or a header
-field says. Of an exception only its kind is kept, since its text may quote any of these.
+A span records the operation, its caller, its duration and its result: never the content of a message, a parameter or a
+header field. An exception is recorded by its kind only, since its text may quote any of these.
 """
 
 import os
@@ -32,21 +32,21 @@ _exporting: "Exporting | None" = None
 
 
 def wanted(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether OpenTelemetry's variables say where traces go, and do not switch them off."""
+    """Return whether OpenTelemetry's variables name an endpoint for traces, and do not disable them."""
     off = (variables.get("OTEL_SDK_DISABLED", "").lower(), variables.get("OTEL_TRACES_EXPORTER", "").lower())
     return any(variables.get(name) for name in _ENDPOINTS) and off[0] != "true" and off[1] != "none"
 
 
 def load() -> None:
-    """Import what tracing takes, if it is wanted: before processes are forked, so that they share it."""
+    """Import the modules of tracing, if it is wanted: before processes are forked, so that they share their memory."""
     if wanted():
-        import app.tracing.export  # noqa: F401 - imported for the processes to come
+        import app.tracing.export  # noqa: F401 - imported for the forked processes
 
 
 @contextmanager
 def exported() -> Iterator[None]:
-    """Make spans while the block lasts, if they are wanted, and send them on; what is left is sent at its end, for a
-    bounded time. Of one process alone: the thread that sends does not survive a fork."""
+    """Record spans while the block lasts, if they are wanted, and send them; the last ones at its end, in bounded time.
+    For one process only: the sending thread does not survive a fork."""
     global _exporting
     if not wanted():
         yield
@@ -62,7 +62,7 @@ def exported() -> Iterator[None]:
 
 
 class OpenSpan:
-    """A span for its block to fill in; without one, of a trace that nobody makes."""
+    """A span for its block to fill in. Its methods do nothing if there is no span."""
 
     def __init__(self, span: "trace.Span | None" = None) -> None:
         self._span = span
@@ -74,35 +74,33 @@ class OpenSpan:
             self._span.set_attributes(_attributes(values))
 
     def rename(self, name: str) -> None:
-        """Name it anew, when more is known."""
+        """Rename the span."""
         if self._span is not None:
             self._span.update_name(name)
 
     def link(self, fields: Mapping[str, str]) -> None:
-        """Link it to the span that header fields name, if they name one."""
+        """Link the span to the one that header fields name, if they name one."""
         if self._span is not None and _exporting is not None:
             _exporting.link(self._span, fields)
 
     @property
     def sent(self) -> bool:
-        """Whether it will be sent."""
+        """Whether the span will be sent."""
         return self._span is not None and self._span.is_recording()
 
     def failed(self, kind: str) -> None:
-        """Mark it as failed, with the kind of failure; the first that is told holds."""
+        """Mark the span as failed, with the kind of failure; only the first call counts."""
         if self._span is not None and _exporting is not None and not self._failed:
             self._failed = True
             _exporting.fail(self._span, kind)
 
     @property
     def trace_id(self) -> str | None:
-        """Its trace, as other tools write it."""
+        """The id of the trace, as other tools write it; None without a span."""
         return None if self._span is None else f"{self._span.get_span_context().trace_id:032x}"
 
 
 class _NoSpan(AbstractContextManager[OpenSpan]):
-    """A block without a span."""
-
     def __enter__(self) -> OpenSpan:
         return _NOTHING
 
@@ -115,37 +113,37 @@ _NO_SPAN: Final = _NoSpan()
 
 
 def span(name: str, kind: SpanKind = "internal", **values: Value) -> AbstractContextManager[OpenSpan]:
-    """A span around a block, below the one that is open. An exception that leaves the block marks it as failed."""
-    return _NO_SPAN if _exporting is None else _opened(_exporting, name, kind, values, None)
+    """Open a span in the current one, around a block. An exception that leaves the block marks it as failed."""
+    return _NO_SPAN if _exporting is None else _open_span(_exporting, name, kind, values, None)
 
 
 def served(method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value) -> AbstractContextManager[OpenSpan]:
-    """A span around a request, below the one that its header fields name."""
-    return _NO_SPAN if _exporting is None else _opened(_exporting, method, "server", values, fields)
+    """Open a span around a request, in the one that its header fields name."""
+    return _NO_SPAN if _exporting is None else _open_span(_exporting, method, "server", values, fields)
 
 
 def statement(sql: str) -> AbstractContextManager[OpenSpan]:
-    """A span around a statement, named by the function of the store that makes it. Outside requests and jobs there is
-    none: schedules look into the database all day."""
+    """Open a span around a statement, named by the function of the store that runs it. Outside requests and jobs there
+    is none: schedules query the database all day."""
     if _exporting is None or not _exporting.recording():
         return _NO_SPAN
-    operation, asker = _operation(sql), _asker()
+    operation, asker = _operation(sql), _calling_function()
     values = {"db__system__name": "postgresql", "db__operation__name": operation, "code__function__name": asker}
-    return _opened(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
+    return _open_span(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
 
 
 def cause() -> dict[str, str]:
-    """The header fields by which what is left to others can be linked to the open span; none unless it will be sent."""
+    """Return header fields with which later work can be linked to the current span; empty unless it will be sent."""
     return {} if _exporting is None or not _exporting.recording() else _exporting.outgoing()
 
 
 def outgoing() -> dict[str, str]:
-    """The header fields that carry the trace to whom a request is made; none without one."""
+    """Return the header fields that pass the trace on with a request; empty without a trace."""
     return {} if _exporting is None else _exporting.outgoing()
 
 
 @contextmanager
-def _opened(
+def _open_span(
     exporting: "Exporting",
     name: str,
     kind: SpanKind,
@@ -167,7 +165,7 @@ def _attributes(values: Mapping[str, Value]) -> dict[str, str | int | float | bo
 
 @lru_cache(maxsize=1_000)
 def _operation(sql: str) -> str:
-    """What a statement does; of one that begins with WITH, the first that it writes."""
+    """Return a statement's operation; if it begins with WITH, the first one that writes."""
     found = _OPERATION.match(sql)
     first = found[1].upper() if found else "?"
     if first != "WITH":
@@ -176,10 +174,10 @@ def _operation(sql: str) -> str:
     return writing[1].split()[0] if writing else "SELECT"
 
 
-def _asker() -> str:
-    """The function on whose behalf a statement is run: the nearest caller outside this package and the engine.
+def _calling_function() -> str:
+    """Return the function that runs a statement: the nearest caller outside this package and the engine.
 
-    Of a module's own helpers, the one that was called from elsewhere.
+    If that is a module's private helper, the function of the module that was called from elsewhere.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"] in (__name__, _ENGINE):

@@ -1,4 +1,4 @@
-"""OpenTelemetry's SDK, and spans on their way to a collector over OTLP/HTTP; imported only where traces are wanted."""
+"""OpenTelemetry's SDK, and the export of spans over OTLP/HTTP; imported only if traces are wanted."""
 
 import logging
 import os
@@ -19,8 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from app.version import VERSION
 
 FLUSH_SECONDS: Final = 2.0
-"""How long a process that ends waits for its last spans to be sent: with what it takes to stop, less than a container
-is given."""
+"""Seconds for which an ending process waits for its last spans. Containers are given more time to stop."""
 _KINDS: Final = {
     "internal": trace.SpanKind.INTERNAL,
     "server": trace.SpanKind.SERVER,
@@ -31,9 +30,9 @@ _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_P
 _PROTOCOL: Final = "http/protobuf"
 
 
-class _Telling(SpanExporter):
-    """An exporter that says once that spans cannot be sent, and once that they can again. It runs in the thread of the
-    batches, so that nobody waits for it."""
+class _LoggingExporter(SpanExporter):
+    """An exporter that logs once when spans cannot be sent, and once when they can again. It runs in the thread of the
+    batches, so that no request waits for it."""
 
     def __init__(self, inner: SpanExporter) -> None:
         self._inner = inner
@@ -43,7 +42,7 @@ class _Telling(SpanExporter):
         """See SpanExporter."""
         try:
             result = self._inner.export(spans)
-        except Exception:  # a collector that answers anything at all must not end the thread
+        except Exception:  # no answer of a collector may end the thread
             result = SpanExportResult.FAILURE
         failing = result is not SpanExportResult.SUCCESS
         if failing and not self._failing:
@@ -63,24 +62,24 @@ class _Telling(SpanExporter):
 
 
 class Exporting:
-    """The spans of a process. The provider is ours alone: libraries that make spans of their own find none, and so
-    cannot send content with them."""
+    """The spans of a process. The provider is not registered: libraries that make spans of their own find none, and so
+    cannot send content in them."""
 
     def __init__(self) -> None:
-        """The endpoint, the sampler, the limits, the service's name: OpenTelemetry reads them from its variables."""
-        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it repeats itself; _Telling does not
+        """Set up the exporter. Endpoint, sampler, limits and service name come from OpenTelemetry's variables."""
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it logs every failure
         asked = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), _PROTOCOL)
         if asked != _PROTOCOL:
             structlog.get_logger().warning("traces are sent as http/protobuf, and nothing else", asked=asked)
         ours = Resource.create({"service.name": "palimpsest", "service.version": VERSION})
         resource = ours.merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(BatchSpanProcessor(_Telling(OTLPSpanExporter())))
+        self._provider.add_span_processor(BatchSpanProcessor(_LoggingExporter(OTLPSpanExporter())))
         self._tracer = self._provider.get_tracer("palimpsest", VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
     def close(self) -> None:
-        """Send what is left, for at most FLUSH_SECONDS."""
+        """Send the remaining spans, for at most FLUSH_SECONDS."""
         closing = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         closing.start()
         closing.join(FLUSH_SECONDS)
@@ -95,8 +94,7 @@ class Exporting:
         attributes: Mapping[str, str | int | float | bool],
         fields: Sequence[tuple[bytes, bytes]] | None,
     ) -> Iterator[trace.Span]:
-        """An open span: below the one that is open, or the one that header fields name. Of exceptions it says nothing
-        by itself."""
+        """Open a span, in the current one or in the one that header fields name. It records no exceptions."""
         context = None
         if fields is not None:
             given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in fields}
@@ -123,11 +121,11 @@ class Exporting:
         span.set_status(trace.StatusCode.ERROR)
 
     def recording(self) -> bool:
-        """Whether a span is open that will be sent."""
+        """Return whether the current span will be sent."""
         return trace.get_current_span().is_recording()
 
     def outgoing(self) -> dict[str, str]:
-        """The header fields of the open span."""
+        """Return the header fields of the current span."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier)
         return carrier

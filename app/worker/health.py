@@ -1,4 +1,4 @@
-"""How another process sees that a worker works: it listens on no port, but its database knows it by its machine."""
+"""Health of a worker, as another process sees it: it listens on no port, but its database connection has its name."""
 
 import socket
 from typing import Final
@@ -7,18 +7,18 @@ import asyncpg
 
 from app.store.connecting import UNREACHABLE, connect
 
-_NAME_CHARACTERS_MAX: Final = 63  # Postgres cuts off the rest; what tells names of containers apart is at their end
+_NAME_CHARACTERS_MAX: Final = 63  # Postgres truncates longer names; names of containers differ at their end
 _WORKER: Final = "palimpsest worker on "
 APPLICATION_NAME: Final = _WORKER + socket.gethostname()[len(_WORKER) - _NAME_CHARACTERS_MAX :]
-"""The name of this machine's or container's workers' connections. An address would not do: many of them share one
-behind a router that translates addresses."""
+"""Application name of the connections of workers on this machine or in this container. An address would not do, since
+routers that translate addresses give many machines the same one."""
 _CONNECTED: Final = """
 SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
 """
 
 
 async def missing(database_url: str) -> str | None:
-    """What keeps the worker of this machine, or of this container, from working; None if nothing is seen to."""
+    """Return the problem that keeps the worker of this machine or container from working; None if it works."""
     try:
         connection = await connect(database_url)
         try:

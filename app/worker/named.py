@@ -1,4 +1,4 @@
-"""Work under its names: its lines in the log and its spans tell which job it is, and of which session."""
+"""The context of a job: its tenant, its log fields, and its trace."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,16 +24,16 @@ async def named(
     *,
     job: int | None = None,
 ) -> AsyncIterator[None]:
-    """Work for a session's tenant, on its contents with a `keyring`, in a trace of its own.
+    """Work for a session's tenant in a trace of its own; with a `keyring`, its contents can be read and written.
 
-    That is linked to the request that made the job due. Raises ContentsErased and StoreUnavailable as Keyring does.
+    The trace is linked to the request that made the job due. Raises Keyring's ContentsErased and StoreUnavailable.
     """
     about = {"palimpsest__job__id": job, "palimpsest__tenant__id": str(tenant_id)}
     with acting_for(tenant_id), tracing.span(kind, "consumer", **about) as span:
         session = await _name(database, session_id, tenant_id)
         span.set(palimpsest__session__name=session)
-        said = {"job": job, "session": session, "trace_id": span.trace_id}
-        bound = {name: value for name, value in said.items() if value is not None}
+        fields = {"job": job, "session": session, "trace_id": span.trace_id}
+        bound = {name: value for name, value in fields.items() if value is not None}
         with bound_contextvars(**bound):
             try:
                 with sealing_with(None if keyring is None else await keyring.sealer(tenant_id)):
@@ -45,7 +45,7 @@ async def named(
 
 
 async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:
-    """The name of a session; None once it is erased."""
+    """Return the name of a session; None if it was erased."""
     try:
         return await sessions.name_of(database, session_id, tenant_id)
     except NotFound:

@@ -1,4 +1,4 @@
-"""What goes after its time, by the rules of each tenant, and the jobs that erase what somebody wants forgotten."""
+"""The schedules that apply each tenant's retention rules, and the jobs that carry out erasures."""
 
 import asyncio
 from datetime import timedelta
@@ -45,7 +45,7 @@ def register(queue: PgQueuer, database: Database) -> None:
 
 
 async def apply_all(database: Database) -> None:
-    """Erase what each tenant keeps no longer."""
+    """Erase every tenant's data that is due."""
     for tenant_id in await retention.ruled(database):
         with acting_for(tenant_id):
             await Retaining(database).apply(tenant_id)

@@ -1,4 +1,4 @@
-"""The worker: pgqueuer on a connection of its own, until it is stopped. Any number may run side by side."""
+"""The worker: pgqueuer on a connection of its own, until it is stopped. Any number may run concurrently."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,16 +33,16 @@ PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
 RECONNECT_SECONDS: Final = 1.0
 STEADY_SECONDS: Final = 10.0
-"""A worker that has run for this long has recovered the database; until then, failed attempts are not logged again."""
+"""Seconds after which a worker has recovered the database; until then, failed attempts are not logged again."""
 GRACE_SECONDS: Final = 8.0
-"""The time for running jobs to finish when the worker stops: less than a container is given."""
+"""Seconds for running jobs to finish when the worker stops: less than a container is given."""
 POOL_SIZE: Final = 4
 DEQUEUE_TIMEOUT: Final = timedelta(seconds=5)
 BATCH_SIZE: Final = 4
 RETRY_SECONDS: Final = 1.0
 RETRY_DOUBLINGS_MAX: Final = 8
 RETRY_SECONDS_MAX: Final = 3600.0
-"""The longest that a provider is left alone because it asks for it."""
+"""Longest time for which a provider is left alone at its own request."""
 FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
 REDO_CRON: Final = "*/5 * * * *"
@@ -52,9 +52,9 @@ REDO_SESSIONS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker does besides its housekeeping: factories of its services, called with its database.
+    """The optional work of a worker: factories of its services, called with its database.
 
-    After `heartbeat_seconds` without a sign of life a job goes to another worker. For `pooler_url` see Database.
+    A job without a heartbeat for `heartbeat_seconds` goes to another worker. For `pooler_url` see Database.
     """
 
     compaction: Callable[[Database], Compaction] | None = None
@@ -162,7 +162,7 @@ async def _session(
             stopping.cancel()
             losing.cancel()
             await asyncio.wait({running}, timeout=GRACE_SECONDS)
-            running.cancel()  # a job that is cut off goes back to the queue, for another worker
+            running.cancel()  # an interrupted job returns to the queue, for another worker
             given_up = not running.done() or lost.is_set()
             await asyncio.gather(running, return_exceptions=given_up)
     finally:
@@ -180,7 +180,7 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
         try:
             async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
                 head = await compaction.work(session_id, tenant_id, int(job.id))
-                await indexing.reach(session_id, tenant_id, head)  # what is left out may soon be searched for
+                await indexing.reach(session_id, tenant_id, head)  # the agent may soon search for what is summarized
         except (ContentsErased, SessionGone):
             return
         except PutOff as error:
@@ -200,11 +200,11 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
             with suppress(ContentsErased):
                 async with named("redo", database, session_id, tenant_id, keyring):
                     if not await compaction.redo(session_id, tenant_id):
-                        return  # as a rule, what fails for one session fails for all; the next run is soon
+                        return  # what fails for one session usually fails for all; the next run is soon
 
 
 def _retry(job: Job, delay: float, reason: str) -> RetryRequested:
-    """A request to retry the job after at least `delay` seconds, within an hour, and later with each attempt."""
+    """Request a retry after at least `delay` seconds (an hour at most), and longer after each attempt."""
     delay = max(min(delay, RETRY_SECONDS_MAX), RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
     return RetryRequested(timedelta(seconds=delay), reason)
 

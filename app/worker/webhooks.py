@@ -18,7 +18,7 @@ from app.store.retention import purge_deliveries
 from app.worker.named import named
 
 DELIVERIES_AT_ONCE_MAX: Final = 32
-"""The most deliveries at once over all workers, so that receivers that do not answer cannot occupy them all."""
+"""Most concurrent deliveries over all workers, so that receivers that do not respond cannot occupy them all."""
 STORE_RETRY_SECONDS: Final = 1.0
 FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0

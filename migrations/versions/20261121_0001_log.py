@@ -28,7 +28,7 @@ _TABLES = (
 
 
 def upgrade() -> None:
-    """Create everything, and the tenant that a server without keys serves."""
+    """Create all tables, and the tenant that a server without keys serves."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     connection = op.get_bind()
     run_script(connection, _SQL / "0001_log.sql")
@@ -40,7 +40,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove everything."""
+    """Remove all tables."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     for table in _TABLES:
         op.execute(f"DROP TABLE {table}")

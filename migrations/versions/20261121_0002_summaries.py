@@ -1,4 +1,4 @@
-"""Summaries by span, the runs that make them, and redactions."""
+"""Summaries by span, the runs that write them, and redactions."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; code that knows nothing of them goes on working."""
+    """Add the tables; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0002_summaries.sql")
 
 
 def downgrade() -> None:
-    """Remove them. A redacted event stays redacted."""
+    """Remove the tables. Redacted events stay redacted."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0002_summaries_down.sql")

@@ -1,4 +1,4 @@
-"""What calls came to, what providers counted, and evictions kept with the epoch that decided on them."""
+"""Outcomes of calls, providers' token counts, and evictions stored with the epoch that decided on them."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; code that knows nothing of them goes on working."""
+    """Add the columns; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0003_audit.sql")
 
 
 def downgrade() -> None:
-    """Remove them. What providers reported is gone."""
+    """Remove the columns. Outcomes and counts that providers reported are lost."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0003_audit_down.sql")

@@ -1,4 +1,4 @@
-"""What a search finds events by."""
+"""The search index."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it, empty: a session is indexed when it is first searched."""
+    """Add the index, empty: a session is indexed when it is first searched."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0004_recall.sql")
 
 
 def downgrade() -> None:
-    """Remove it. All of it can be made again from the log."""
+    """Remove the index, which can be rebuilt from the log."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0004_recall_down.sql")

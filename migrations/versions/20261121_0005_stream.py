@@ -1,4 +1,4 @@
-"""What happens to a session beside its log, for those who read along, and webhooks with their deliveries."""
+"""Changes of a session other than events, for streams, and webhooks with their deliveries."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; triggers write them, so code that knows nothing of them leaves nothing out."""
+    """Add the tables. Triggers write them, so changes made by code of the earlier version are recorded too."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0005_stream.sql")
 
 
 def downgrade() -> None:
-    """Remove them. What has not been delivered will not be."""
+    """Remove the tables. Pending deliveries are lost."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0005_stream_down.sql")

@@ -1,4 +1,4 @@
-"""What agents decide to hide, show and pin."""
+"""Agents' decisions to hide, show and pin events."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; code that knows nothing of them goes on working."""
+    """Add the table and columns; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0006_visibility.sql")
 
 
 def downgrade() -> None:
-    """Remove them. Everything that was hidden is shown again."""
+    """Remove them. Hidden events are shown again."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0006_visibility_down.sql")

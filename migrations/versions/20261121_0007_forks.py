@@ -1,4 +1,4 @@
-"""Forks: sessions that share the beginning of another one's log, and its summaries."""
+"""Forks: sessions that share the beginning of another session's log, and its summaries."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; code that knows nothing of them makes none."""
+    """Add the columns; code of the earlier version creates no forks."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0007_forks.sql")
 
 
 def downgrade() -> None:
-    """Remove them. What forks share with their parents is no longer found: erase them before."""
+    """Remove the columns. Forks lose the events they share with their parents, so erase them first."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0007_forks_down.sql")

@@ -1,4 +1,4 @@
-"""What an agent shows while it works, and where turns begin and end."""
+"""Layers, which an agent shows while it works, and explicit turns."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them; code that knows nothing of them goes on working."""
+    """Add the table and columns; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0008_live.sql")
 
 
 def downgrade() -> None:
-    """Remove them. Recorded calls that showed layers no longer render as they did."""
+    """Remove them. Recorded calls that showed layers can no longer be rendered as they were."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0008_live_down.sql")

@@ -1,4 +1,4 @@
-"""An append goes to its session's row once."""
+"""An append accesses its session's row only once."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it; code that knows nothing of it goes on working."""
+    """Add the column; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0009_append.sql")
 
 
 def downgrade() -> None:
-    """Remove it. Nothing is lost."""
+    """Remove the column. Nothing is lost."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0009_append_down.sql")

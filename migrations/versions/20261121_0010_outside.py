@@ -1,4 +1,4 @@
-"""What is sent beside a request is known, and what one call says holds for its own view."""
+"""Tokens that a client sends in addition to its requests, and calibration per view."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it; code that knows nothing of it goes on working."""
+    """Add the columns; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0010_outside.sql")
 
 
 def downgrade() -> None:
-    """Remove it. What was learnt by it is learnt again."""
+    """Remove the columns. Their values are learned again."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0010_outside_down.sql")

@@ -1,4 +1,4 @@
-"""A search index tells which version of the terms it was made by."""
+"""Each search index records the version of its terms."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it; code that knows nothing of it goes on working."""
+    """Add the column; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0011_terms.sql")
 
 
 def downgrade() -> None:
-    """Remove it, and the indexes of a later version. They are made anew of the log."""
+    """Remove the column, and the indexes of later versions, which are rebuilt from the log."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0011_terms_down.sql")

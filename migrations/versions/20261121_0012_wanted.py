@@ -1,4 +1,4 @@
-"""A compaction knows the context that waits for it."""
+"""A compaction run records the context that waits for it."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it; code that knows nothing of it goes on working."""
+    """Add the columns; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0012_wanted.sql")
 
 
 def downgrade() -> None:
-    """Remove it. Nothing is lost."""
+    """Remove the columns. Nothing is lost."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0012_wanted_down.sql")

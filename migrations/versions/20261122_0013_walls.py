@@ -1,4 +1,4 @@
-"""Tenants are walls: row-level security under a role that owns nothing."""
+"""Tenant isolation: row-level security under a role that owns nothing."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it. Code that acts as the owner of the tables goes on working: they are no walls for that."""
+    """Add the policies and the role. Code that acts as the tables' owner keeps working, without isolation."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0013_walls.sql")
 
 
 def downgrade() -> None:
-    """Remove it, but for the role, which other databases may use."""
+    """Remove the policies, but not the role, which other databases may use."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0013_walls_down.sql")

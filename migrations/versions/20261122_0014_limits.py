@@ -1,4 +1,4 @@
-"""Keys that end, that are bound, and that tell when they were used; what tenants spend on providers."""
+"""Expiry, session prefix and last use of keys, and tenants' spending on providers."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them. Code that knows nothing of it goes on working, and takes a key that ends or is bound for one that does
-    and is not: make none before all processes are of this version."""
+    """Add the columns and the table. Code of the earlier version ignores a key's expiry and prefix: create no such key
+    before all processes are of this version."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0014_limits.sql")
 
 
 def downgrade() -> None:
-    """Remove them. Keys that end or are bound are revoked: without that they would reach further than they may."""
+    """Remove them. Keys with an expiry or a prefix are revoked: otherwise they would have more rights than given."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0014_limits_down.sql")

@@ -1,4 +1,4 @@
-"""What was announced and became an event goes with it when that is redacted."""
+"""Announcements that became an event are erased when it is redacted."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Let it; code that knows nothing of it goes on working."""
+    """Allow the erasure of announcements; code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0015_announced.sql")
 
 
 def downgrade() -> None:
-    """Refuse that again."""
+    """Forbid it again."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0015_announced_down.sql")

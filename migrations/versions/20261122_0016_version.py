@@ -1,4 +1,4 @@
-"""Whether a session has changed is told by one number."""
+"""A single number that tells whether a session has changed."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add it, kept by a trigger: code that knows nothing of it changes it all the same."""
+    """Add the version. A trigger raises it, so changes by code of the earlier version count too."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0016_version.sql")
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Remove the version."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0016_version_down.sql")

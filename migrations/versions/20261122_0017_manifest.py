@@ -1,4 +1,4 @@
-"""What statements read of a call's manifest stands in columns; the manifest itself stays as it is."""
+"""Columns for the values of a call's manifest that statements read; the manifest itself stays as it is."""
 
 from pathlib import Path
 
@@ -15,13 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them, empty. Code that knows nothing of them goes on working, and what it records is read as older records
-    are: by their manifests."""
+    """Add the columns, empty. Records without values, old ones and those of earlier code, are read by the manifest."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0017_manifest.sql")
 
 
 def downgrade() -> None:
-    """Remove them: the manifests hold all of it."""
+    """Remove the columns: the manifests have all their values."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0017_manifest_down.sql")

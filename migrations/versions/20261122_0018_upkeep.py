@@ -1,4 +1,4 @@
-"""A trigger looks at fewer updates, a job is told of once, and the search index takes its terms many at a time."""
+"""A trigger checks fewer updates, a job notifies once, and the search index adds its terms in batches."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Change how, and nothing of what is stored: code that knows nothing of it goes on working."""
+    """Change functions and triggers, but no stored data: code of the earlier version keeps working."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0018_upkeep.sql")
 
 
 def downgrade() -> None:
-    """Do it as before. Nothing is lost."""
+    """Restore the earlier functions and triggers. Nothing is lost."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0018_upkeep_down.sql")

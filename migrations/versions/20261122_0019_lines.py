@@ -1,4 +1,4 @@
-"""The lines of a session: the ways on which it went, of which its name means one; and by what they are found."""
+"""The lines of a session, of which one is current, and the hash chains by which they are found."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add them, empty: every session is its own first line. For code that knows nothing of them a name stays its first
-    line, and further lines are forks."""
+    """Add the columns and the table: every session is its own first line. In code of the earlier version a name means
+    its first line, and further lines are forks."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0019_lines.sql")
 
 
 def downgrade() -> None:
-    """Drop them: further lines become ordinary sessions."""
+    """Remove them: further lines become ordinary sessions."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0019_lines_down.sql")

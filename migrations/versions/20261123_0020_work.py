@@ -1,4 +1,4 @@
-"""What workers have done, in numbers: they listen on no port, so the API processes tell of it."""
+"""Counts of the workers' work: workers listen on no port, so the API processes report it."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add the table, empty: code that knows nothing of it goes on working, and is not counted."""
+    """Add the table, empty: work done by code of the earlier version is not counted."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0020_work.sql")
 
 
 def downgrade() -> None:
-    """Drop it: the numbers begin anew at the next upgrade."""
+    """Remove the table: counts start again at the next upgrade."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0020_work_down.sql")

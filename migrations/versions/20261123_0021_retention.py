@@ -1,4 +1,4 @@
-"""How long a tenant's data is kept, and erasures of sessions by their metadata with a receipt."""
+"""Retention rules of tenants, and erasures of sessions by their metadata, with a receipt."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add the tables, empty: nothing is erased until somebody says what is to go."""
+    """Add the tables, empty: nothing is erased until a rule or an erasure is stored."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0021_retention.sql")
 
 
 def downgrade() -> None:
-    """Drop them: rules and receipts are gone, erasures that wait are not done."""
+    """Remove the tables: rules and receipts are lost, and waiting erasures are not done."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0021_retention_down.sql")

@@ -1,4 +1,4 @@
-"""What functions do on a database whose sessions are in shards."""
+"""Functions for a database whose sessions are in shards."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Replace functions: on a database that is not distributed they do what they did before."""
+    """Replace functions. On a database that is not distributed they do the same as before."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0022_shards.sql")
 
 
 def downgrade() -> None:
-    """Bring the functions back that go before it. A distributed database has no use for them."""
+    """Restore the earlier functions, which do not work on a distributed database."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0022_shards_down.sql")

@@ -1,4 +1,4 @@
-"""The keys that tenants' contents are sealed with."""
+"""The keys with which tenants' contents are sealed."""
 
 from pathlib import Path
 
@@ -21,6 +21,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it, unless a key was ever made: the version before could read nothing of what is sealed."""
+    """Remove the table, unless a key was ever created: the earlier version could not read sealed contents."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0023_content_keys_down.sql")

@@ -15,12 +15,12 @@ _SQL = Path(__file__).parent.parent / "sql"
 
 
 def upgrade() -> None:
-    """Add the table, empty: erasures that were done before have left no names."""
+    """Add the table, empty: earlier erasures have left no names."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0024_erased_names.sql")
 
 
 def downgrade() -> None:
-    """Drop it: the version before lets everybody begin again under an erased name."""
+    """Remove the table: in the earlier version an erased name can be used again by anyone."""
     op.execute("SET LOCAL lock_timeout = '5s'")
     run_script(op.get_bind(), _SQL / "0024_erased_names_down.sql")

@@ -142,6 +142,6 @@ async def test_s4_16_a_compaction_that_failed_says_so_at_the_next_context(
         await done()  # the job of a run that has ended may be in the queue for a moment longer
     context = await agent.context()
     assert (context["summaries"], context["compaction"]["state"]) == ([], "none")
-    assert context["compaction"]["reason"] == f"the compaction that was asked for wrote no summary: {run['error']}"
+    assert context["compaction"]["reason"] == f"the requested compaction wrote no summary: {run['error']}"
     forced = await agent.context(force=True, wait_ms=WAIT_MS)
     assert forced["compaction"]["reason"] == run["error"]

@@ -235,7 +235,7 @@ def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None
 
 def test_the_readme_says_which_names_are_not_ours() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    assert "`palimpsest` and `palimpsest-client` on PyPI are other people's" in readme
+    assert "`palimpsest` and `palimpsest-client` on PyPI are unrelated projects" in readme
     assert all(f"`{name}`" in readme for name in OURS)
 
 

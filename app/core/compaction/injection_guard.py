@@ -1,6 +1,6 @@
 """The search for instructions in tool output that a summary repeats as its own words.
 
-Without this guard, whoever can write a file or page that an agent reads could instruct it through its own memory.
+Without this guard, anyone who can write a file or page that an agent reads could instruct the agent through its memory.
 """
 
 import re
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 SEGMENT_CHARS_MAX: Final = 80
-"""An instruction is compared up to the end of its sentence, at most so many characters after the words that match."""
+"""The characters after the matched words that are compared, at most to the end of the sentence."""
 
 FOUND_MAX: Final = 100
-"""How many instructions found are checked for containing the next one, which is then not reported again."""
+"""The number of found instructions that are searched for the next one, which is then not reported again."""
 WORDS_MIN: Final = 3
-"""An instruction of fewer words continues on the next line."""
+"""The number of words below which an instruction continues on the next line."""
 
 _INSTRUCTION: Final = re.compile(
     r"\b(?:"
@@ -52,7 +52,7 @@ _MARKS: Final = str.maketrans({"*": None, "`": None, "’": "'", "“": '"', "�
 
 
 def repeated_instructions(text: str, untrusted: Sequence[str]) -> tuple[str, ...]:
-    """The instructions in the `untrusted` texts that `text` repeats outside quotation marks, in order.
+    """Return the instructions in the `untrusted` texts that `text` repeats outside quotation marks, in order.
 
     The comparison ignores case, emphasis and kinds of white space. Takes time linear in the texts, times the number of
     distinct instructions.
@@ -69,18 +69,18 @@ def repeated_instructions(text: str, untrusted: Sequence[str]) -> tuple[str, ...
 
 
 def _instructions(source: str) -> Iterator[str]:
-    """The instructions in a text, each from the words that match to the end of the sentence or line."""
+    """Yield the instructions in a text, each from the matched words to the end of the sentence or line."""
     for match in _INSTRUCTION.finditer(source):
         limit = match.end() + SEGMENT_CHARS_MAX
         ends = (end.start() for end in _END.finditer(source, match.end(), limit))
-        whole = next((at for at in ends if _complete(source[match.start() : at])), None)
+        whole = next((at for at in ends if _is_complete(source[match.start() : at])), None)
         if whole is None and limit < len(source):  # cut at a space: a broken word at the end would match nothing
             whole = max(source.rfind(" ", match.end(), limit), match.end())
         yield _normal(source[match.start() : whole])
 
 
-def _complete(part: str) -> bool:
-    """Whether the part is long enough to say what to do, and does not end in a colon before it does."""
+def _is_complete(part: str) -> bool:
+    """Return whether a part is long enough for an instruction, and not only its introduction, which ends in a colon."""
     return len(part.split()) >= WORDS_MIN and not part.rstrip().endswith(":")
 
 

@@ -19,32 +19,32 @@ from app.core.policy.threshold import auto_reserve, summary_tokens
 from app.core.tokens.budget import ROOM_SHARE, SLACK, Budget
 
 CHUNK_SHARE: Final = 0.25
-"""The share of the target that one summary covers at most, so that small windows are summarized in steps too."""
+"""The maximum share of the target that one summary covers, so that small windows are summarized in steps too."""
 SUMMARY_SHARE: Final = 0.05
-"""The share of the target that one of many summaries takes at most."""
+"""The maximum share of the target that one of many summaries takes."""
 MERGED_SHARE: Final = 0.7
 """The share of its sources' tokens that a merged summary may take. By `make bench-quality`, half of it or a tenth more
 shows fewer of the values that are needed later."""
 MERGED_MOST_SHARE: Final = 0.2
-"""The share of the target that a merged summary takes at most."""
+"""The maximum share of the target that a merged summary takes."""
 LATEST_SHARE: Final = 0.25
-"""The share of the target that a single cumulative summary (view `latest`) takes at most."""
+"""The maximum share of the target that a single cumulative summary (view `latest`) takes."""
 LATEST_TARGETS: Final = 8
-"""How many targets' worth of events a single cumulative summary takes in at a time."""
+"""The events that a single cumulative summary takes in at a time, in multiples of the target."""
 ROUND_SHARE: Final = 0.04
-"""The share of the trigger that one call and the words around a summary add, roughly."""
+"""The approximate share of the trigger that one call and the words around a summary add."""
 KEPT_LEAST_SHARE: Final = 0.2
-"""The share of what a policy keeps verbatim that is kept even if no room for a summary is left."""
+"""The share of a policy's verbatim part that is kept even if no room for a summary is left."""
 SUMMARY_TOKENS_MIN: Final = 150
 SPAN_TOKENS_MIN: Final = 60
-"""A shorter span cannot be summarized in fewer tokens."""
+"""The size below which a span cannot be summarized in fewer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The sizes of a compaction, in tokens.
 
-    `least` and `chunk`: what one summary covers, at least and about. `summary`: the most that the summary itself takes.
+    `least` and `chunk` are the minimum and the usual size of a span, `summary` the maximum size of its summary.
     """
 
     least: int
@@ -53,11 +53,11 @@ class Sizes:
 
 
 def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) -> Sizes:
-    """The sizes of compaction under a policy, for a budget.
+    """Return the sizes of compaction under a policy, for a budget.
 
     If the policy sets a reserve, a summary takes at most four fifths of it; a single cumulative summary (view `latest`)
-    may take that much even beyond its share, as long as the verbatim part still fits beside it. `replaced` are the
-    tokens of the summaries that the next one replaces, `prefix` those of the prefix.
+    may take that much even beyond its share, as long as the verbatim part still fits as well. `replaced` are the tokens
+    of the summaries that the next one replaces, `prefix` those of the prefix.
     """
     rules, target, reserve = policy.summarize, budget.target, policy.trigger.reserve
     share = rules.max_ratio or (LATEST_SHARE if rules.view == "latest" else SUMMARY_SHARE)
@@ -81,17 +81,17 @@ def sizes(policy: Policy, budget: Budget, replaced: int = 0, prefix: int = 0) ->
 
 
 def _least_covered(budget: Budget, growth: int) -> int:
-    """The least that a summary must cover if it takes `growth` tokens more than the summaries that it replaces."""
+    """Return the minimum that a summary must cover if it takes `growth` tokens more than the ones that it replaces."""
     return max(growth, int(budget.trigger * ROOM_SHARE))
 
 
 def _room(budget: Budget, fixed: int) -> int:
-    """The tokens left beside `fixed` one call before the trigger is passed."""
+    """Return the tokens that remain, after `fixed`, one call before the trigger is passed."""
     return int(budget.trigger * (1 - ROUND_SHARE)) - fixed
 
 
 def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Sizes:
-    """The sizes for a merged summary; `sources` are the tokens of the summaries that it replaces.
+    """Return the sizes for a merged summary; `sources` are the tokens of the summaries that it replaces.
 
     It gets a share of its sources' tokens so that old content does not fade: if it were no larger than each of them,
     the text about an event would be halved at every depth.
@@ -105,7 +105,7 @@ def merged_sizes(policy: Policy, budget: Budget, sources: Sequence[int]) -> Size
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """An approximation of `sizes` for any target: the part that stays verbatim, and the least that a summary covers.
+    """An approximation of `sizes` for any target: the part that stays verbatim, and the minimum that a summary covers.
 
     Each is a share of the target, up to a number of tokens.
     """
@@ -117,7 +117,7 @@ class Readiness:
 
 
 def readiness(policy: Policy) -> Readiness:
-    """The approximate sizes of compaction under a policy, for any target."""
+    """Return the approximate sizes of compaction under a policy, for any target."""
     rules = policy.summarize
     keep = 0.0 if policy.cut.has_size else rules.keep_ratio
     if rules.view == "latest":
@@ -136,13 +136,13 @@ class Boundary:
 
 
 def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0) -> Boundary | None:
-    """The boundary of the newest part, which is never summarized; None if the context holds no more than that part.
+    """Return the boundary of the newest part, which is never summarized; None if the context holds only that part.
 
-    With a single cumulative summary (view `latest`), which takes `replaced` tokens so far, the part must leave room
-    below the trigger for the least that the next summary covers and for one more call. If the policy kept more, the
-    trigger would be passed before a summary is due. In a tightened budget, it must leave room for the summaries. Where
-    the part that the policy keeps does not fit at all, as a long turn that it never splits, less is kept: what the last
-    resort would drop is better summarized.
+    A single cumulative summary (view `latest`), which takes `replaced` tokens so far, needs a part that leaves room
+    below the trigger for the minimum that the next summary covers and for one more call. If the policy kept more, the
+    trigger would be passed before a summary is due. If the budget is tightened, the part must leave room for the
+    summaries. If the part that the policy keeps does not fit at all, such as a long turn that it never splits, less is
+    kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
     keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None
@@ -152,9 +152,9 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
     point = find(context, budget, newest_part(policy, budget), keep_max)
     items = context.items
-    behind = sum(item.tokens for item in items[0 if point is None else point.index :])
+    newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
-    if behind > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
+    if newest_tokens > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
         point = find(context, budget, part_by_room(policy, budget), keep_max if budget.most else None) or point
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 
@@ -163,8 +163,8 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `split_turn` is the turn that the span's end cuts through. `late` are its events from its user's message on, if that
-    turn is summarized by itself; all others are in `events`.
+    `split_turn` is the turn that the span's end cuts through. `late` are its events from the user's message on, if that
+    turn is summarized separately; all others are in `events`.
     """
 
     from_seq: int
@@ -194,7 +194,7 @@ def next_span(
     asked: bool,
     covered_turn: int | None = None,
 ) -> Span | None:
-    """The oldest span after `covered_to` that is ready to be summarized; None while it is too small.
+    """Return the oldest span after `covered_to` that is ready to be summarized; None while it is too small.
 
     `context` holds the log from there on, and the span ends before `stop`. If the context ends earlier, its last unit
     may be incomplete and is left for later. `asked`: a compaction was requested, so a smaller span will do.
@@ -230,16 +230,16 @@ def next_span(
 
 
 def _find_turn_start(context: Context, turn: int) -> int | None:
-    """The seq of the user's message that begins a turn; None if the context does not begin so early, or none does."""
+    """Return the seq of the user's message that begins a turn; None if the context does not hold one."""
     events = [context.items[index].event for index in turn_starts(context)]
     said = (event.seq for event in events if event.turn == turn and event.type is EventType.USER_MESSAGE)
     return max(said, default=None)
 
 
 def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, policy: Policy) -> str | None:
-    """Why a compaction that is asked for would find nothing to summarize in a context; None if it would find something.
+    """Return the reason why a requested compaction would find nothing to summarize; None if it would find something.
 
-    `context` is as it is shown under `state`; what that folds is summarized already.
+    `context` is as it is shown under `state`; folded events are summarized already.
     """
     if not policy.summarize.enabled:
         return "the policy writes no summaries (`summarize.enabled` is false)"
@@ -256,7 +256,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
 
 
 def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
-    """The number of units that lie wholly before `stop_seq`."""
+    """Return the number of units that end before `stop_seq`."""
     for index, unit in enumerate(units):
         if max(item.event.seq for item in unit.all_items) >= stop_seq:
             return index
@@ -264,7 +264,7 @@ def _count_before(units: Sequence[Unit], stop_seq: int) -> int:
 
 
 def _ends_before_next(units: Sequence[Unit], count: int) -> bool:
-    """Whether the last of the first `count` units ends before the next unit begins."""
+    """Return whether the last of the first `count` units ends before the next unit begins."""
     if count >= len(units):
         return True
     return max(item.event.seq for item in units[count - 1].all_items) < units[count].items[0].event.seq

@@ -10,19 +10,19 @@ from app.core.compaction.prompt import Prompt
 from app.core.compaction.transcript import Paragraph, cut
 
 ROOM_TOKENS_MIN: Final = 600
-"""The least that a request must leave beside its instructions; in a smaller window nothing is asked."""
+"""The minimum room of a request after its instructions; in a smaller window no request is made."""
 PREVIOUS_SHARE: Final = 0.5
 CONSTRAINTS_SHARE: Final = 0.125
 REQUESTS_SHARE: Final = 0.125
-"""The most of what the instructions leave that goes to the previous summary, to constraints, and to the messages with
-which the user began the turn. The conversation has the rest, at least a quarter."""
+"""The maximum shares, after the instructions, of the previous summary, of constraints, and of the messages with which
+the user began the turn. The conversation has the rest, at least a quarter."""
 CHARS_PER_TOKEN: Final = 3.0
-"""Text is taken to have at least a token for so many characters, whatever the estimator of the view says."""
+"""The maximum characters per token that are assumed for any text, whatever the view's estimator counts."""
 HALF_SHARE: Final = 0.55
 """A little more than half, so that a refused piece is divided in two and not in three."""
 NEWEST_REQUESTS: Final = 2
 GAP: Final = "[The messages in between are left out here.]"
-"""The line behind repeated messages of the user, in front of what a piece is about."""
+"""The line after repeated messages of the user, before the paragraphs of a piece."""
 
 Measure = Callable[[str], int]
 
@@ -48,19 +48,19 @@ class Remainder:
     user_paragraphs: tuple[Paragraph, ...] = field(default=())
 
     def size(self, ask: Prompt) -> int:
-        """The tokens of a request, without its answer."""
+        """Return the tokens of a request, without its answer."""
         return self.measure(ask.system) + self.measure(ask.prompt)
 
     def halved_limit(self, ask: Prompt) -> int:
-        """The limit to divide by after a model refused `ask`: half of what it held beside its instructions."""
+        """Return the limit to divide by after a model refused `ask`: its instructions and half of its other content."""
         bare = self.size(self.form(Portion()))
         return bare + int((self.size(ask) - bare) * HALF_SHARE)
 
     def take(self, previous: str, limit: int, *, is_continuation: bool) -> "tuple[Prompt, Remainder] | None":
-        """Write a request of at most `limit` tokens about the first paragraphs; return it and what remains.
+        """Write a request of at most `limit` tokens about the first paragraphs; return it and the remainder.
 
-        A paragraph that is too long by itself is continued in the next piece. A piece that begins within a turn repeats
-        the user's messages that began it. None if the limit leaves less than ROOM_TOKENS_MIN.
+        A paragraph longer than a piece is continued in the next piece. A piece that begins within a turn repeats the
+        user's messages that began it. None if the limit leaves less than ROOM_TOKENS_MIN.
         """
         spare = limit - self.size(self.form(Portion()))
         if spare < ROOM_TOKENS_MIN:
@@ -83,7 +83,7 @@ class Remainder:
         return None
 
     def _requests(self, tokens: int) -> tuple[str, ...]:
-        """The user's messages in the turn in which the paragraphs begin, the first and the newest, and a mark."""
+        """Return the first and the newest user messages of the turn in which the paragraphs begin, and a mark."""
         turn = self.paragraphs[0].turn if self.paragraphs else 0
         said = [paragraph for paragraph in self.user_paragraphs if paragraph.turn == turn]
         said = [*said[:1], *said[1:][-NEWEST_REQUESTS:]]
@@ -106,7 +106,7 @@ class Remainder:
         return tuple(reversed(chosen))
 
     def _divide(self, room: int) -> tuple[Sequence[Paragraph], Sequence[Paragraph]]:
-        """The first of as few pieces as fit, all of about the same size, and the rest."""
+        """Return the first of as few pieces as fit, all of about the same size, and the rest."""
         sizes = [self.measure(paragraph.text) + 1 for paragraph in self.paragraphs]
         fair = math.ceil(sum(sizes) / math.ceil(sum(sizes) / room)) if sizes else 0
         tokens = 0
@@ -121,7 +121,7 @@ class Remainder:
         return self.paragraphs, ()
 
     def _chars_within(self, paragraph: Paragraph, room: int) -> int:
-        """The length of a paragraph's body that fits, in characters, at least one."""
+        """Return the length of a paragraph's body that fits, in characters, at least one."""
         chars = len(paragraph.body)
         while chars > 1 and self.measure(replace(paragraph, body=paragraph.body[:chars]).text) >= room:
             chars = chars * 9 // 10
@@ -129,5 +129,5 @@ class Remainder:
 
 
 def make_measure(count: Measure) -> Measure:
-    """The tokens of a text by an estimator's `count`, or by its characters if that is more."""
+    """Return a function that counts a text's tokens by `count`, or by its characters if that is more."""
     return cache(lambda text: max(math.ceil(len(text) / CHARS_PER_TOKEN), count(text)))  # pieces are measured again

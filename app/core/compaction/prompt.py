@@ -1,7 +1,7 @@
 """The prompts for a summarizing model, and the form of its answer.
 
 The instructions are files outside the core (`app/prompts`), passed in as a mapping from `name.version` to text, in
-which `{words}` is replaced by the length to aim for.
+which `{words}` is replaced by the target length.
 """
 
 import re
@@ -23,7 +23,7 @@ DO_NOT_REPEAT: Final = (
 )
 FOCUS_CHARS_MAX: Final = 2_000
 REJECTED_CHARS_PER_TOKEN: Final = 6
-"""The most of a rejected answer that is sent back, in characters for each token that the answer may take."""
+"""The maximum size of a rejected answer that is sent back, in characters for each token that the answer may take."""
 
 _WRAPPED: Final = re.compile(r"\A```[a-z]{0,12}\n(.*)\n```\Z", re.DOTALL)
 _TAGGED: Final = re.compile(r"\A<summary>(.*)</summary>\Z", re.DOTALL)
@@ -32,7 +32,7 @@ _REASONED: Final = re.compile(r"\A<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request to a model: instructions, one message, and the most tokens of the answer.
+    """One request to a model: instructions, one message, and the maximum tokens of the answer.
 
     `model` replaces the summarizer's own, if given.
     """
@@ -110,7 +110,7 @@ def history_ask(
     cumulative: bool = False,
     temperature: float = 0.2,
 ) -> Prompt:
-    """Ask for a summary of whole turns. `previous` is the summary of what came before them; empty if there is none.
+    """Write a request for a summary of whole turns. `previous` is the summary of the events before them; empty if none.
 
     A `cumulative` summary replaces the previous one and carries its content over; any other must not repeat it.
     `constraints` and `identifiers` must come back word for word. Raises KeyError for a style whose prompt is missing.
@@ -136,7 +136,7 @@ def prefix_ask(
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
 ) -> Prompt:
-    """Ask for a summary of the beginning of a turn whose later part stays visible.
+    """Write a request for a summary of the beginning of a turn whose later part stays visible.
 
     `previous` is the summary of its first pieces, which this one replaces; empty if there is none.
     """
@@ -161,7 +161,7 @@ def merge_ask(
     identifiers: Sequence[str] = (),
     temperature: float = 0.2,
 ) -> Prompt:
-    """Ask for one summary that replaces several, given oldest first."""
+    """Write a request for one summary that replaces several, given oldest first."""
     numbered = "\n\n".join(
         f'<summary number="{number}">\n{inert(text)}\n</summary>' for number, text in enumerate(texts, start=1)
     )
@@ -188,7 +188,7 @@ def again(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int
 
 
 def plain(text: str) -> str:
-    """An answer without what models wrap around it: reasoning in front, a code fence or a `<summary>` tag."""
+    """Return an answer without the wrapping that models add: leading reasoning, a code fence or a `<summary>` tag."""
     text = _REASONED.sub("", text.strip(), count=1).strip()
     for wrapping in (_WRAPPED, _TAGGED):
         if found := wrapping.match(text):
@@ -206,7 +206,7 @@ def _fenced(tag: str, text: str) -> str:
 
 
 def _demands(focus: str, constraints: Sequence[str], identifiers: Sequence[str]) -> list[str]:
-    """The parts of the message that say what the answer must contain."""
+    """Return the parts of the message that state the required content of the answer."""
     parts = []
     if constraints:
         parts.append(_fenced("constraints", _listed(constraints)))

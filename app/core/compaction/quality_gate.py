@@ -1,6 +1,6 @@
 """The quality gate: the checks that a model's summary must pass before an agent sees it.
 
-Every complaint is a sentence that tells the model what to mend, since it gets one more try.
+Every complaint is a sentence that tells the model what to correct, since it gets one more try.
 """
 
 import json
@@ -13,13 +13,13 @@ from app.core.compaction.prompt import Completion
 from app.core.log.events import check_values
 
 TOLERANCE: Final = 1.15
-"""How many times the requested length a summary may have; models count neither words nor tokens well."""
+"""The multiple of the requested length that a summary may have; models count neither words nor tokens well."""
 NOTICE_CHARS_MAX: Final = 600
-"""A longer answer is not taken for a refusal or an error message."""
+"""The length above which an answer is not taken for a refusal or an error message."""
 ALONE_CHARS_MAX: Final = 200
-"""A longer answer that mentions an overload is not taken for an error message."""
+"""The length above which an answer that mentions an overload is not taken for an error message."""
 NAMED_MAX: Final = 20
-"""How many missing items one complaint names."""
+"""The number of missing items that one complaint names."""
 
 _REFUSAL: Final = re.compile(
     r"(?:i['’]m|i am)\s(?:very\s|so\s|really\s)?sorry\b|sorry,|my apologies|i apologi[sz]e"
@@ -65,7 +65,7 @@ def complaints(
     identifiers: Sequence[str],
     untrusted: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The complaints about a summary; empty if it may be shown.
+    """Return the complaints about a summary; empty if it may be shown.
 
     The summary takes `tokens` of about `max_tokens` and covers `source_tokens`. `sections` are the headings that it
     must have; `constraints` and `identifiers` must occur in it word for word. `untrusted` are texts of tool results,
@@ -84,12 +84,12 @@ def complaints(
 
 
 def headings(text: str) -> frozenset[str]:
-    """The headings of a Markdown text in lower case: lines that begin with `#` or are set in bold."""
+    """Return the headings of a Markdown text in lower case: lines that begin with `#` or are set in bold."""
     return frozenset(_heading(line) for line in _HEADING.findall(text))
 
 
 def _unusable(answer: Completion, sections: Sequence[str]) -> str | None:
-    """The complaint about an answer that is no summary at all, None for any other."""
+    """Return the complaint about an answer that is not a summary at all, None for any other."""
     text = answer.text.strip()
     if answer.refused:
         return "It was refused. The conversation is a record to be summarized, not a request: write the summary."
@@ -160,12 +160,12 @@ def _has_any(text: str, sections: Sequence[str]) -> bool:
 
 
 def _normalized(text: str) -> str:
-    """Text normalized for comparison: without case, emphasis, kinds of quotation marks and dashes, and end marks."""
+    """Return text for comparison: without case, emphasis, variants of quotation marks and dashes, or end marks."""
     return " ".join(text.translate(_DECORATION).casefold().split()).rstrip(".!; ")
 
 
 def _occurs(name: str, text: str) -> bool:
-    """Whether a name occurs in the text by itself, not only as a part of a longer word."""
+    """Return whether a name occurs in the text as a word, not only as a part of a longer one."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -182,7 +182,7 @@ def _continues(character: str) -> bool:
 
 
 def _error_object(text: str) -> bool:
-    """Whether the text is a JSON object that reports an error."""
+    """Return whether the text is a JSON object that reports an error."""
     if not (text.startswith("{") and text.endswith("}")):
         return False
     try:

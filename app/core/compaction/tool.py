@@ -17,5 +17,5 @@ PARAMETERS: Final[Mapping[str, Json]] = {"type": "object", "properties": {}, "ad
 
 
 def definition(shape: NativeFormat) -> dict[str, Json]:
-    """The tool in one provider's shape."""
+    """Return the tool in one provider's shape."""
     return write_tools([{"name": NAME, "description": DESCRIPTION, "parameters": PARAMETERS}], shape)[0]

@@ -1,6 +1,6 @@
 """Events as a transcript for a summarizing model.
 
-Tool output is data: each result is put in a fence that says so, and no event's text can close or open a fence.
+Tool output is data: each result is put in a fence marked untrusted, and no event's text can close or open a fence.
 """
 
 import re
@@ -14,7 +14,7 @@ from app.core.log.parts import REASONING_PARTS
 
 TRUNCATED: Final = "...(truncated)"
 PART_CHARS_MAX: Final = 40
-"""The most characters of the name that stands in for a part without text."""
+"""The maximum length of the name shown in place of a part without text."""
 
 _FENCES: Final = re.compile(
     r"<(?=\s{0,8}/?\s{0,8}"
@@ -54,7 +54,7 @@ class Paragraph:
 def transcript(
     items: Sequence[tuple[Event, str | None]], *, result_chars: int = 4000, argument_chars: int = 2000
 ) -> str:
-    """Write the paragraphs of events one behind the other; see `paragraphs`."""
+    """Write the paragraphs of events one after the other; see `paragraphs`."""
     written = paragraphs(items, result_chars=result_chars, argument_chars=argument_chars)
     return "\n\n".join(paragraph.text for paragraph in written)
 
@@ -94,12 +94,12 @@ def paragraphs(
 
 
 def inert(text: str) -> str:
-    """The text with `&lt;` in place of the `<` of every tag that the prompts use as a fence."""
+    """Return the text with `&lt;` in place of the `<` of every tag that the prompts use as a fence."""
     return _FENCES.sub("&lt;", text)
 
 
 def cut(text: str, chars: int) -> str:
-    """The first `chars` characters, with a mark if the text goes on."""
+    """Return the first `chars` characters, with a mark if the text is longer."""
     return text if len(text) <= chars else text[:chars] + TRUNCATED
 
 

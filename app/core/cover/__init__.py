@@ -1,1 +1,1 @@
-"""Summaries as values: which of them cover a log, which of them are shown, and which are merged next."""
+"""Summaries as values: the ones that cover a log, are shown, and are merged next."""

@@ -1,7 +1,7 @@
-"""The cover of a log: the summaries side by side from seq 1, which of them are shown, and which are merged next.
+"""The cover of a log: the adjacent summaries from seq 1, the choice of those shown, and the next merge.
 
 Summaries form a tree: a merged summary covers the spans of its sources, and the sources stay stored. So a span can be
-shown as one summary or as several finer ones side by side, which is called a tiling.
+shown as one summary or as several finer ones, which is called a tiling.
 """
 
 import math
@@ -47,7 +47,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """The way a cover is shown: the summaries `first`, one line in place of `omitted`, then the summaries `last`."""
+    """The shown form of a cover: the summaries `first`, one line in place of `omitted`, then the summaries `last`."""
 
     first: tuple[Summary, ...]
     omitted: tuple[Summary, ...] = ()
@@ -60,7 +60,7 @@ class Clipped:
 
 
 class Spanning(Protocol):
-    """Anything that covers the events from_seq..to_seq."""
+    """Any value that covers the events from_seq..to_seq."""
 
     @property
     def from_seq(self) -> int:
@@ -75,7 +75,7 @@ _Spanning = TypeVar("_Spanning", bound=Spanning)
 
 
 def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
-    """The run of summaries from seq 1 up to the first hole."""
+    """Return the run of summaries from seq 1 up to the first hole."""
     run: list[_Spanning] = []
     for summary in sorted(summaries, key=lambda s: s.from_seq):
         if summary.from_seq != (run[-1].to_seq + 1 if run else 1):
@@ -85,7 +85,7 @@ def contiguous(summaries: Iterable[_Spanning]) -> tuple[_Spanning, ...]:
 
 
 def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
-    """The seqs at which a tiling from seq 1 on can end, in order."""
+    """Return the seqs at which a tiling from seq 1 can end, in order."""
     reached = {0}
     for summary in sorted(tree, key=lambda s: s.from_seq):
         if summary.from_seq - 1 in reached:
@@ -94,9 +94,9 @@ def ends(tree: Iterable[Summary]) -> tuple[int, ...]:
 
 
 def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary, ...]:
-    """The fewest summaries that cover from_seq..to_seq side by side; empty if no combination does.
+    """Return the fewest adjacent summaries that cover from_seq..to_seq; empty if no combination does.
 
-    Of two summaries of one span, prefer the live one, else the newer one (`tree` is ordered by creation).
+    If two summaries have one span, the live one is preferred, else the newer one (`tree` is ordered by creation).
     """
     by_span: dict[tuple[int, int], Summary] = {}
     for summary in sorted(tree, key=lambda s: s.live):
@@ -113,7 +113,7 @@ def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary
 def refined(
     tree: Sequence[Summary], shown: Sequence[Summary], room: int, cost: Callable[[Summary], int]
 ) -> tuple[Summary, ...]:
-    """The tiling `shown` with merged summaries replaced by finer ones, the newest first, within `room` more tokens.
+    """Return the tiling `shown` with merged summaries replaced by finer ones, newest first, within `room` more tokens.
 
     A summary is replaced only by summaries that cover its whole span; these may be replaced by finer ones in turn.
     """
@@ -126,7 +126,7 @@ def refined(
         left = room + cost(summary) if finer else 0
         for one in finer:
             left -= cost(one)
-            if left < 0:  # to weigh a summary takes long: the others would not bring it back
+            if left < 0:  # counting a summary is slow, and no further one would lower the total
                 break
         if finer and left >= 0:
             room = left
@@ -137,7 +137,7 @@ def refined(
 
 
 def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
-    """The part of a cover that the policy's view shows; all of the cover counts as folded."""
+    """Return the part of a cover that the policy's view shows; the whole cover counts as folded."""
     if rules.view == "latest" and cover:
         return Clipped((), tuple(cover[:-1]), tuple(cover[-1:]))
     if rules.view == "clip" and len(cover) > rules.clip_first + rules.clip_last:
@@ -147,11 +147,11 @@ def clip(cover: Sequence[Summary], rules: Summarize) -> Clipped:
 
 
 def due_merge(cover: Sequence[Summary], rules: Summarize, tokens_max: float = math.inf) -> tuple[Summary, ...]:
-    """The adjacent summaries to merge next; empty if no merge is due.
+    """Return the adjacent summaries to merge next; empty if no merge is due.
 
-    If the shown summaries take more than `tokens_max`, all but the last `clip_last` are merged, however few they are.
-    Otherwise the policy's scope decides. `level`: merge all but the newest of the lowest depth that has too many in a
-    row, so that each event is summarized again once for each depth, and the number of summaries grows with the
+    If the shown summaries take more than `tokens_max`, all but the last `clip_last` are merged, regardless of their
+    number. Otherwise the policy's scope decides. `level`: merge all but the newest of the lowest depth that has too
+    many in a row, so that each event is summarized again once per depth, and the number of summaries grows with the
     logarithm of the log. `oldest`: merge all but the last. `middle`: merge the summaries that a clipped view omits.
     """
     if rules.view == "latest":
@@ -182,9 +182,9 @@ def _due_by_level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, 
 
 
 def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
-    """The id of the cover that views with the filter `shows` share in a session."""
+    """Return the id of the cover that views with the filter `shows` share in a session."""
     if shows == EVERYTHING:
         return session_id
     authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
-    # A filter by authors alone keeps the form that stored covers were given before filters had types.
+    # A filter by authors alone keeps its earlier form, because covers stored before filters had types use it.
     return uuid5(session_id, canonical_json(authors if types is None else {"authors": authors, "types": types}))

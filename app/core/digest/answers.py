@@ -1,4 +1,4 @@
-"""Users' messages with the question or option of the assistant that a short one answers."""
+"""Users' messages, each with the assistant's question or option that a short one answers."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -13,24 +13,24 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 
 ANSWER_WORDS_MAX: Final = 16
-"""A longer message says by itself what it means."""
+"""The maximum number of words of a message that needs its question to be understood."""
 OPTIONS_MAX: Final = 4
 OPTION_WORDS_MAX: Final = 30
-"""A longer message that names a number or letter hardly means an option."""
+"""The maximum number of words of a message whose bare numbers and letters may name options."""
 REPLY_WORDS_MAX: Final = 80
-"""A message of at most so many words that begins with a yes, a no or an option is a reply, whatever follows."""
+"""The maximum number of words of a reply: a message that begins with a yes, a no or an option."""
 HEAD_WORDS: Final = 6
 QUESTION_CHARS_MAX: Final = 240
 OPTION_CHARS_MAX: Final = 160
 ITEM_CHARS_MAX: Final = 60
 COMMAND_CHARS_MAX: Final = 80
 ASKED_CHARS_MAX: Final = 300
-"""The most of a question that is told, with its options."""
+"""The maximum length of a quoted question with its options."""
 CHARS_MIN: Final = 40
 ASKED_WITHIN: Final = 800
 """Number of last characters of a text that are searched for its question."""
 TELLING_WORDS: Final = 4
-"""A question with fewer words that carry meaning (`What do you think?`) is told with what it is about."""
+"""The number of content words below which a question (`What do you think?`) is quoted with its context."""
 SHARED_WORDS: Final = 2
 
 _MARKED: Final = re.compile(r"\[[^\]]{0,200}\]")
@@ -41,7 +41,7 @@ _LETTER: Final = re.compile(r"\b(?:option|approach|plan|choice) ([a-h])\b", re.I
 _EXPLICIT: Final = re.compile(
     r"\b(?:options?|number|approach|choice) #?(?:\d{1,2}|[a-h])\b|(?<!\w)#\d|(?<!\w)[A-H]\)|^\d{1,2}\b", re.I
 )
-"""An option that is named as one."""
+"""An option that is named explicitly."""
 _ENUMERATED: Final = re.compile(r"(?:^|(?<=[\s,;]))(?<!option )(\d{1,2}|[A-H])[.)] \S")
 """An entry of the user's own list."""
 _ENTRY: Final = re.compile(
@@ -60,7 +60,7 @@ _YES_NO: Final = re.compile(
     r"|(?:sure|ok|okay|alright|right)\b(?!.{0,200}\?))",
     re.I | re.S,
 )
-"""Words that mean nothing without what was said before. An `ok` also begins a question of the user's own."""
+"""Words that mean nothing without the preceding message. An `ok` may also begin a question of the user's own."""
 _REPLY: Final = re.compile(
     r"(?:(?:that|it|this)(?:['’]?s| is| was| sounds| looks| works)(?! (?:still|not|wrong))"
     r"|sounds|looks|perfect|great|good|nice|fine|cool"
@@ -94,15 +94,15 @@ _CHOOSES: Final = re.compile(
 _PLANNED: Final = re.compile(
     r"^\W{0,8}.{0,40}\b(?:propos\w+|recommend\w+|plan|approach|the fix)\b.{0,40}$", re.I | re.M
 )
-"""A heading over what an agent proposes."""
+"""A heading over an agent's proposal."""
 _ITEM: Final = re.compile(r"^\s{0,4}(?:[-*•]|\d{1,2}[.)]|\*\*\d{1,2}[.)])\s{0,4}(.+)$", re.M)
 
 
 def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, str, str]]:
-    """The seq of each user's message with words of their own, those words on one line, and the question it answers.
+    """Yield each user message with words of its own: its seq, those words on one line, and the question it answers.
 
-    The question is empty for a message that answers none. A call that the user did not allow counts as a message: what
-    they said to it, and the call. `said` is the assistant's text before the events.
+    The question is empty for a message that answers none. A call that the user did not allow counts as a message: the
+    user's words about it, and the call. `said` is the assistant's text before the events.
     """
     calls: dict[int, Event] = {}
     own = {event.seq for event in own_messages(events)}
@@ -112,7 +112,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         elif event.type is EventType.TOOL_CALL:
             calls[event.seq] = event
         elif event.type is EventType.TOOL_RESULT and is_rejected(event):
-            yield event.seq, _rejected(event, calls.get(event.call_seq or 0)), ""
+            yield event.seq, _rejection(event, calls.get(event.call_seq or 0)), ""
             said = ""
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
@@ -121,25 +121,25 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
                 said = ""
 
 
-def _rejected(result: Event, call: Event | None) -> str:
-    """The call that a user did not allow, with what they said to it.
+def _rejection(result: Event, call: Event | None) -> str:
+    """Return a rejected call, with the user's words about it.
 
-    Their words are taken from an error, and from what a tool that changes files returned, for which nobody but the
-    agent's harness speaks. What a command or a page prints may merely look like a rejection.
+    Words are trusted in an error and in the result of a tool that changes files, since only the agent's harness writes
+    those. Output of a command or a page may merely look like a rejection.
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
-    told = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
-    tried = " ".join(filter(None, (tool, told)))
+    detail = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
+    tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
     return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
 
 
 def asked(answer: str, text: str) -> str:
-    """The option that an answer names and the question that it answers, in the text before it; empty without any.
+    """Return the option that an answer names and the question that it answers, in the text before it; empty if none.
 
-    A message that agrees to a text without a question answers what the text proposes.
+    A message that agrees to a text without a question answers the text's proposal.
     """
     words = answer.split()
     if not text or answer.startswith("/") or len(words) > REPLY_WORDS_MAX:
@@ -152,39 +152,39 @@ def asked(answer: str, text: str) -> str:
         return ""
     question = _question(text, options)
     agrees = bool(_YES_NO.match(answer) or _REPLY.match(answer) or _AFTERTHOUGHT.search(answer))
-    if not (agrees or options or _shares(answer, question)):
+    if not (agrees or options or _shares_words(answer, question)):
         return ""
     if not options and not question:
         return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
-    told = "; ".join(options) + ("." if options else "")
-    return shortened(" ".join(filter(None, (told, question))), ASKED_CHARS_MAX)
+    chosen = "; ".join(options) + ("." if options else "")
+    return shortened(" ".join(filter(None, (chosen, question))), ASKED_CHARS_MAX)
 
 
-def _shares(answer: str, question: str) -> bool:
-    """Whether an answer repeats words of the question."""
+def _shares_words(answer: str, question: str) -> bool:
+    """Return whether an answer repeats words of the question."""
     given = content_words(answer)
     return bool(given) and len(given & content_words(question)) >= min(SHARED_WORDS, len(given))
 
 
 def answers(words: str, question: str) -> str:
-    """A user's message on one line with the question that it answers, or what it agrees to."""
-    label = "asked" if "?" in question or _named_first(question) else "about"
+    """Return a user's message on one line with the question that it answers, or the proposal that it agrees to."""
+    label = "asked" if "?" in question or _begins_with_option(question) else "about"
     return f'{words} ({label}: "{question}")' if question else words
 
 
-def _named_first(question: str) -> bool:
+def _begins_with_option(question: str) -> bool:
     return re.match(r"#?(?:\d{1,3}|[A-H]): ", question) is not None
 
 
 def _options(answer: str, text: str) -> list[str]:
-    """The options of a text that an answer names, in the text's order."""
+    """Return the options of a text that an answer names, in the text's order."""
     entries = {name.upper(): rest for name, rest in _ENTRY.findall(text)}
     own = {name.upper() for name in _ENUMERATED.findall(answer)}
     asking = {name for name in own if "?" in entries.get(name, "")}
     given = content_words(answer)
-    named = _named(answer)
+    named = _option_names(answer)
     if asking:
-        # The user numbers answers as the agent numbered its questions; other numbers mean something else.
+        # The user's numbers refer to the agent's numbered questions; other numbers mean something else.
         named = asking
     elif len(given) > SHARED_WORDS:
         named = [name for name in named if name not in own or given & content_words(entries.get(name, ""))]
@@ -198,52 +198,54 @@ def _options(answer: str, text: str) -> list[str]:
     return chosen[:OPTIONS_MAX]
 
 
-def _named(answer: str) -> Collection[str]:
-    """The numbers and letters of options in an answer, in order."""
+def _option_names(answer: str) -> Collection[str]:
+    """Return the numbers and letters of options in an answer, in order."""
     return dict.fromkeys(name.upper() for name in (*_NUMBER.findall(answer), *_LETTER.findall(answer)))
 
 
 def _question(text: str, options: Sequence[str]) -> str:
-    """The last question of a text, with its list if it ends with one.
+    """Return the last question of a text, with its list if it ends with one.
 
-    If it tells too little by itself, it stands behind the options to choose from and what they are about, or behind the
-    question or the sentence before it. A question that is one of the named options is not repeated.
+    A question that says too little alone is preceded by the options and their subject, or by an earlier question or
+    sentence. A question that is one of the named options is not repeated.
     """
     words = own_words(text)[-ASKED_WITHIN:]
-    told = [one for one in sentences(words) if any(map(str.isalpha, one))]
-    asking = [n for n, one in enumerate(told) if _is_question(one)]
-    at = next((n for n in reversed(asking) if not _LISTED.match(told[n])), asking[-1] if asking else None)
+    parts = [one for one in sentences(words) if any(map(str.isalpha, one))]
+    asking = [n for n, one in enumerate(parts) if _is_question(one)]
+    at = next((n for n in reversed(asking) if not _LISTED.match(parts[n])), asking[-1] if asking else None)
     if at is None:
         return ""
-    question = _plain(told[at], QUESTION_CHARS_MAX)
+    question = _plain(parts[at], QUESTION_CHARS_MAX)
     if any(question[:CHARS_MIN] in option for option in options):
         return ""
     if question.endswith(":"):
-        items = _ITEM.findall(words, words.rfind(told[at][-CHARS_MIN:]))[:OPTIONS_MAX]
-        return f"{question} {_listed(items or told[at + 1 :][:OPTIONS_MAX])}"
+        items = _ITEM.findall(words, words.rfind(parts[at][-CHARS_MIN:]))[:OPTIONS_MAX]
+        return f"{question} {_join_items(items or parts[at + 1 :][:OPTIONS_MAX])}"
     if len(content_words(question)) >= TELLING_WORDS:
         return question
     before = _choice(text, bool(options)) if _CHOOSES.search(question) else ""
     if not before:
-        found = [told[n] for n in asking if n < at][-1:] or ([] if options else _lead(text, told[max(0, at - 1) : at]))
+        found = [parts[n] for n in asking if n < at][-1:] or (
+            [] if options else _lead(text, parts[max(0, at - 1) : at])
+        )
         before = _plain(found[0], QUESTION_CHARS_MAX - len(question)) if found else ""
     return f"{before} {question}" if before and question not in before else before or question
 
 
 def _lead(text: str, before: Sequence[str]) -> Sequence[str]:
-    """The sentence before a question; if that is an item of a list, what the text says first."""
+    """Return the sentence before a question, or the text's first sentence if the one before is an item of a list."""
     items = [" ".join(one.split()) for one in _ITEM.findall(text)]
     if not before or not any(before[0] in item for item in items):
         return before
     return [one for one in sentences(own_words(text)) if len(content_words(one)) >= TELLING_WORDS][:1]
 
 
-def _listed(items: Sequence[str]) -> str:
+def _join_items(items: Sequence[str]) -> str:
     return "; ".join(_plain(one, ITEM_CHARS_MAX).rstrip(":") for one in items)
 
 
 def _choice(text: str, is_named: bool) -> str:
-    """The subject of the last options of a text, behind the options unless the answer names them."""
+    """Return the subject of the last options of a text, preceded by the options unless the answer names them."""
     entries = list(_ENTRY.finditer(text, max(0, len(text) - 2 * ASKED_WITHIN)))
     first = next((n for n in range(len(entries) - 1, -1, -1) if entries[n][1].upper() in ("1", "A")), None)
     if first is None or len(entries) - first < 2:
@@ -260,12 +262,12 @@ def _is_question(sentence: str) -> bool:
 
 
 def _proposal(text: str) -> str:
-    """The proposal of a text: the list under a heading that says so, else its last sentence that proposes."""
+    """Return the proposal of a text: the list under a heading for one, else its last sentence that proposes."""
     words = own_words(text)
     heading = next(reversed(list(_PLANNED.finditer(words))), None)
     items = _ITEM.findall(words, heading.end())[:OPTIONS_MAX] if heading else []
     if heading and items:
-        return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_listed(items)}"
+        return f"{_plain(heading[0], ITEM_CHARS_MAX).rstrip(':')}: {_join_items(items)}"
     found = [
         one
         for one in sentences(words[-2 * ASKED_WITHIN :])
@@ -275,12 +277,12 @@ def _proposal(text: str) -> str:
 
 
 def _plain(text: str, chars: int) -> str:
-    """The text without Markdown's emphasis and heading marks, shortened."""
+    """Return the text without Markdown's emphasis and heading marks, shortened."""
     return shortened(plain(text), max(chars, CHARS_MIN))
 
 
 def asking_part(answer: str, text: str) -> str:
-    """The lines of a text with the options that an answer names, and its end with the question, verbatim.
+    """Return the lines of a text with the options that an answer names, and its end with the question, verbatim.
 
     Empty if the text asks nothing that the answer answers.
     """
@@ -288,6 +290,6 @@ def asking_part(answer: str, text: str) -> str:
         return ""
     begin = max(0, len(text.rstrip()) - ASKED_WITHIN)
     begin = text.find("\n", begin) + 1 if begin and "\n" in text[begin:].strip() else begin
-    named = _named(answer)
+    named = _option_names(answer)
     options = [m[0].strip()[:OPTION_CHARS_MAX] for m in _ENTRY.finditer(text, 0, begin) if m[1].upper() in named]
     return "\n".join((*options[-OPTIONS_MAX:], text[begin:].strip()))

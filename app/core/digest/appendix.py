@@ -1,7 +1,7 @@
 """A digest as the appendix of a summary: the mechanical part, which is never left to a model.
 
-Room goes first to what must not be lost, then to the newest entries of each list, and the rest to the names that are
-likeliest to be used again; a name that already occurs in the text is not repeated.
+Room goes first to entries that must not be lost, then to the newest entries of each list, and the rest to the names
+that are likeliest to be used again; a name that already occurs in the text is not repeated.
 """
 
 import math
@@ -27,11 +27,11 @@ SPARE: Final = 16
 
 READ_FILES_TRIED: Final = 100
 REQUESTS_SHARE: Final = 0.5
-"""The most of the room that the user's requests may take; they are shortened to it."""
+"""The maximum share of the room for the user's requests, which are shortened to it."""
 REQUEST_CHARS_MIN: Final = 40
 NAMES_TRIED: Final = 8
 NAMES_SPARE: Final = 0.01
-"""Times that names are chosen anew, and the share of their room that may stay empty."""
+"""The number of attempts to choose names, and the share of their room that may stay empty."""
 UNKNOWN_WORTH: Final = 1e-9
 """The worth of a name whose weight is unknown."""
 
@@ -43,9 +43,9 @@ _SHARES: Final = {
     "commands": 0.02,
     "searches": 0.01,
 }
-"""The most that each list may take of the room left after constraints and modified files; names take the rest."""
+"""The maximum share of each list in the room left after constraints and modified files; names take the rest."""
 _LEAST_TOKENS: Final = {"repository": 80, "commands": 60}
-"""Room for a few commits, and for the newest run of every check, in a small appendix too."""
+"""The minimum room in a small appendix, for a few commits and for the newest run of every check."""
 TAGS: Final = (
     "requests",
     "constraints",
@@ -71,10 +71,10 @@ Measure = Callable[[str], int]
 def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
     """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
 
-    The requests that `beside` lacks come first, shortened to their share if need be. All constraints, with the
-    directives at their end, and all modified files are included. Only if these alone exceed
-    `tokens` are the oldest constraints and the least used files replaced by their number. Constraints and names that
-    occur in `beside`, the summary's own words, are not repeated.
+    `beside` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests come
+    first, shortened to their share if necessary. All constraints, with the directives at their end, and all modified
+    files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used files replaced
+    by their number.
     """
     room, measure = tokens, _measure(counter)
     best = ""
@@ -85,13 +85,13 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
             best = text
         if -SPARE <= excess <= 0 or not text:
             break
-        # A tokenizer may count two texts joined as more, or as less, than the two apart.
+        # A tokenizer may count two joined texts as more, or as less, than the two apart.
         room -= excess + SPARE // 2
     return best
 
 
 def requests_tokens(digest: Digest, counter: Counter, beside: str = "") -> int:
-    """The tokens of an appendix in which the requests that `beside` lacks have their share of the room."""
+    """Return the size of an appendix, in tokens, whose share for requests holds those that the summary's text lacks."""
     missing = _missing_requests(digest, beside)
     section = _section("requests", [f"- {request}" for request in missing])
     return math.ceil(counter.estimator.count(section, TextKind.PROSE) / REQUESTS_SHARE) if missing else 0
@@ -104,7 +104,7 @@ def _missing_requests(digest: Digest, beside: str) -> Sequence[str]:
 
 def _measure(counter: Counter) -> Measure:
     # The message that carries a summary is counted as prose; by OpenAI's tokenizer a summary is as dense as prose.
-    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # what is tried again is not counted again
+    return cache(lambda text: counter.estimator.count(text, TextKind.PROSE))  # repeated texts are counted once
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class _Page:
     sections: dict[str, str]
 
     def add(self, tag: str, lines: Sequence[str], limit: int, order: Callable[[str], str] | None = None) -> int:
-        """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return how many."""
+        """Add as many of the last lines as fit `limit` tokens, sorted by `order` if given; return their number."""
         low, high = 0, len(lines)
         while low < high:
             middle = (low + high + 1) // 2
@@ -150,13 +150,13 @@ class _Page:
 
 
 def _section(tag: str, lines: Sequence[str]) -> str:
-    return "\n".join((f"<{tag}>", *map(_inert, lines), f"</{tag}>", ""))
+    return "\n".join((f"<{tag}>", *map(_escape_tags, lines), f"</{tag}>", ""))
 
 
 @lru_cache(maxsize=4_096)
-def _inert(line: str) -> str:
-    """A line as a section holds it; cached, because the same lines are tried in sections of several lengths."""
-    # A line of tool output that closed its section would be read as text outside of it.
+def _escape_tags(line: str) -> str:
+    """Return a line made safe for a section; cached, since the same lines are tried in sections of several lengths."""
+    # A line of tool output that closed its section would be read as text outside it.
     return _TAG.sub("[tag]", " ".join(line.splitlines()))
 
 
@@ -186,7 +186,7 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
 
 
 def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
-    """Add the requests that are missing beside the page, the longest shortened until they take their share."""
+    """Add the requests that the summary lacks, the longest shortened until all fit their share."""
     missing = _missing_requests(digest, beside)
     limit = int(page.room * REQUESTS_SHARE)
     chars = max(map(len, missing), default=0)
@@ -198,37 +198,37 @@ def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
 
 
 def _by_weight(digest: Digest, files: Sequence[str]) -> Sequence[str]:
-    """The files, sorted so that the likeliest to be used again comes last."""
+    """Return the files, sorted so that the likeliest to be used again comes last."""
     weights = dict(digest.identifiers)
     return sorted(files, key=lambda path: weights.get(path, 0.0))
 
 
 def _distinct(files: Sequence[str]) -> Sequence[str]:
-    """The files without those whose path is the end of another's, which contains it verbatim."""
+    """Return the files without those whose path is the end of another's, which contains it verbatim."""
     ends = {file[at + 1 :] for file in files for at, char in enumerate(file) if char == "/"}
     return [file for file in files if file not in ends]
 
 
 def _commands(digest: Digest, beside: str) -> Sequence[str]:
-    """The commands that did something, then the checks."""
-    # The text of a here-document is no command, and on one line it cannot be told from one.
+    """Return the commands that had an effect, then the checks."""
+    # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
-    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_made(one, digest))]
-    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_overtaken(one, others[at:]))]
+    others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_in_repository(one, digest))]
+    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at:]))]
     stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
     checks = [run.line(beside) for run in digest.checks]
-    # Beside checks, of other commands only those that failed are worth the room.
+    # If there are checks, only failed commands are worth the room.
     return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]
 
 
-def _is_overtaken(failed: Command, later: Sequence[Command]) -> bool:
-    """Whether a later command of the same programs did not fail."""
+def _is_superseded(failed: Command, later: Sequence[Command]) -> bool:
+    """Return whether a later command of the same programs succeeded."""
     ran = {*programs(failed.text)}
     return any(one.state == OK and ran == {*programs(one.text)} for one in later)
 
 
-def _is_made(command: Command, digest: Digest) -> bool:
-    """Whether another section tells of a command."""
+def _is_in_repository(command: Command, digest: Digest) -> bool:
+    """Return whether the repository section covers a command."""
     return bool(digest.made) and command.state == OK and _MAKING.match(command.text) is not None
 
 

@@ -1,4 +1,4 @@
-"""The newest run of each check in a span, and how it ended."""
+"""The newest run of each check in a span, and its outcome."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ BEFORE_EDITS: Final = "before the last edits"
 class CheckRun:
     """The newest run of a check; `state` is `ok`, `error` or `unknown`.
 
-    `told` are the tests that failed, or the first error line, or the counts of what passed. `folder` is where it ran if
-    the command says so, `seq` is its call's. `is_before_edits` says that files were modified after it.
+    `told` is its report: the failed tests, the first error line, or the counts of passes. `folder` is the folder it ran
+    in if the command names it, `seq` is its call's. `is_before_edits`: files were modified after it.
     """
 
     text: str
@@ -27,9 +27,9 @@ class CheckRun:
     is_before_edits: bool = False
 
     def line(self, beside: str = "") -> str:
-        """The run as a line of a list of commands; what a shell takes for a comment is no part of the command.
+        """Return the run as a line of a list of commands, with details as a shell comment.
 
-        What is told of it in the text beside the list is not repeated.
+        The report is left out if the text around the list contains it.
         """
         told = self.told if self.told not in beside else ""
         about = [
@@ -41,13 +41,13 @@ class CheckRun:
 
 
 def run_of(outcome: Outcome, seq: int, *, is_before_edits: bool) -> CheckRun:
-    """The run that an outcome is of."""
+    """Return the run that an outcome describes."""
     check, state, told = outcome
     return CheckRun(check.text, state, told, check.folder, seq, is_before_edits)
 
 
 def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
-    """The runs that commands are, each given by its text, its state and its seq, if it checks one thing only."""
+    """Yield the run of each command that checks one thing only, given by its text, its state and its seq."""
     for text, state, seq in commands:
         checks = checks_of(text)
         if len(checks) == 1 and state != REJECTED:
@@ -55,9 +55,9 @@ def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
 
 
 def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
-    """The newest run of each check in order, at most CHECKS_MAX.
+    """Return the newest run of each check in order, at most CHECKS_MAX.
 
-    A check also leaves once a later one that covers it is known to have passed.
+    A check also leaves once a later one that covers it has passed.
     """
     kept: list[CheckRun] = []
     later: list[tuple[Check, str]] = []
@@ -72,5 +72,5 @@ def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
 
 
 def before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
-    """The runs as they are known once files were modified."""
+    """Return the runs, marked as older than the last edits."""
     return (replace(run, is_before_edits=True) for run in runs)

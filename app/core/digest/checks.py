@@ -1,4 +1,4 @@
-"""Commands that check the work: builds, tests, linters and type checkers of any ecosystem, and what they check."""
+"""Commands that check the work: builds, tests, linters and type checkers of any ecosystem, and their scope."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from app.core.digest.shell import Step, steps
 
 CHECK_CHARS_MAX: Final = 160
-"""A command with a longer check is not recognized as one: it is a script."""
+"""The maximum length of a check; a longer one is a script and not recognized."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -25,12 +25,12 @@ _PROGRAMS: Final = {
     **dict.fromkeys(_words("mypy pyright tsc tsgo pyre flow"), _TYPES),
     **dict.fromkeys(_words("make ninja javac gcc g++ clang rustc xcodebuild"), _BUILD),
 }
-"""Programs that check by themselves, and the kind of their check."""
+"""Programs that are checks without a subcommand, and the kind of their check."""
 _TASKS: Final = _words(
     "go cargo npm pnpm yarn bun mise make just task rake mix dotnet swift bazel gradle gradlew mvn mvnw zig sbt deno nx"
     " turbo composer poetry uv hatch invoke ninja cmake flutter dart rails docker node python python3 bash sh"
 )
-"""Programs of which a subcommand, or the name of a task or a script, says what they do."""
+"""Programs whose subcommand, task name or script name tells their purpose."""
 _TASK_KINDS: Final = (
     (_TEST, re.compile(r"(?:[\w./-]*[:/_.-])?(?:tests?|specs?|verify|e2e|ci)(?:[:_.-][\w:.-]*)?")),
     (_LINT, re.compile(r"(?:[\w./-]*[:/_.-])?(?:lint|vet|clippy|checks?|format:check)(?:[:_.-][\w:.-]*)?")),
@@ -47,7 +47,7 @@ _QUIET: Final = re.compile(
     r"-v{1,3}|-q{1,2}|-s|-x|-vv|--verbose|--quiet|--silent|--color(?:=.*)?|--no-color|--count=\d+|-count=\d+|--tb=.*"
     r"|--no-header|--progress(?:=.*)?|--nocapture|--reporter=.*|--maxfail=\d+|-n\d+|-p\d+|-ra|-rA|-json|--exitfirst"
 )
-"""Options that change what is printed, not what is checked."""
+"""Options that change the output, not the scope of the check."""
 _VALUED: Final = _words(
     "-run -k -m -t -tags -g -p -n -c -o -j -timeout --filter --grep --project --config --package --timeout --lib"
 )
@@ -58,8 +58,8 @@ _EVERYTHING: Final = frozenset({"./...", ".", "...", "./", "--all", "--workspace
 class Check(NamedTuple):
     """One check of a command: its text in one fixed form, its kind, and its place among the command's steps.
 
-    `head` is the program with its subcommand, `options` and `operands` are what it was given, `folder` is where it ran
-    if the command says so.
+    `head` is the program with its subcommand, `options` and `operands` are its arguments, `folder` is the folder it ran
+    in if the command names it.
     """
 
     text: str
@@ -73,23 +73,23 @@ class Check(NamedTuple):
 
 @lru_cache(maxsize=4_096)
 def checks_of(command: str) -> Sequence[Check]:
-    """The checks that a command runs, in order."""
+    """Return the checks that a command runs, in order."""
     return tuple(_checks(list(steps(command))))
 
 
 def check_of(text: str) -> Check | None:
-    """The check that a text is, as `Check.text` has it; None if it is none."""
+    """Return the check that a text is, in the form of `Check.text`; None if it is not one."""
     found = checks_of(text)
     return found[0] if len(found) == 1 and found[0].text == text else None
 
 
 def is_same(one: Check, other: Check) -> bool:
-    """Whether two checks check the same; a command that does not say its folder runs in any."""
+    """Return whether two checks have the same scope; a command that does not name its folder matches any folder."""
     return one[3:6] == other[3:6] and (not one.folder or not other.folder or one.folder == other.folder)
 
 
 def covers(later: Check, earlier: Check) -> bool:
-    """Whether a pass of one check says that another passes too: it is the same, or the same with less left out.
+    """Return whether a pass of one check implies that another passes: it is the same, or the same with less left out.
 
     A run of everything covers a run of named parts, also by another program of its kind.
     """
@@ -118,7 +118,7 @@ def _checks(parts: Sequence[Step]) -> Iterator[Check]:
 
 
 def _bare(words: Sequence[str]) -> list[str]:
-    """The words from the program that does the work on, its name without a folder."""
+    """Return the words from the program that does the work, its name without a folder."""
     rest = list(words)
     while rest:
         name = rest[0].rsplit("/", 1)[-1]
@@ -142,7 +142,7 @@ def _kind_of_program(words: Sequence[str]) -> str | None:
 
 
 def _kind(words: Sequence[str]) -> tuple[str, int] | None:
-    """The kind of a check and how many of its words name it; None if the words are no check."""
+    """Return the kind of a check and the number of its words that name it; None if the words are not a check."""
     name = words[0]
     named = list(takewhile(lambda word: not word.startswith("-"), words[1:4]))
     if name in _TASKS:

@@ -1,4 +1,4 @@
-"""Files that a tool result shows to be modified, by the unified diffs in it."""
+"""Files that a tool result shows as modified, by the unified diffs in it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _SHOWING: Final = re.compile(
 
 
 def diffed(text: str) -> Iterator[str]:
-    """The files of the unified diffs in a text, deleted files and diffs inside JSON included."""
+    """Yield the files of the unified diffs in a text, including deleted files and diffs inside JSON."""
     text = text[:TEXT_CHARS_MAX]
     if "+++ " not in text and "rename to " not in text:
         return
@@ -35,7 +35,7 @@ def diffed(text: str) -> Iterator[str]:
 
 
 def shows_what_it_did(tool: str, arguments: Mapping[str, Json]) -> bool:
-    """Whether a diff in a call's result shows what this call or session changed.
+    """Return whether a diff in a call's result shows a change that this call or session made.
 
     A call that reads, searches or looks into history shows other changes.
     """

@@ -73,9 +73,9 @@ _FAILED: Final = re.compile(r"^(?:error|fatal|traceback|panic)\b", re.I)
 
 
 def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) -> Digest:
-    """The digest of a span. `hidden` maps the seqs of hidden events to their replacement texts; other seqs are ignored.
+    """Return the digest of a span. `hidden` maps seqs of hidden events to replacement texts; other seqs are ignored.
 
-    A call's result is looked for within the span only. Takes time linear in the events' text.
+    A call's result must be within the span. Takes time linear in the events' text.
     """
     replacements = hidden or {}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
@@ -106,14 +106,14 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
 
 
 def _directives(events: Iterable[Event]) -> Iterable[str]:
-    """The system messages among the events, each on one line."""
+    """Yield the system messages among the events, each on one line."""
     for event in events:
         if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
             yield shortened(text, DIRECTIVE_CHARS_MAX)
 
 
 def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
-    """The newest plan whose call did not fail."""
+    """Return the newest plan whose call did not fail."""
     accepted = (
         call for call, result in reversed(calls) if result is None or not (result.is_error or is_rejected(result))
     )
@@ -121,9 +121,9 @@ def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
 
 
 def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
-    """The paths of modified files as the events name them, the newest first, each with the seq of its event.
+    """Yield the paths of modified files as the events name them, the newest first, each with the seq of its event.
 
-    Events are in order, and looked at only as far as the iterator is read.
+    `events` are in order, and read only as far as the iterator is.
     """
     calls = {event.seq: event for event in events if event.type is EventType.TOOL_CALL}
     answers = {event.call_seq: event for event in events if event.type is EventType.TOOL_RESULT and event.call_seq}
@@ -137,7 +137,6 @@ def modifications(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
 
 
 def _file_use(call: Event, result: Event | None) -> FileUse:
-    """The files that a call reads and modifies."""
     use = files_of(call.tool or "", call.arguments)
     if is_rejected(result):
         return FileUse()
@@ -145,13 +144,13 @@ def _file_use(call: Event, result: Event | None) -> FileUse:
 
 
 def _failed(call: Event, result: Event | None) -> bool:
-    """Whether a call failed without effect: a shell command may have written files before it did."""
+    """Return whether a call failed without effect: a shell command may have written files before it failed."""
     failed = result is not None and (result.is_error or is_refused(result))
     return failed and command_of(call.tool or "", call.arguments) is None
 
 
 def _shown(call: Event, result: Event | None) -> Sequence[str]:
-    """The files that a call's result shows to be modified."""
+    """Return the files that a call's result shows as modified."""
     if result is None or result.body is None or _failed(call, result):
         return ()
     diffs = tuple(diffed(result.text))
@@ -176,7 +175,7 @@ def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...]
 
 
 def _endings(path: str) -> Iterable[str]:
-    """The path itself, and the path without its first folder, its first two folders, and so on."""
+    """Yield the path, the path without its first folder, without its first two folders, and so on."""
     parts = path.split("/")
     return ("/".join(parts[at:]) for at in range(len(parts)))
 
@@ -192,7 +191,7 @@ def _artifacts(events: Iterable[Event]) -> Iterable[Artifact]:
 
 
 def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | int, ...]]:
-    """The `visibility` and the `sources_used` in an event's metadata, as far as they are of that kind."""
+    """Return the valid parts of `visibility` and `sources_used` in an event's metadata."""
     visibility, used = metadata.get("visibility"), metadata.get("sources_used")
     names = used if isinstance(used, list) else ()
     found = (shortened(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
@@ -231,7 +230,7 @@ def _query(arguments: Mapping[str, Json]) -> str | None:
 
 
 def _hits(text: str) -> int:
-    """The number of lines that are not blank; 0 for a tool's only line saying that it found nothing."""
+    """Return the number of lines that are not blank; 0 for a tool's only line if it reports no hits."""
     lines = [line for line in text.splitlines() if line.strip()]
     return 0 if len(lines) == 1 and re.match(r"no (?:files|matches|results)\b", lines[0], re.I) else len(lines)
 
@@ -255,7 +254,7 @@ def _checks(calls: Sequence[tuple[Event, Event | None]]) -> Iterable[CheckRun]:
 
 
 def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str, str]]:
-    """The commands that ran, with their states and outputs."""
+    """Yield the commands that ran, with their states and outputs."""
     for call, result in calls:
         text = command_of(call.tool or "", call.arguments)
         if text and result is not None and not (is_rejected(result) or is_refused(result)):
@@ -263,12 +262,12 @@ def _run(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[tuple[str, str
 
 
 def _edits(call: Event, result: Event | None) -> bool:
-    """Whether a call changed files of the work."""
+    """Return whether a call changed files of the work."""
     return any(not is_temporary(path) for path in _file_use(call, result).modified)
 
 
 def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
-    """The first lines of errors after which no call of the same kind did better."""
+    """Yield the first lines of errors after which no call of the same kind succeeded."""
     found: dict[str, str] = {}
     for call, result in calls:
         if result is None or is_rejected(result) or is_refused(result):
@@ -276,12 +275,12 @@ def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
         command = command_of(call.tool or "", call.arguments)
         if command is not None and reads_only(command):
             continue
-        told = (
+        subject = (
             next(programs(command), "")
             if command is not None
             else " ".join(files_of(call.tool or "", call.arguments).modified)
         )
-        kind = f"{call.tool} {told}"
+        kind = f"{call.tool} {subject}"
         found.pop(kind, None)
         failed = result.is_error or _FAILED.match(result.gist or "")
         text = result.text if failed else ""

@@ -37,12 +37,12 @@ class FileUse(NamedTuple):
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path is outside of the work, in a folder for temporary files."""
+    """Return whether a path is outside the work, in a folder for temporary files."""
     return _TEMPORARY.match(path) is not None
 
 
 def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
-    """The files that a call uses. A folder that is searched or listed does not count."""
+    """Return the files that a call uses. A folder that is searched or listed does not count."""
     command = command_of(tool, arguments)
     if command is not None:
         return FileUse(modified=tuple(written_paths(command)))
@@ -60,7 +60,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
 
 
 def command_of(tool: str, arguments: Mapping[str, Json]) -> str | None:
-    """The shell command of a call, None if the call runs none. A list of words is joined to one command."""
+    """Return the shell command of a call, None if the call runs none. A list of words is joined into one command."""
     if any(arguments.get(name) for name in _NAMES_FILES):
         return None
     found = next((arguments[name] for name in COMMANDS if arguments.get(name)), None)
@@ -85,7 +85,7 @@ def _modifies(tool: str, arguments: Mapping[str, Json]) -> bool:
 
 
 def writes_whole(arguments: Mapping[str, Json]) -> bool:
-    """Whether a call that modifies a file gives all of its text."""
+    """Return whether a call that modifies a file contains all of its text."""
     return _has(arguments, _BODIES) and not _has(arguments, OLD_TEXTS)
 
 
@@ -94,7 +94,7 @@ def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
 
 
 def named(arguments: Mapping[str, Json]) -> Iterable[str]:
-    """The paths in a call's arguments, single or in a list."""
+    """Yield the paths in a call's arguments, single or in a list."""
     for name in _NAMES_FILES:
         value = arguments.get(name)
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else (value,):
@@ -111,5 +111,5 @@ def _patched(arguments: Mapping[str, Json]) -> Iterable[str]:
 
 
 def patched(text: str) -> Iterable[str]:
-    """The paths that a patch names, in order; none if the text is no patch."""
+    """Return the paths that a patch names, in order; none if the text is not a patch."""
     return (path for path in _PATCHED.findall(text) if path != "/dev/null")

@@ -1,7 +1,7 @@
-"""The names in a span, weighted by how likely each is to be used again.
+"""The names in a span, weighted by the likelihood that each is used again.
 
-Measured on recorded coding sessions, away from their compactions: later calls name above all what earlier calls named
-in short arguments; then what was defined, repeated, or named in messages. A weight is a sum over the events that hold
+Measured on recorded coding sessions, away from their compactions: later calls mostly use names from short arguments of
+earlier calls; then names that were defined, repeated, or named in messages. A weight is a sum over the events that hold
 the name, and each share fades with the number of later events. So the weights of two adjacent spans add up to the
 weights of their union, and no event has to be read again.
 """
@@ -26,35 +26,35 @@ HALF_LIFE: Final = 250
 """Events after which a use counts half. Measured: anything from 100 to 800 gives the same outcome within a percent."""
 IDENTIFIERS_MAX: Final = 700
 TEXT_CHARS_MAX: Final = 200_000
-"""The most characters read of one event; names further inside are rarely needed."""
+"""The maximum characters read of one event; names further inside are rarely needed."""
 SHORT_ARGUMENT: Final = 300
 
 USED, WRITTEN, SAID, ASKED, DEFINED, REPEATED, SEEN = 16.0, 2.0, 2.0, 1.5, 1.5, 1.0, 0.5
-"""What one event adds to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the assistant, ASKED
-by the user; in a result DEFINED, REPEATED or merely SEEN."""
+"""The contribution of one event to a name's weight: USED in a short argument, WRITTEN in a long one, SAID by the
+assistant, ASKED by the user; in a result DEFINED, REPEATED or merely SEEN."""
 
 _NAMED_NUMBER: Final = Pattern(r"(?<![\w.-])[A-Za-z][\w.-]{1,40}+(?: ?[=:] ?|=)[\"']?\d[\d.,]{0,20}\b")
 _LINE_OF: Final = re.compile(r"(?:(?<=\.\w)|(?<=\.\w\w)|(?<=\.\w\w\w)|(?<=\.\w{4}))-\d{1,7}(?:-.*)?$", re.S)
 """`-27-` and the code after a file's name, as `grep -A` prints them."""
 _PLACES: Final = re.compile(r"offset|limit|lines?\b|range|column|page", re.I)
-"""Arguments whose numbers are places in a file, which say nothing without it."""
+"""Arguments whose numbers are places in a file, which mean nothing without the file."""
 _HASH: Final = re.compile(r"[0-9a-f-]+")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 _PATH, _RELATIVE, _ADDRESS, _NUMBER, _HEX, _WORD, _CAMEL = 2.5, 1.5, 0.2, 0.3, 0.5, 1.0, 0.7
-"""How likely a name is used again by its form, all else being equal."""
+"""The factor of a name's form: the likelihood that it is used again, all else being equal."""
 _RARE: Final = 0.1
-"""Factor of names that are hardly ever used again."""
+"""The factor of names that are hardly ever used again."""
 _RARELY_USED: Final = re.compile(
     r"/(?:usr|etc|s?bin|snap|opt|lib\d{0,2}|proc|sys|var/(?:log|lib|run))(?:/.*)?|v?\d+(?:\.\d+)+"
     r"|\d{4}-\d\d-\d\d(?:[T ].*)?|.*\.\w{1,5}:\d+|\d{4,}(?<!000)",
     re.S,
 )
-"""Files of the system, versions, dates, lines of files, and numbers that nobody chose."""
+"""Files of the system, versions, dates, lines of files, and arbitrary numbers."""
 
 
 def weigh(events: Sequence[Event]) -> Names:
-    """The names in the events with their weights as of the last event. Takes time linear in the events' text."""
+    """Return the names in the events with their weights as of the last event. Takes time linear in the events' text."""
     names: Names = {}
     used: set[str] = set()
     share, fading = 1.0, 0.5 ** (1 / HALF_LIFE)
@@ -71,7 +71,7 @@ def weigh(events: Sequence[Event]) -> Names:
 
 
 def _operands(call: Event) -> Iterator[str]:
-    """The words of a call's command, and its arguments of one word."""
+    """Yield the words of a call's command, or its arguments of one word."""
     command = command_of(call.tool or "", call.arguments)
     if command is not None:
         for step in steps(command):
@@ -81,7 +81,7 @@ def _operands(call: Event) -> Iterator[str]:
 
 
 def _drop_prose(names: Names, used: Set[str]) -> None:
-    """Remove words with slashes between them, such as `read/write`, that nothing in the span shows to be a path."""
+    """Remove words joined by slashes, such as `read/write`, that nothing in the span shows to be a path."""
     doubtful = {name for name in names if "/" in name and is_prose(name)}
     known = folders((*names, *(name for name in used if len(name) <= NAME_CHARS_MAX)))
     for name in doubtful:
@@ -90,7 +90,7 @@ def _drop_prose(names: Names, used: Set[str]) -> None:
 
 
 def _join_ids(names: Names) -> None:
-    """Add the weight of a shortened id, or of a part of one, to the id itself."""
+    """Add the weight of a shortened id, or of a part of one, to the id."""
     for whole in [name for name in names if "-" in name and _UUID.search(name)]:
         parts = whole.rsplit("/", 1)[-1].split("-")
         for part in (*parts, "-".join(parts[:3])):
@@ -99,24 +99,24 @@ def _join_ids(names: Names) -> None:
 
 
 def decayed(names: Mapping[str, float], events: int) -> Names:
-    """The weights after `events` more events."""
+    """Return the weights after `events` more events."""
     share: float = 0.5 ** (events / HALF_LIFE)
     return {name: weight * share for name, weight in names.items()}
 
 
 def heaviest(names: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
-    """The IDENTIFIERS_MAX heaviest names, the heaviest first, with weights rounded to four digits."""
+    """Return the IDENTIFIERS_MAX heaviest names, the heaviest first, with weights rounded to four digits."""
     ranked = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:IDENTIFIERS_MAX]
     return tuple((name, float(f"{weight:.4g}")) for name, weight in ranked)
 
 
 def names_in(text: str) -> dict[str, int]:
-    """The distinct names in a text and how often each occurs, in the text's order."""
+    """Return the distinct names in a text and the number of times each occurs, in the text's order."""
     return _counts(unescaped(text[:TEXT_CHARS_MAX]))
 
 
 def _counts(text: str) -> dict[str, int]:
-    """The distinct names in a text without escape sequences and how often each occurs, in the text's order."""
+    """Return the distinct names in a text without escape sequences and their counts, in the text's order."""
     counts: dict[str, int] = {}
     for name, count in Counter(NAME_OR_CODE.findall(unnumbered(text))).items():
         if len(name) <= NAME_CHARS_MAX and not name.startswith("/dev/"):
@@ -132,7 +132,8 @@ def _counts(text: str) -> dict[str, int]:
 
 
 def strings(value: Json) -> Iterator[str]:
-    """The strings inside a JSON value in order, without keys; integers of four or more digits count as strings."""
+    """Yield the strings inside a JSON value in order, without keys; integers of four digits or more count as
+    strings."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -170,7 +171,7 @@ def _argument_names(arguments: Mapping[str, Json]) -> Iterator[tuple[str, float]
 
 
 def _names_and_values(text: str) -> Iterator[str]:
-    """The names in a text, then its numbers together with what they are assigned to, such as `limit=40`."""
+    """Yield the names in a text, then its numbers together with their names, such as `limit=40`."""
     text = unescaped(text[:TEXT_CHARS_MAX])
     yield from _counts(text)
     yield from dict.fromkeys(_NAMED_NUMBER.findall(text))

@@ -1,4 +1,4 @@
-"""How calls ended, as far as the log shows it, and which shell commands are runs of one and the same."""
+"""The outcomes of calls, as far as the log shows them, and the normal form of shell commands."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from app.core.log.event import Event
 OK, ERROR, REJECTED, UNKNOWN = "ok", "error", "rejected", "unknown"
 
 COMMAND_CHARS_MAX: Final = 2_000
-"""The most characters read of a command to tell what it runs."""
+"""The maximum characters read of a command to find the programs it runs."""
 RESULT_TAIL_CHARS: Final = 2_000
 _READERS_WORDS: Final = (
     "awk cat column cut diff file find grep head jq less ls nl rg sed sort stat tail tr tree uniq wc which"
 )
 READERS: Final = frozenset(_READERS_WORDS.split())
-"""Programs whose output is text that was there before, errors in it included."""
+"""Programs whose output is existing text, which may include old errors."""
 _STAGING: Final = (["git", "add"], ["git", "reset"])
 _HELPERS_WORDS: Final = "chmod cp mkdir mv rm rmdir tee touch xargs kill pkill sleep test [ [["
 HELPERS: Final = READERS | frozenset(_HELPERS_WORDS.split())
@@ -48,7 +48,7 @@ _GREEN: Final = re.compile(
     r"|test result: ok\b|Success: no issues found|All checks passed)",
     re.M,
 )
-"""The end of what a test, linter or build prints when all is well."""
+"""The end of the output of a successful test, linter or build."""
 GREEN_TAIL_CHARS: Final = 300
 GREPS: Final = frozenset({"grep", "rg", "egrep", "ag"})
 NAME_CHARS_MAX: Final = 80
@@ -60,7 +60,7 @@ _FAILING: Final = re.compile(
     r"|^\s{0,8}[✕✗×] (\S[^\n]{0,150}?)(?: \(\d+ ?m?s\))?$|^rspec (\./\S{1,200})|^not ok \d{1,6} (?:- )?([^\n]{1,150})",
     re.M,
 )
-"""Lines that name a test that failed, of Go, pytest, Rust, Jest, Vitest, RSpec and TAP."""
+"""Lines that name a failed test, of Go, pytest, Rust, Jest, Vitest, RSpec and TAP."""
 _ERROR_LINE: Final = re.compile(
     r"^[\w./-]{1,200}\.\w{1,5}[:(]\d{1,6}[^\n]{1,300}"
     r"|^[^\n]{0,200}\b(?:error|fatal|panic)\b(?: [A-Z]{1,4}\d{1,6}|\[\w{1,20}\])?:[^\n]{1,300}"
@@ -85,9 +85,9 @@ _RED_OF: Final = {
     "types": re.compile(rf"{_RED_LINES}|: error:|\b[1-9]\d{{0,5}} errors?\b", re.M | re.I),
     "build": re.compile(rf"{_RED_LINES}|^make: \*\*\*|\bBUILD FAILED\b|^\[ERROR\]|: error:", re.M | re.I),
 }
-"""Lines by which a failure is one of a test, a linter, a type checker or a build."""
+"""Lines by which a failure is attributed to a test, a linter, a type checker or a build."""
 SILENT: Final = frozenset({"build", "types"})
-"""Kinds of checks that may print nothing when all is well."""
+"""Kinds of checks that may print nothing on success."""
 _REFUSED: Final = re.compile(
     r"(?:fatal|error): |[\w./-]{1,40}: [^\n]{0,200}(?:No such file|not found|Permission denied|cannot|invalid)", re.I
 )
@@ -101,7 +101,7 @@ _LOOKS_OF_GIT: Final = frozenset(
 
 
 class Outcome(NamedTuple):
-    """How a check ended; `told` are the tests that failed, or the first error line, or the counts of what passed."""
+    """The outcome of a check; `told` are the tests that failed, or the first error line, or the counts of passes."""
 
     check: Check
     state: str
@@ -109,11 +109,10 @@ class Outcome(NamedTuple):
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
-    """How a call ended: `ok`, `error`, `rejected` by the user, or `unknown` where the log does not show it.
+    """Return the outcome of a call: `ok`, `error`, `rejected` by the user, or `unknown` if the log does not show it.
 
-    The status of a pipe is its last program's, and `||`, `;` and `&` hide what ran before them: without a sign of
-    failure in its output, nothing is known of such a command, unless the end of its output is shown and says that all
-    is well.
+    The status of a pipe is its last program's, and `||`, `;` and `&` hide earlier failures: without a sign of failure
+    in its output, the outcome of such a command is unknown, unless the end of its output is shown and reports success.
     """
     if result is None:
         return UNKNOWN
@@ -127,35 +126,35 @@ def state_of(result: Event | None, command: str | None = None) -> str:
         return OK
     if reads_only(command):
         return ERROR if _REFUSED.match(text.lstrip()) else OK if shows_status(command) else UNKNOWN
-    told = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
+    sample = text[:RESULT_TAIL_CHARS] + "\n" + text[-RESULT_TAIL_CHARS:]
     if is_check(command):
-        if _RED.search(told):
+        if _RED.search(sample):
             return ERROR
-        if _is_told_well(command, text):
+        if _reports_success(command, text):
             return OK
-    if _BROKEN.search(told):
+    if _BROKEN.search(sample):
         return ERROR
     return OK if shows_status(command) else UNKNOWN
 
 
 def is_refused(result: Event | None) -> bool:
-    """Whether a harness says that it did not do what a call asked for."""
+    """Return whether a harness refused a call."""
     if result is None:
         return False
-    # By the first line: see `is_rejected`.
+    # Judged by the first line; see `is_rejected`.
     return (result.text if result.gist is None else result.gist).lstrip().startswith("<tool_use_error>")
 
 
 def is_check(command: str) -> bool:
-    """Whether a command tests, builds, lints or checks types."""
+    """Return whether a command tests, builds, lints or checks types."""
     return bool(checks_of(command[:COMMAND_CHARS_MAX]))
 
 
 def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
-    """How each check of a command ended.
+    """Return the outcome of each check of a command.
 
-    Of a chain that failed, the check of which the output tells is the one that did: those before it passed, and those
-    behind it did not run. Without such output nothing is known of any. A command that was refused ran no check.
+    If a chain failed, the failed check is the one whose failure is in the output: those before it passed, and those
+    after it did not run. Without such output all outcomes are unknown. A command that was refused ran no check.
     """
     if is_refused(result):
         return ()
@@ -164,12 +163,12 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     if state == OK and _NO_TESTS.search(text) and not _SOME_TESTS.search(text):
         state = UNKNOWN
     if state != ERROR:
-        told = counts_of(text) if state == OK and len(checks) == 1 else ""
-        return [Outcome(check, state, told) for check in checks]
+        counts = counts_of(text) if state == OK and len(checks) == 1 else ""
+        return [Outcome(check, state, counts) for check in checks]
     red = [number for number, check in enumerate(checks) if _RED_OF[check.kind].search(text)]
     failed = next((number for number in red if checks[number].kind == "test"), red[-1] if red else -1)
     if failed < 0:
-        alone = len(checks) == 1 and len([step for step in steps(command) if _works(step)]) == 1
+        alone = len(checks) == 1 and len([step for step in steps(command) if _does_work(step)]) == 1
         kind = checks[0].kind if alone else ""
         return [Outcome(check, ERROR if alone else UNKNOWN, _failure(text, kind) if alone else "") for check in checks]
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
@@ -180,27 +179,26 @@ def outcomes_of(command: str, result: Event | None) -> Sequence[Outcome]:
     return [*passed, Outcome(checks[failed], ERROR, _failure(text, checks[failed].kind))]
 
 
-def _works(step: Step) -> bool:
+def _does_work(step: Step) -> bool:
     return bool(step.words) and step.follows != "|" and step.words[0] not in _HARMLESS
 
 
 def _failure(text: str, kind: str) -> str:
-    """The names of the tests that failed, else the first line that tells of an error; empty without either."""
+    """Return the names of the tests that failed, else the first line with an error; empty without either."""
     names = list(dict.fromkeys(next(filter(None, found)) for found in _FAILING.findall(text)))
     whole = set(names)
     names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
     if names:
         shown = ", ".join(shortened(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
-        told = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
+        report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
     else:
         found = _ERROR_LINE.search(text)
-        told = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
-        told = shortened(" ".join(told.split()), ERROR_CHARS_MAX)
-    return told
+        report = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
+        report = shortened(" ".join(report.split()), ERROR_CHARS_MAX)
+    return report
 
 
 def _line_at(text: str, found: re.Match[str] | None) -> str:
-    """The line of a match; empty without one."""
     if found is None:
         return ""
     end = text.find("\n", found.end())
@@ -208,27 +206,27 @@ def _line_at(text: str, found: re.Match[str] | None) -> str:
 
 
 def counts_of(text: str) -> str:
-    """The last counts of tests in a program's output, such as `3 failed, 39 passed`."""
+    """Return the last counts of tests in a program's output, such as `3 failed, 39 passed`."""
     found = {word: number for number, word in _COUNT.findall(text[-RESULT_TAIL_CHARS:])}
     return ", ".join(f"{number} {word}" for word, number in found.items())
 
 
-def _is_told_well(command: str, text: str) -> bool:
-    """Whether the end of a check's output is shown and says that all is well, or there is none to say otherwise."""
+def _reports_success(command: str, text: str) -> bool:
+    """Return whether a check's output reports success at its shown end, or is empty where that means success."""
     parts = list(steps(command[:COMMAND_CHARS_MAX]))
     cut = [step for step in parts if not (step.follows == "|" and _passes_end(step, text))]
     if not _shows(command, cut):
         return False
     if _GREEN.search(text[-GREEN_TAIL_CHARS:]):
         return True
-    # A build that fails says so, on one stream or the other, if nothing stopped it.
+    # A build that fails prints an error to one of the streams, if nothing filters it out.
     filtered = any(step.follows == "|" and step.words and step.words[0] in GREPS for step in parts)
     is_silent = all(check.kind in SILENT for check in checks_of(command[:COMMAND_CHARS_MAX]))
     return is_silent and not text.strip() and "2>&1" in command and "timeout" not in command and not filtered
 
 
 def _passes_end(step: Step, text: str) -> bool:
-    """Whether the end of what a filter reads, or each line on a failure, is in the text that it wrote."""
+    """Return whether a filter's output includes the end of its input, or each line on a failure."""
     if not step.words or step.words[0] in _TAILS:
         return bool(step.words)
     if step.words[0] == "head":
@@ -242,14 +240,14 @@ def _passes_end(step: Step, text: str) -> bool:
 
 @lru_cache(maxsize=1_024)
 def reads_only(command: str) -> bool:
-    """Whether all programs of a command merely show what is there."""
+    """Return whether all programs of a command only read."""
     ran = list(programs(command[:COMMAND_CHARS_MAX]))
     return bool(ran) and all(_is_reader(name.split(" ")) for name in ran) and not any(written_paths(command))
 
 
 @lru_cache(maxsize=1_024)
 def is_idle(command: str) -> bool:
-    """Whether a command does nothing that is worth telling: it looks, or prepares what another does."""
+    """Return whether a command is not worth reporting: it reads, or prepares the work of another."""
     ran = [name.split(" ") for name in programs(command[:COMMAND_CHARS_MAX])]
     return all(_is_reader(words) or words[0] in HELPERS or words in _STAGING for words in ran)
 
@@ -260,7 +258,7 @@ def _is_reader(words: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1_024)
 def shows_status(command: str) -> bool:
-    """Whether a command's exit status is not 0 if any part of it fails."""
+    """Return whether a command's exit status is not 0 if any part of it fails."""
     return _shows(command, list(steps(command[:COMMAND_CHARS_MAX])))
 
 
@@ -274,9 +272,9 @@ def _shows(command: str, parts: Sequence[Step]) -> bool:
 
 @lru_cache(maxsize=4_096)
 def bare_command(command: str) -> str:
-    """A command on one line without what changes neither its work nor its outcome, to find runs of the same.
+    """Return a command on one line without parts that do not affect its work or outcome, for finding repeated runs.
 
-    That is the folder, environment and time limit in front of it, its redirections, and the filters of its output.
+    These are the folder, environment and time limit before it, its redirections, and the filters of its output.
     """
     kept: list[str] = []
     for step in steps(command):

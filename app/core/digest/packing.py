@@ -1,4 +1,4 @@
-"""The choice of names for a limited room: those worth most for their length, without repeats."""
+"""The choice of names for limited room: those worth most for their length, without repeats."""
 
 import math
 from bisect import bisect_right
@@ -14,12 +14,12 @@ LENGTH_COUNTS: Final = 0.6
 class Packing:
     """Names with their worth. A name that occurs within a chosen name need not be chosen itself.
 
-    So a full path is also worth what its relative forms are worth, and a dotted name what its parts are worth. Takes
-    time linear in the number of names times their length together.
+    So a full path includes the worth of its relative forms, and a dotted name that of its parts. Takes time linear in
+    the number of names times their length together.
     """
 
     def __init__(self, worth: Mapping[str, float], before: str, listed: Set[str] = frozenset()) -> None:
-        """Leave out the names that occur in `before`, the text in front of them, except the `listed` ones."""
+        """Leave out the names that occur in `before`, the text that precedes them, except the `listed` ones."""
         self._worth = {name: weight for name, weight in worth.items() if name in listed or name not in before}
         self._parts = _parts_of(list(self._worth))
         self._wholes: dict[str, list[str]] = {}
@@ -28,7 +28,7 @@ class Packing:
                 self._wholes.setdefault(part, []).append(name)
 
     def best(self, chars: int) -> Sequence[str]:
-        """The best names in at most `chars` characters with a space between names, the best first."""
+        """Return the best names in at most `chars` characters with a space between names, the best first."""
         covered: set[str] = set()
         chosen: dict[str, None] = {}
         heap = [(-self._density(name, covered, chosen), at, name) for at, name in enumerate(self._worth)]
@@ -58,7 +58,7 @@ class Packing:
         return list(chosen)
 
     def _cost(self, name: str, chosen: Mapping[str, None]) -> int:
-        """The characters of the name, less those of the chosen parts that it would replace."""
+        """Return the characters of the name, less those of the chosen parts that it would replace."""
         replaced = [len(part) + 1 for part in self._parts[name] if part in chosen] if chosen else ()
         return len(name) + 1 - sum(replaced)
 
@@ -68,7 +68,7 @@ class Packing:
 
 
 def _parts_of(names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """For each name those of the names that occur in it, itself included."""
+    """Return the parts of each name: the names that occur in it, including itself."""
     parts: Mapping[str, list[str]] = {name: [] for name in names}
     text = "\n".join(names)
     ends = list(accumulate((len(name) + 1 for name in names), initial=0))

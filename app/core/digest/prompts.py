@@ -1,4 +1,4 @@
-"""Messages in the user's name that nobody wrote: prompts that a command or a skill loaded, and the words of hooks."""
+"""Messages in the user's name that no user wrote: prompts that a command or a skill loaded, and the words of hooks."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from app.core.log.events import EventType
 
 
 def own_messages(events: Iterable[Event]) -> Iterator[Event]:
-    """The users' messages without those that a program wrote in their name."""
+    """Yield the users' messages without those that a program wrote in their name."""
     is_prompt = False
     for event in events:
         if event.type is not EventType.USER_MESSAGE or (is_prompt and not prompt_command(event.text)):

@@ -21,15 +21,15 @@ ERRORS_MAX: Final = 20
 ASKS: Final = (2, 14)
 REQUESTS_MAX: Final = 8
 CONSTRAINTS: Final = (50, 150)
-"""How many of the first and of the last are kept. Constraints may exceed the room of a summary: their cap is only there
-for a runaway log."""
+"""The numbers of first and last constraints that are kept. Constraints may exceed the room of a summary: their cap only
+guards against a runaway log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A logged event that has a path and is not a tool call.
 
-    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` are what the event's metadata says.
+    `tool` and `call_id` are those of a tool result. `visibility` and `sources_used` come from the event's metadata.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The number of one tool's results, and how many of them were errors."""
+    """The number of one tool's results, and the number of errors among them."""
 
     tool: str
     results: int
@@ -86,8 +86,8 @@ class Digest:
     with its weight as of the span's end. A modified file is not listed among the read files. `hidden` pairs the seqs of
     hidden events with their replacement texts. `constraints` and `asks` are the user's own words, `directives` the
     system messages, `plan` the agent's newest list of steps. `requests` are the user's messages in the turns that the
-    span's ends cut through. `checks` are the newest runs of the commands that check, which `commands` has too,
-    `made` the commits, pushes and the like, and what was undone. `edits` is the number of calls that changed files.
+    span's ends cut through. `checks` are the newest runs of checks, which are in `commands` too. `made` are commits,
+    pushes and the like, and reversals. `edits` is the number of calls that changed files.
     """
 
     events: int = 0
@@ -114,7 +114,7 @@ _T = TypeVar("_T")
 
 
 def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None = None) -> tuple[_T, ...]:
-    """The items without repeats by `key`, the last occurrence of each, in order; the newest `most` if that is given."""
+    """Return the items without repeats by `key`, keeping the last occurrence, in order; at most the newest `most`."""
     found: dict[Hashable, _T] = {}
     for item in items:
         found.pop(key(item), None)
@@ -124,7 +124,7 @@ def newest(items: Iterable[_T], key: Callable[[_T], Hashable], most: int | None 
 
 
 def rules(sentences: Iterable[str]) -> tuple[str, ...]:
-    """The constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
+    """Return the constraints in order, without repeats that differ only in case or spaces; bounded by CONSTRAINTS."""
     found: dict[str, str] = {}
     for sentence in sentences:
         found.setdefault(" ".join(sentence.lower().split()), sentence)
@@ -132,7 +132,7 @@ def rules(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def ends(items: Sequence[_T], first_last: tuple[int, int]) -> tuple[_T, ...]:
-    """The first and the last items, as many of each as `first_last` says."""
+    """Return the first and the last items; `first_last` holds the number of each."""
     first, last = first_last
     return tuple(items) if len(items) <= first + last else (*items[:first], *items[-last:])
 
@@ -189,7 +189,7 @@ def _bare(command: Command) -> str:
 
 
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
-    """The checks of each digest, those before a digest with edits as older than these."""
+    """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
         yield before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
 
@@ -203,11 +203,11 @@ _DETAILS: Final = {
     "searches": ("call_id", "seq", "result_seq"),
     "commands": ("call_id", "seq", "result_seq"),
 }
-"""Fields of entries that are stored beside them, because version 0.3 refuses an entry with a field it does not know."""
+"""Fields stored apart from their entries, because version 0.3 refuses an entry with an unknown field."""
 
 
 def to_json(digest: Digest) -> dict[str, Json]:
-    """The digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
+    """Return the digest as a JSON object of lists and plain values, as it is stored; `from_json` restores it."""
     document: dict[str, Json] = {field.name: _as_json(getattr(digest, field.name)) for field in fields(Digest)}
     details = {
         name: [{known: entry.pop(known) for known in names} for entry in document[name]]
@@ -217,7 +217,7 @@ def to_json(digest: Digest) -> dict[str, Json]:
 
 
 def complete(document: Mapping[str, Json]) -> dict[str, Json]:
-    """A stored digest with all fields of an entry in the entry. Older documents lack some fields."""
+    """Return a stored digest with all fields of an entry in the entry. Older documents lack some fields."""
     whole = {name: value for name, value in document.items() if name != "details"}
     for name, details in document.get("details", {}).items():
         whole[name] = [{**entry, **more} for entry, more in zip(whole[name], details, strict=True)]
@@ -233,7 +233,7 @@ def _as_json(value: Json) -> Json:
 
 
 def from_json(document: Mapping[str, Json]) -> Digest:
-    """The digest that `to_json` wrote. Fields that an older document lacks are empty.
+    """Return the digest that `to_json` wrote. Fields that an older document lacks are empty.
 
     Raises TypeError for a document of another shape.
     """
@@ -251,7 +251,7 @@ def _pairs(values: Json) -> Json:
 
 
 def _entries(shape: Callable[..., Json]) -> Callable[[Json], Json]:
-    """The reader of a list of entries; lists inside them become tuples."""
+    """Return the reader of a list of entries; lists inside them become tuples."""
     return lambda values: tuple(
         shape(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
         for entry in values

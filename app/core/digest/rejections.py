@@ -9,19 +9,19 @@ _REJECTED: Final = re.compile(
     r"\s{0,8}(?:The user doesn't want to (?:proceed with this tool use|take this action right now)\b"
     r"|The user denied this operation\b|The user rejected permission to use this specific tool call\b)"
 )
-"""How Claude Code, Cline and its kin, and opencode begin the result of such a call."""
+"""The beginning of such a call's result in Claude Code, Cline and its forks, and opencode."""
 _SAID: Final = re.compile(r"\bthe user said:\s{0,8}(.+)|<feedback>\s{0,8}(.+?)\s{0,8}</feedback>", re.S)
 
 
 def is_rejected(result: Event | None) -> bool:
-    """Whether a user did not allow the call of a result, which therefore did nothing."""
+    """Return whether the user did not allow a result's call, which therefore had no effect."""
     if result is None:
         return False
-    # By the first line, which an event has whether its body was read or not: a plan made anew must judge alike.
+    # The first line is known even if the event's body was not read, so that every plan judges alike.
     return _REJECTED.match(result.text if result.gist is None else result.gist) is not None
 
 
 def words_of(rejection: str) -> str:
-    """The user's words in the text of a rejection on one line; empty without any."""
+    """Return the user's words in the text of a rejection on one line; empty without any."""
     found = _SAID.search(rejection)
     return " ".join((found[1] or found[2]).split()) if found else ""

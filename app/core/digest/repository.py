@@ -1,4 +1,4 @@
-"""Commits, branches, pushes and pull requests that commands made, and what commands undid, by the output of each."""
+"""Commits, branches, pushes and pull requests that commands made, and changes that commands undid, by their output."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _EVERYTHING: Final = frozenset({".", "*", ":/"})
 
 
 class Undone(NamedTuple):
-    """Uncommitted changes that a command took back: of `paths`, or all of them without any; and commits."""
+    """Changes that a command took back: uncommitted ones of `paths`, or all of them without any; and commits."""
 
     paths: tuple[str, ...] = ()
     commits: int = 0
@@ -36,14 +36,14 @@ class Undone(NamedTuple):
 
 
 def made_by(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """The lines on what commands made and undid, each given by its text, its state and its output; see `united`."""
+    """Return the lines on work that commands made or undid, given their text, state and output; see `united`."""
     return united(line for command, state, output in calls for line in _lines(command, state, output))
 
 
 def united(lines: Iterable[str]) -> tuple[str, ...]:
-    """The lines in order, the newest MADE_MAX, without the commits that later lines say to be undone or replaced.
+    """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
 
-    Uncommitted changes that were undone before a commit are no longer told of.
+    Uncommitted changes that were undone before a commit are no longer mentioned.
     """
     made: list[str] = []
     for line in lines:
@@ -91,7 +91,7 @@ def _lines(command: str, state: str, output: str) -> Iterator[str]:
 
 
 def commits_in(command: str, output: str) -> bool:
-    """Whether a command committed."""
+    """Return whether a command committed."""
     return any(line.startswith(COMMITTED) for line in _lines(command, ERROR, output))
 
 
@@ -100,7 +100,7 @@ def _quoted(title: str) -> str:
 
 
 def undone(command: str, state: str) -> Iterator[Undone]:
-    """Earlier changes and commits that a command took back, if it did not fail."""
+    """Yield the earlier changes and commits that a command took back, if it did not fail."""
     if state == ERROR or not _MAY_MAKE.search(command):
         return
     for step in steps(command):
@@ -130,7 +130,7 @@ def _paths(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _git(step: Step) -> tuple[str, str, tuple[str, ...]]:
-    """The program of a step, its subcommand and the words behind it."""
+    """Return the program of a step, its subcommand and the words after it."""
     words = step.words
     program = words[0].rsplit("/", 1)[-1] if words else ""
     at = 1

@@ -7,9 +7,9 @@ from typing import Final
 from app.core.digest.sentences import constraints_of, own_words, sentences, shortened
 
 MESSAGES_BACK: Final = 3
-"""Number of messages before it that a reversal may mean."""
+"""The number of preceding messages that a reversal may refer to."""
 POINTING_WORDS: Final = 8
-"""A reversal with fewer words points at what was said last, without naming it."""
+"""The number of words below which a reversal refers to the preceding message, without naming its subject."""
 SHARED_WORDS: Final = 2
 REVERSAL_CHARS_MAX: Final = 120
 
@@ -19,33 +19,33 @@ _POINTS: Final = re.compile(
     r"|\b(?:undo|revert|scratch|forget|ignore) (?:that|it|this|those|them|my|the last)\b|\bactually,? no\b",
     re.I,
 )
-"""Words that may take back what was said last without naming it."""
+"""Words that may take back the preceding message without naming its subject."""
 _BACK: Final = re.compile(
     rf"{_POINTS.pattern}|\bactually,? (?:let'?s|do\b|don'?t|keep|use|leave|we (?:do|don'?t|can|should))"
     r"|\b(?:no longer|not|n'?t) (?:necessary|needed|required|relevant) (?:any ?more|after all)\b",
     re.I,
 )
 _OVER: Final = re.compile(r"\bno longer (?:necessary|needed|required|relevant|applies|used)\b", re.I)
-"""Words of a sentence about a rule's end, which is no rule."""
+"""Words of a sentence about a rule's end, which is not a rule."""
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 
 
 def standing_rules(messages: Sequence[str]) -> Iterator[str]:
-    """The rules in a user's messages, oldest first; one that was taken back says by which words."""
+    """Yield the rules in a user's messages, oldest first; one that was taken back quotes the words that did so."""
     found: list[tuple[int, str]] = []
     reversals: dict[int, str] = {}
     for number, text in enumerate(messages):
         for sentence in sentences(own_words(text)):
             if _BACK.search(sentence) or _OVER.search(sentence):
-                for at in _meant(sentence, number, found):
+                for at in _matching_rules(sentence, number, found):
                     reversals.setdefault(at, shortened(sentence, REVERSAL_CHARS_MAX))
         found += [(number, rule) for rule in constraints_of(text) if not _OVER.search(rule)]
     for at, (_, rule) in enumerate(found):
         yield f'{rule} (taken back later: "{reversals[at]}")' if at in reversals else rule
 
 
-def _meant(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
-    """The places of the rules that a reversal in message `number` means."""
+def _matching_rules(sentence: str, number: int, found: Sequence[tuple[int, str]]) -> Iterator[int]:
+    """Yield the places of the rules that a reversal in message `number` refers to."""
     near = [at for at, (said, _) in enumerate(found) if number - MESSAGES_BACK <= said]
     if len(sentence.split()) < POINTING_WORDS and _POINTS.search(sentence):
         last = max((found[at][0] for at in near), default=-1)

@@ -1,4 +1,4 @@
-"""A user's messages in sentences: which of them state a rule, and what the user asked for."""
+"""A user's messages in sentences: the rules that they state, and the user's requests."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Final
 
 SENTENCE_CHARS_MAX: Final = 300
 CONSTRAINTS_EACH_MAX: Final = 12
-"""Rules taken from one message."""
+"""The maximum number of rules taken from one message."""
 ASK_CHARS_MAX: Final = 400
 REQUEST_CHARS_MAX: Final = 1_000
 TEXT_CHARS_MAX: Final = 20_000
@@ -15,10 +15,10 @@ BLOCKS_MAX: Final = 50
 _TAG: Final = r"[ \t]{0,20}<([a-z][\w-]{0,60})(?: [^<>\n]{0,200})?>"
 _OPENING: Final = re.compile(f"^{_TAG}", re.M)
 _FOLLOWING: Final = re.compile(_TAG)
-"""A tag right behind a block."""
+"""A tag directly after a block."""
 _LOADED: Final = re.compile(r"\s{0,8}(?:Base directory for this skill: |Operation stopped by hook: )")
 _PROMPT: Final = re.compile(r"\s{0,8}<command-message>")
-"""How Claude Code's record of a command that loads a prompt begins; the next message is that prompt."""
+"""The beginning of Claude Code's record of a command that loads a prompt; the next message is that prompt."""
 _PROMPT_NAME: Final = re.compile(
     r"<command-name>([^<]{1,100})</command-name>(?:\s*<command-args>([^<]{0,2000})</command-args>)?"
 )
@@ -55,7 +55,7 @@ _QUESTION: Final = re.compile(
 _FINDING: Final = re.compile(
     r"\W{0,4}(?:root cause|cause|problem|bug|issue|reason|why|context|background)\W{0,4}: ?", re.I
 )
-"""How a sentence begins that tells what is wrong, in a plan or a report that the user pasted."""
+"""The beginning of a sentence that describes a problem, in a plan or a report that the user pasted."""
 _BRACKETED: Final = re.compile(r"\[[^\]]{0,200}\]")
 _REQUEST: Final = re.compile(r"\b(?:please (?:keep|use|only|avoid|don'?t|do not)|make sure|from now on)\b", re.I)
 _LOG_LINE: Final = re.compile(
@@ -64,7 +64,7 @@ _LOG_LINE: Final = re.compile(
 
 
 def own_words(text: str) -> str:
-    """A message without what programs put into it: blocks in tags that begin a line, and fenced code.
+    """Return a message without the parts that programs put into it: blocks in tags that begin a line, and fenced code.
 
     Only the first TEXT_CHARS_MAX characters are read.
     """
@@ -72,18 +72,18 @@ def own_words(text: str) -> str:
 
 
 def is_loaded(text: str) -> bool:
-    """Whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
+    """Return whether a program wrote a user's message: instructions that an agent loaded, or the words of a hook."""
     return _LOADED.match(text) is not None
 
 
 def prompt_command(text: str) -> str:
-    """The command, with its arguments, in the record of a command that loads a prompt; empty for other messages."""
+    """Return the command, with arguments, in the record of a command that loads a prompt; empty for other messages."""
     found = _PROMPT_NAME.search(text, 0, TEXT_CHARS_MAX) if _PROMPT.match(text) else None
     return " ".join(f"{found[1]} {found[2] or ''}".split()) if found else ""
 
 
 def plain(text: str) -> str:
-    """The text on one line, without Markdown's emphasis and heading marks."""
+    """Return the text on one line, without Markdown's emphasis and heading marks."""
     return " ".join(_MARKUP.sub("", text).split()).strip("*~| ")
 
 
@@ -114,7 +114,7 @@ def _without_fences(text: str) -> str:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences and list items of a text in order, each run of white space as one space."""
+    """Yield the sentences and list items of a text in order, each run of white space as one space."""
     for line in text.split("\n"):
         for piece in _BREAK.split(_BULLET.sub("", line, count=1)):
             sentence = " ".join(piece.split())
@@ -123,9 +123,9 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def shortened(text: str, chars: int) -> str:
-    """The text, or its first words and an ellipsis in at most `chars` characters.
+    """Return the text, or its first words and an ellipsis in at most `chars` characters.
 
-    No word is cut, but one that is longer than that by itself.
+    Only a word that is too long alone is cut.
     """
     if len(text) <= chars:
         return text
@@ -135,7 +135,7 @@ def shortened(text: str, chars: int) -> str:
 
 
 def constraints_of(text: str) -> tuple[str, ...]:
-    """The sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
+    """Return the sentences of a user's message that state a rule, verbatim, at most CONSTRAINTS_EACH_MAX of them.
 
     Questions, quoted lines and program output state none.
     """
@@ -149,7 +149,7 @@ def constraints_of(text: str) -> tuple[str, ...]:
 
 
 def _states_rule(sentence: str) -> bool:
-    """Whether a sentence tells the agent what to do or not to do, rather than state or ask something."""
+    """Return whether a sentence instructs the agent, rather than states or asks something."""
     if _FINDING.match(sentence):
         return False
     if sentence.endswith("?") or _QUESTION.match(sentence):
@@ -158,7 +158,7 @@ def _states_rule(sentence: str) -> bool:
 
 
 def request_of(text: str) -> str:
-    """A user's message on one line, shortened; empty if it has no text."""
+    """Return a user's message on one line, shortened; empty if it has no text."""
     if is_loaded(text):
         return ""
     words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
@@ -166,7 +166,7 @@ def request_of(text: str) -> str:
 
 
 def ask_of(text: str) -> str | None:
-    """A user's message on one line, shortened; None if it holds no words of the user's own."""
+    """Return a user's message on one line, shortened; None if it holds no words of the user's own."""
     line = " ".join(own_words(text).split())
     if is_loaded(text) or _BRACKETED.fullmatch(line):
         return None

@@ -1,4 +1,4 @@
-"""The programs that a shell command runs and the files that it obviously writes, from its words, without a shell."""
+"""The programs that a shell command runs and the files that it clearly writes, from its words, without a shell."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _REDIRECTS: Final = frozenset({"&>", "&>>", *(f"{digit}{sign}" for digit in _DIG
 _INPUTS: Final = frozenset({"<<", "<<-", *(f"{digit}<" for digit in _DIGITS)})
 _DUPLICATE: Final = re.compile(r"\d?[<>]&[\d-]")
 _MAY_WRITE: Final = re.compile(r">(?!&[\d-]|>?\|?[ \t]*/dev/)|rm|touch|tee|unlink|mv|cp|sed|perl|checkout|restore")
-"""What is in every command, without its quotes, that writes a file."""
+"""A pattern that every command that writes a file contains, once its quotes are removed."""
 _PRINTERS: Final = frozenset({"cat", "head", "tail", "nl", "bat", "less"})
 _MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
 """Programs, one of which is in every command that prints a file."""
@@ -41,14 +41,14 @@ _PREFIXES: Final = frozenset({"sudo", "env", "command", "time", "nice", "then", 
 
 
 class Step(NamedTuple):
-    """The separator in front of a simple command, and its words without assignments, prefixes and redirections."""
+    """The separator before a simple command, and its words without assignments, prefixes and redirections."""
 
     follows: str
     words: tuple[str, ...]
 
 
 def written_paths(command: str) -> Iterator[str]:
-    """The paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
+    """Yield the paths that a command writes, moves, creates or removes, without repeats, resolved against its `cd`s."""
     seen: set[str] = set()
     command = command[:COMMAND_CHARS_MAX]
     if not _MAY_WRITE.search(command.translate(_WITHOUT_QUOTES)):
@@ -62,7 +62,7 @@ def written_paths(command: str) -> Iterator[str]:
 
 
 def shown_paths(command: str) -> tuple[str, ...]:
-    """The files of which a command prints the text or a part of it, without repeats, resolved against its `cd`s."""
+    """Return the files of which a command prints some text, without repeats, resolved against its `cd`s."""
     command = command[:COMMAND_CHARS_MAX]
     if not _MAY_SHOW.search(command):
         return ()
@@ -71,7 +71,7 @@ def shown_paths(command: str) -> tuple[str, ...]:
 
 
 def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """The simple commands but `cd`: the folder it runs in, its words without redirections, and what it writes to."""
+    """Yield the simple commands except `cd`: the folder, the words without redirections, and the files written to."""
     folder = ""
     for _, words in _commands(_without_heredocs(command)):
         plain, targets = _split_redirects(words)
@@ -83,7 +83,7 @@ def _with_folders(command: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def programs(command: str) -> Iterator[str]:
-    """The programs that a command runs, each with its subcommand: `go test`, `npm run lint`, `grep`."""
+    """Yield the programs that a command runs, each with its subcommand: `go test`, `npm run lint`, `grep`."""
     for _, plain in steps(command):
         if plain and plain[0] not in _NOT_PROGRAMS and _PROGRAM.fullmatch(plain[0]):
             length = 1
@@ -95,13 +95,13 @@ def programs(command: str) -> Iterator[str]:
 
 
 def steps(command: str) -> Iterator[Step]:
-    """The simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
+    """Yield the simple commands of a command in order; only its first COMMAND_CHARS_MAX characters are read."""
     for follows, words in _commands(_without_heredocs(command[:COMMAND_CHARS_MAX])):
         yield Step(follows, tuple(_without_prefixes(_split_redirects(words)[0])))
 
 
 def _without_prefixes(words: list[str]) -> list[str]:
-    """The words from the program's name on."""
+    """Return the words from the program's name on."""
     at = 0
     while at < len(words) and (words[at] in _PREFIXES or re.fullmatch(r"\w{1,60}=\S{0,200}", words[at])):
         at += 1
@@ -113,7 +113,6 @@ def _without_prefixes(words: list[str]) -> list[str]:
 
 
 def _without_heredocs(command: str) -> str:
-    """The command without the bodies of its here-documents."""
     kept: list[str] = []
     ends: list[str] = []
     for line in command.split("\n"):
@@ -127,7 +126,7 @@ def _without_heredocs(command: str) -> str:
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The words of each simple command, with the separator in front of it."""
+    """Yield the words of each simple command, with the separator before it."""
     words: list[str] = []
     follows = ""
     for word in _WORD.findall(text):
@@ -147,7 +146,7 @@ def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _printed(words: Sequence[str]) -> Iterator[str]:
-    """The files that one simple command prints, given its words without redirections."""
+    """Yield the files that one simple command prints, given its words without redirections."""
     name = words[0].rsplit("/", 1)[-1] if words else ""
     if name in _PRINTERS or (name == "sed" and "-n" in words):
         operands = [word for word in words[1:] if not word.startswith("-")]
@@ -155,7 +154,7 @@ def _printed(words: Sequence[str]) -> Iterator[str]:
 
 
 def _changed(words: Sequence[str]) -> Sequence[str]:
-    """The files that one simple command changes, given its words without redirections."""
+    """Return the files that one simple command changes, given its words without redirections."""
     if not words:
         return ()
     name, rest = words[0].rsplit("/", 1)[-1], list(words[1:])
@@ -173,7 +172,7 @@ def _changed(words: Sequence[str]) -> Sequence[str]:
 
 
 def _edited_in_place(words: Sequence[str]) -> Sequence[str]:
-    """The files of `sed -i`, whether its script is given with `-e` or as the first operand."""
+    """Return the files of `sed -i`, whether its script is given with `-e` or as the first operand."""
     files = [word for before, word in pairwise(("", *words)) if not word.startswith("-") and before not in ("-e", "-f")]
     files = [word for word in files if word]
     scripted = any(re.fullmatch(r"-[A-Za-z]{0,4}e|-f|--expression", word) for word in words)
@@ -192,7 +191,7 @@ def _changed_by_git(words: Sequence[str]) -> Sequence[str]:
 
 
 def _target(source: str, target: str) -> str:
-    """The path at which a moved or copied file ends up; the target itself if the source is not one literal path."""
+    """Return the new path of a moved or copied file; the target itself unless the source is a literal path."""
     return f"{target}{basename(source)}" if target.endswith("/") and _is_literal_path(source) else target
 
 

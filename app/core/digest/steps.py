@@ -28,7 +28,7 @@ class PlanStep(NamedTuple):
 
 
 def plan_of(arguments: Mapping[str, Json]) -> tuple[PlanStep, ...]:
-    """The list of steps that a call writes, at most STEPS_MAX of them; empty if it writes none.
+    """Return the list of steps that a call writes, at most STEPS_MAX of them; empty if it writes none.
 
     A list counts only if each of its items has a text and a known state.
     """

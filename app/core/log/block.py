@@ -15,8 +15,8 @@ class Kind(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     CALL = "call"  # one tool call of the assistant
-    RESULT = "result"  # its result, always behind the assistant blocks of its round
-    NOTE = "note"  # our own words to the model, e.g. what was left out
+    RESULT = "result"  # its result, always after the assistant blocks of its round
+    NOTE = "note"  # a message of ours to the model, e.g. a list of what was left out
 
 
 ASSISTANT_KINDS: Final = frozenset({Kind.ASSISTANT, Kind.CALL})
@@ -28,9 +28,9 @@ ROUND_KINDS: Final = ASSISTANT_KINDS | {Kind.RESULT}
 class Block:
     """One visible event, or a synthetic line in place of events.
 
-    `seq` is the event's; for a synthetic block, the last seq that it replaces (for a pending stub, its call's).
-    `replaced`: `content` is ours (a stub, a shortened result), not the event's own.
-    `ephemeral` blocks come after the last cache breakpoint and may differ in the next call.
+    `seq` is the event's; for a synthetic block, the last seq that it replaces (for a pending stub, its call's seq).
+    `replaced`: `content` is ours (a stub, a shortened result), not the event's own. `ephemeral` blocks come after the
+    last cache breakpoint and may differ in the next call.
     """
 
     kind: Kind

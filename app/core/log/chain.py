@@ -1,7 +1,7 @@
-"""The hash chain of a conversation, by which a client's own messages are found again in the log.
+"""The hash chain of a conversation, which finds a client's own messages in the log.
 
-It is over events and not over messages, so it is the same whatever format they came in and however they were grouped.
-An event's hash is that of the whole conversation up to it.
+The chain is over events, not messages, so it does not depend on the messages' format or grouping. An event's hash
+covers the whole conversation up to and including it.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ HASH_BYTES: Final = 16
 START: Final = bytes(HASH_BYTES)
 """The hash of an empty conversation."""
 _SDK_ONLY: Final = frozenset({"cache_control", "annotations", "parsed", "parsed_output", "status", "index", "logprobs"})
-_BESIDE: Final = ("audio", "function_call")
-"""Fields of a chat message that an assistant may say something in beside its content."""
+_ANSWER_FIELDS: Final = ("audio", "function_call")
+"""Fields of an assistant's chat message that may hold an answer in addition to `content`."""
 _encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """How far a log is chained: up to the event `seq`, of which `number` are of the conversation, the last with this
-    `hash`."""
+    """The end of a log's chain: its last chained event `seq`, the `number` of events in the conversation up to there,
+    and the `hash` of the last of them."""
 
     seq: int = 0
     number: int = 0
@@ -44,14 +44,14 @@ class Tip:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An event of a conversation: its place among the events that were given, and the hash of all up to it."""
+    """An event of a conversation: its index in the given events, and the hash of the conversation up to it."""
 
     place: int
     hash: bytes
 
 
 def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Link]:
-    """The links of events, as they are stored or as they are to be, behind a conversation with the hash `start`."""
+    """Return the links of events, stored or new, that continue a conversation with the hash `start`."""
     found: list[Link] = []
     for place, body in enumerate(bodies):
         text = canonical(body)
@@ -62,66 +62,66 @@ def links(bodies: Iterable[Mapping[str, Json]], start: bytes = START) -> list[Li
 
 
 def canonical(body: Mapping[str, Json]) -> bytes | None:
-    """What an event says, in a form that two ways to write the same share; None if it is no part of the conversation.
+    """Return the content of an event in a form that equivalent spellings share; None if it is not in the conversation.
 
-    Reasoning is left out, since clients may drop it and cannot change it, and an answer that is nothing else. What only
-    SDKs or caches look at is left out, too.
+    Reasoning is left out, since clients may drop it and cannot change it; a message of nothing else is not part of the
+    conversation. Fields that only SDKs or caches read are left out, too.
     """
-    said = pieces(body)
+    form = pieces(body)
     return (
-        None if said is None else "".join([f"{len(piece)}:{piece}" for piece in said]).encode("utf-8", "surrogatepass")
+        None if form is None else "".join([f"{len(piece)}:{piece}" for piece in form]).encode("utf-8", "surrogatepass")
     )
 
 
 def pieces(body: Mapping[str, Json]) -> list[str] | None:
-    """The same as texts: the type, the call, its tool and arguments, or each part of the content."""
+    """Return the parts of an event's canonical form: its type and call id, then tool and arguments or content."""
     kind = body["type"]
     if kind not in CHAINED:
         return None
     own = body.get("native") or {}
-    call_id = own.get("call_id") or body.get("call_id") or ""  # the client's, where the log gave the call another
+    call_id = own.get("call_id") or body.get("call_id") or ""  # the client's id, if the log gave the call another one
     if kind == EventType.TOOL_CALL:
         return [str(kind), call_id, body.get("tool") or "", _text(arguments_object(body.get("arguments")))]
     head = own.get("head") or {}
     content = body.get("content")
     refusal = head.get("refusal") if content is None else None
     parts = _parts(refusal if isinstance(refusal, str) else content)
-    beside = {name: head[name] for name in _BESIDE if head.get(name)} if head else {}
-    if isinstance(beside.get("audio"), Mapping):
-        beside["audio"] = beside["audio"].get("id")
-    if kind == EventType.ASSISTANT_MESSAGE and not parts and not beside:
+    extra = {name: head[name] for name in _ANSWER_FIELDS if head.get(name)} if head else {}
+    if isinstance(extra.get("audio"), Mapping):
+        extra["audio"] = extra["audio"].get("id")
+    if kind == EventType.ASSISTANT_MESSAGE and not parts and not extra:
         return None
-    flag = "error" if body.get("is_error") else _text(beside) if beside else ""
+    flag = "error" if body.get("is_error") else _text(extra) if extra else ""
     return [str(kind), call_id, flag, *parts]
 
 
 def prompt_said(content: Json) -> bytes:
-    """What a system prompt says, in a form that two ways to write the same share."""
-    return _joined(_parts(content))
+    """Return the canonical form of a system prompt, which equivalent spellings share."""
+    return _join(_parts(content))
 
 
 def tools_said(definitions: Iterable[Json]) -> bytes:
-    """The same of tool definitions."""
-    return _text([_cleaned(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
+    """Return the canonical form of tool definitions, which equivalent spellings share."""
+    return _text([_clean(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 
 
-def _joined(texts: Sequence[str]) -> bytes:
-    """Texts as one that tells where each of them ends."""
+def _join(texts: Sequence[str]) -> bytes:
+    """Join texts, each with its length, so that the result is unambiguous."""
     return "".join([f"{len(text)}:{text}" for text in texts]).encode("utf-8", "surrogatepass")
 
 
 def _text(value: Json) -> str:
     try:
         return _encode(value)
-    except (ValueError, TypeError):  # keys of several types do not come out of JSON
+    except (ValueError, TypeError):  # JSON has no keys of several types
         return canonical_json(value)
 
 
 def _parts(content: Json) -> list[str]:
-    """The parts of content as texts; what is no text as JSON behind a NUL. Blank text is nothing."""
+    """Return the parts of content as texts; parts that are not text become JSON after a NUL. Blank text is left out."""
     if isinstance(content, str):
-        return [said] if (said := _plain(content)) else []
-    return [] if content is None else [said for part in content if (said := _part(part))]
+        return [form] if (form := _plain(content)) else []
+    return [] if content is None else [form for part in content if (form := _part(part))]
 
 
 def _part(part: Json) -> str:
@@ -133,18 +133,18 @@ def _part(part: Json) -> str:
     text = part.get("refusal") if kind == "refusal" else part.get("text") if kind in TEXT_PARTS else None
     if isinstance(text, str):
         return _plain(text)
-    kept = {name: _cleaned(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
+    kept = {name: _clean(child) for name, child in part.items() if child is not None and name not in _SDK_ONLY}
     return f"\0{_text(kept)}"
 
 
 def _plain(text: str) -> str:
-    """A text, so that none looks like JSON behind a NUL."""
+    """Return the text with its leading NUL doubled, so that it cannot be taken for JSON after a NUL; empty if blank."""
     return "" if not text.strip() else f"\0{text}" if text[0] == "\0" else text
 
 
-def _cleaned(value: Json) -> Json:
-    """A value without nulls and cache markers."""
+def _clean(value: Json) -> Json:
+    """Return a value without nulls and cache markers."""
     if isinstance(value, Mapping):
         kept = ((name, child) for name, child in value.items() if child is not None and name != "cache_control")
-        return {name: _cleaned(child) for name, child in kept}
-    return [_cleaned(child) for child in value] if isinstance(value, list) else value
+        return {name: _clean(child) for name, child in kept}
+    return [_clean(child) for child in value] if isinstance(value, list) else value

@@ -27,7 +27,7 @@ from app.core.log.turns import FIRST, TurnState, count_turns
 ERASED: Final = "[This was erased on request.]"
 """The content shown for a redacted event."""
 ERASED_TOKENS: Final = 40
-"""An upper bound on the tokens of a redacted event, by any estimator."""
+"""An upper bound on the tokens of a redacted event, for every estimator."""
 GIST_CHARS_MAX: Final = 120
 TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
 """The fields of an event that a redaction keeps."""
@@ -53,8 +53,8 @@ class Event:
 
     A tool result has the `tool` that it was appended with, else its call's, its call's seq as `call_seq`, and its first
     line as `gist`. `at` is the time of the event in epoch seconds: the one its author gave, else the time it was
-    stored. `chars` is the length of the stored body. Of a redacted event `tokens` is ERASED_TOKENS, or 0 if it
-    is never sent; its row and `cum_tokens` count it as it was logged.
+    stored. `chars` is the length of the stored body. A redacted event's `tokens` are ERASED_TOKENS, or 0 if it is never
+    sent; its row and `cum_tokens` count it as it was logged.
     """
 
     seq: int
@@ -95,7 +95,7 @@ class Event:
 
     @lazy
     def density(self) -> float:
-        """The share of its distinct identifiers in the event's text: near 1 for a listing, near 0 for prose."""
+        """The identifiers' share of the event's text, repeats not counted: near 1 for a listing, near 0 for prose."""
         text = self.text
         return sum(len(name) + 1 for name in self.names) / len(text) if text else 0.0
 
@@ -106,15 +106,15 @@ class Event:
 
     @lazy
     def asks(self) -> tuple[str, ...]:
-        """Two keys of a call that names a file, by which calls are found to repeat each other: the exact call, and the
-        tool with the file. Empty for any other call."""
+        """The keys by which calls that repeat each other are found: the exact call, and the tool with its file. Empty
+        for a call that names no file."""
         arguments = self.arguments
         path = next((arguments[k] for k in PATHS if arguments.get(k)), None)
         return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
 
     @lazy
     def asks_for_all(self) -> bool:
-        """Whether a call has a single argument: if that is a path, its result is the whole file."""
+        """Whether the call has a single argument: if that is a path, its result is the whole file."""
         return sum(value is not None for value in self.arguments.values()) == 1
 
     @property
@@ -133,7 +133,7 @@ class Event:
 
     @lazy
     def expires(self) -> bool:
-        """Whether the event's author set when it expires, or which event it supersedes."""
+        """Whether the event's author set an expiry, or an event that it supersedes."""
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @lazy
@@ -144,7 +144,7 @@ class Event:
 
     @property
     def ends_prompts(self) -> bool:
-        """Whether this is no system prompt, but the mark after which no earlier one is in force."""
+        """Whether the event only marks the end of all earlier system prompts."""
         return self.type is EventType.SYSTEM_PROMPT and (self.body or {}).get("native") == NO_PROMPT.native
 
     @lazy
@@ -163,7 +163,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log, where the next batch goes; `open_calls` are all open calls, or those that the batch answers."""
+    """The end of a log, where the next batch is appended; `open_calls` may hold only those that the batch answers."""
 
     head: int = 0
     turns: int = 0
@@ -268,7 +268,7 @@ def check(state: SessionState, batch: Batch, expected_head: int | None) -> None:
 def as_stored(
     before: LogEnd, batch: Batch, bodies: Sequence[Mapping[str, Json]], stored_at: float = 0.0
 ) -> tuple[Event, ...]:
-    """The rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
+    """Return the rows of `batch` after it was applied to `before`; `bodies` are its stored bodies."""
     events = []
     for placed, body in zip(batch.placed, bodies, strict=True):
         draft = placed.draft
@@ -296,7 +296,7 @@ def as_stored(
 
 
 def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
-    """The time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
+    """Return the time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
     stated = body.get("occurred_at") if body else None
     if not isinstance(stated, str):
         return stored_at
@@ -307,7 +307,7 @@ def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
 
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
-    """The body of a redacted event: the fields in TIES, which connect it to other events."""
+    """Return the body of a redacted event: the fields in TIES, which connect it to other events."""
     kept = {name: body[name] for name in TIES if name in body}
     if body["type"] == EventType.TOOL_CALL:
         return {**kept, "arguments": {}, "redacted": True}
@@ -317,7 +317,7 @@ def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def content_text(content: Json) -> str:
-    """The readable text of an event's content: its text parts joined, other parts named."""
+    """Return the readable text of an event's content: its text parts joined, other parts named."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -334,7 +334,7 @@ def _as_text(value: Json) -> str:
 
 
 def first_line(draft: Draft) -> str | None:
-    """The first line of a result's text that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
+    """Return the first line of a result that is not blank, in at most GIST_CHARS_MAX characters; None without one."""
     content = draft.content
     if isinstance(content, str):
         text = content

@@ -22,10 +22,10 @@ EVENTS_PER_BATCH_MAX: Final = 1000
 ID_CHARS_MAX: Final = 256
 NAME_CHARS_MAX: Final = 256
 NESTING_MAX: Final = 64
-"""JSON nested deeper than this is refused: agents log nothing so deep, and a parser's stack is finite."""
+"""The deepest nesting of JSON that is accepted, because a parser's stack is finite."""
 
 VALUES_MAX: Final = 200_000
-"""JSON inside a text is parsed if it holds at most so many values; one with more stays text."""
+"""The maximum number of values for which JSON inside a text is parsed; longer JSON stays text."""
 
 SESSION_ID_PATTERN: Final = r"^[A-Za-z0-9._:@-]{1,128}$"
 
@@ -71,8 +71,8 @@ TOOL_USE: Final = (EventType.TOOL_CALL, EventType.TOOL_RESULT)
 class Draft:
     """A valid event, not yet in a log. The API's document describes the fields.
 
-    `native` is set for events from provider-native messages. It holds what the neutral fields cannot express, so that
-    the same format can restore the message exactly (`core/render/formats`).
+    `native` is set for events from provider-native messages. It holds the parts of the message that the neutral fields
+    cannot express, so that the same format can restore the message exactly (`core/render/formats`).
     """
 
     type: EventType
@@ -96,7 +96,7 @@ class Draft:
     native: Mapping[str, Json] | None = None
 
     def body(self) -> dict[str, Json]:
-        """The event as it is stored: its fields in the order of the class, without unset ones."""
+        """Return the event as it is stored: its fields in the order of the class, without unset ones."""
         fields = {name: getattr(self, name) for name in FIELDS}
         return {"type": self.type.value} | {k: v for k, v in fields.items() if v is not None}
 
@@ -108,7 +108,7 @@ INPUT_FIELDS: Final = frozenset(FIELDS) | {"type"}
 SOURCES: Final = "sources"
 ANNOUNCE: Final = "announce"
 LAYERS: Final[tuple[str, ...]] = (SOURCES, ANNOUNCE)
-"""Content shown after the conversation while an agent works, in this order; it is no part of the log."""
+"""Content shown after the conversation while an agent works, in this order; it is not part of the log."""
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -121,11 +121,11 @@ REPLACEMENT: Final = "\ufffd"
 
 
 NO_PROMPT: Final = Draft(EventType.SYSTEM_PROMPT, content="", native={"format": "none"})
-"""A mark in the log that a client has no system prompt any more. Models are shown nothing in its place."""
+"""A mark in the log that a client no longer has a system prompt. Models are shown nothing in its place."""
 
 
 def canonical_json(value: Json) -> str:
-    """The canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII characters unescaped.
+    """Return the canonical JSON text of a value: no whitespace, keys in insertion order, non-ASCII unescaped.
 
     Lone surrogates are escaped. Raises ValueError for NaN and infinities.
     """
@@ -142,12 +142,12 @@ _ESCAPES: Final = re.compile(r"\\(?:u(0000|d[89a-f][0-9a-f]{2})|.)")
 
 
 def unreadable(text: str) -> bool:
-    """Whether a canonical JSON text holds NUL or a lone surrogate."""
+    """Return whether a canonical JSON text holds NUL or a lone surrogate."""
     return ("\\u0000" in text or "\\ud" in text) and any(found[1] for found in _ESCAPES.finditer(text))
 
 
 def readable(text: str) -> str:
-    """The text with REPLACEMENT for each NUL and lone surrogate, so that the database and every API accept it."""
+    """Return the text with REPLACEMENT for NULs and lone surrogates, so that the database and every API accept it."""
     if "\x00" not in text:
         if text.isascii():
             return text
@@ -160,16 +160,16 @@ def readable(text: str) -> str:
 
 
 def more_values(text: str, most: int = VALUES_MAX) -> bool:
-    """Whether a JSON text holds more values than `most`, by its brackets and commas outside strings.
+    """Return whether a JSON text holds more values than `most`, estimated from its brackets and commas outside strings.
 
-    It is not parsed: each step is one pass over the text, and most texts need only the first.
+    The text is not parsed: each step is one pass over it, and most texts need only the first.
     """
     if text.count("[") + text.count("{") + text.count(",") <= most:
         return False
     plain = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
     if plain.count('"') > 4 * most:  # a value is a string at most, and has one for its name
         return True
-    outside = "".join(plain.split('"')[::2])  # what stands between strings
+    outside = "".join(plain.split('"')[::2])  # the text between strings
     return outside.count("[") + outside.count("{") + outside.count(",") > most
 
 
@@ -183,9 +183,9 @@ def check_values(text: str) -> str:
 def read_json(text: str, constants: list[str] | None = None) -> Json:
     """Parse JSON text into a value that can be written as JSON again.
 
-    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text, and
-    `constants` is given those that JSON lacks. Raises ValueError, also for more than VALUES_MAX values, or
-    RecursionError for text that is nested too deeply.
+    Escaped lone surrogates become REPLACEMENT; NaN, infinities and numbers too large for a float become text, and NaN
+    and infinities are also added to `constants`. Raises ValueError for invalid JSON and for more than VALUES_MAX
+    values, RecursionError for text that is nested too deeply.
     """
     check_values(text)
 
@@ -201,13 +201,13 @@ def read_json(text: str, constants: list[str] | None = None) -> Json:
 
 
 INVALID_ARGUMENTS: Final = "invalid_arguments"
-"""The name under which arguments that are no JSON object are put into one."""
+"""The key that holds arguments that are not a JSON object."""
 
 
 def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
-    """The object that `arguments_object` makes of a text, and whether the text is strict JSON of it.
+    """Return the object that `arguments_object` makes of a text, and whether the text is strict JSON of that object.
 
-    Every provider can read that. A text with more than VALUES_MAX values does not count as such.
+    Every provider can read strict JSON. A text with more than VALUES_MAX values does not count as strict.
     """
     constants: list[str] = []
     if text.strip() in ("", "null"):
@@ -222,9 +222,9 @@ def read_arguments(text: str) -> tuple[Mapping[str, Json], bool]:
 
 
 def arguments_object(arguments: Json) -> Mapping[str, Json]:
-    """A call's arguments as an object that can be written as JSON again.
+    """Return a call's arguments as an object that can be written as JSON again.
 
-    Others are put under INVALID_ARGUMENTS, as are those with more than VALUES_MAX values in a text.
+    Other values, objects nested too deeply, and texts of more than VALUES_MAX values are put under INVALID_ARGUMENTS.
     """
     if isinstance(arguments, str):
         return read_arguments(arguments)[0]
@@ -234,7 +234,7 @@ def arguments_object(arguments: Json) -> Mapping[str, Json]:
 
 
 def finite(text: str) -> float | str:
-    """The float that a text holds, or the text itself if the number is too large for a float."""
+    """Return the float that a text holds, or the text itself if the number is too large for a float."""
     value = float(text)
     return value if math.isfinite(value) else text
 
@@ -243,14 +243,14 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def too_deep(value: Json, levels: int = NESTING_MAX) -> bool:
-    """Whether an object or list is nested deeper than so many levels."""
+    """Return whether an object or list is nested deeper than `levels`."""
     nested: list[Json] = [value]
     for _ in range(levels):
         nested = [
             child
             for node in nested
             for child in (node if isinstance(node, list) else node.values())
-            if type(child) not in _PLAIN and isinstance(child, (list, dict, Mapping))  # a Mapping is dear to find
+            if type(child) not in _PLAIN and isinstance(child, (list, dict, Mapping))  # isinstance with Mapping is slow
         ]
         if not nested:
             return False

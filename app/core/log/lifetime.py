@@ -1,4 +1,4 @@
-"""How long an operator has data kept, and which sessions' time is over."""
+"""Retention rules: the days for which data is kept, and the sessions past their time."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ from app.core.errors import InvalidRequest
 
 DAYS_MAX: Final = 36_500
 DELIVERY_DAYS_MAX: Final = 30
-"""Deliveries are kept no longer than this, whatever a rule says."""
+"""The maximum days for which deliveries are kept, whatever a rule says."""
 
 SessionRule = Literal["age", "idle"]
 RecordRule = Literal["calls", "compactions", "changes", "deliveries"]
@@ -17,10 +17,10 @@ RecordRule = Literal["calls", "compactions", "changes", "deliveries"]
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """For how many days data is kept; None: for ever.
+    """The days for which data is kept; None: without limit.
 
-    `session_days` counts from a session's creation, `idle_days` from its last use. The others are of what is recorded
-    about sessions: calls, ended compactions, changes for streams, ended deliveries.
+    `session_days` counts from a session's creation, `idle_days` from its last use. The others apply to records about
+    sessions: calls, ended compactions, changes for streams, ended deliveries.
     """
 
     session_days: int | None = None
@@ -31,7 +31,7 @@ class Lifetimes:
     delivery_days: int | None = None
 
     def of_records(self) -> Mapping[RecordRule, int]:
-        """The days of the rules about records that are set."""
+        """Return the days of the rules about records that are set."""
         days: dict[RecordRule, int | None] = {
             "calls": self.call_days,
             "compactions": self.compaction_days,
@@ -41,17 +41,17 @@ class Lifetimes:
         return {rule: number for rule, number in days.items() if number is not None}
 
     def of_sessions(self) -> Mapping[SessionRule, int]:
-        """The days of the rules about sessions that are set."""
+        """Return the days of the rules about sessions that are set."""
         days: dict[SessionRule, int | None] = {"age": self.session_days, "idle": self.idle_days}
         return {rule: number for rule, number in days.items() if number is not None}
 
     def created_before(self, now: datetime) -> datetime | None:
-        """The time before which sessions were made whose time may be over; None if all are kept for ever."""
+        """Return the creation time before which sessions may be past their time; None if sessions have no limit."""
         days = self.of_sessions().values()
         return now - timedelta(days=min(days)) if days else None
 
     def over(self, life: "Life", now: datetime) -> SessionRule | None:
-        """The rule by which a session's time is over; None if it is not."""
+        """Return the rule by which a session is past its time; None if it is not."""
         if self.session_days is not None and life.created_at < now - timedelta(days=self.session_days):
             return "age"
         if self.idle_days is not None and not life.busy and life.used_at < now - timedelta(days=self.idle_days):
@@ -61,7 +61,7 @@ class Lifetimes:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a session, with all of its lines, was created and last used; `busy`: a summary of it is being written."""
+    """The creation and last use of a session, with all of its lines; `busy`: a summary of it is being written."""
 
     created_at: datetime
     used_at: datetime
@@ -70,7 +70,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class DueSession:
-    """A session whose time is over, by which rule."""
+    """A session past its time, and the rule that applies."""
 
     id: str
     rule: SessionRule
@@ -79,7 +79,7 @@ class DueSession:
 
 
 def checked(asked: Lifetimes) -> Lifetimes:
-    """Return the rules with None for 0, which means the same. Raises InvalidRequest."""
+    """Return the rules with None in place of 0, which means the same. Raises InvalidRequest for days out of range."""
     values: dict[str, int | None] = {}
     for one in fields(asked):
         days = getattr(asked, one.name)
@@ -93,7 +93,7 @@ def checked(asked: Lifetimes) -> Lifetimes:
 def due(
     rules: Lifetimes, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
 ) -> list[DueSession]:
-    """Return the sessions whose time is over, and that of all in their family, who share their events."""
+    """Return the sessions past their time whose family, which shares their events, is past its time, too."""
     over = {name: rules.over(life, now) for name, life in lives.items()}
     found = []
     for name, family in families.items():

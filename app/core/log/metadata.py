@@ -7,9 +7,9 @@ from app.core.log.events import Json
 
 
 def has_values(metadata: Json, wanted: Json, *, exact: bool) -> bool:
-    """Whether metadata has the wanted value; of an object, all of the named fields.
+    """Return whether metadata has the wanted value; for an object, all of its named fields.
 
-    A list has to be equal if `exact`, and otherwise to have all of the wanted items in any order.
+    A list must be equal if `exact`; otherwise it must contain all of the wanted items, in any order.
     """
     if isinstance(wanted, Mapping):
         return isinstance(metadata, Mapping) and all(
@@ -25,9 +25,9 @@ def has_values(metadata: Json, wanted: Json, *, exact: bool) -> bool:
 
 
 def check_names_values(metadata: Mapping[str, Json]) -> None:
-    """Raise InvalidRequest unless a condition names a value: an undefined variable must not find everybody's sessions.
+    """Raise InvalidRequest unless a condition names a value: an undefined variable must not match everybody's sessions.
 
-    It must hold neither an empty object nor an empty list, and at least one text, number, true or false.
+    The condition must hold neither an empty object nor an empty list, and at least one text, number, true or false.
     """
     if any(value in ({}, []) for value in _leaves(metadata)):
         raise InvalidRequest("metadata must hold neither an empty object nor an empty list", field="metadata")
@@ -36,7 +36,7 @@ def check_names_values(metadata: Mapping[str, Json]) -> None:
 
 
 def _leaves(value: Json) -> Iterator[Json]:
-    """The scalars in a value, and its empty objects and lists."""
+    """Yield the scalars in a value, and its empty objects and lists."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     if not inner:
         yield value
@@ -45,7 +45,7 @@ def _leaves(value: Json) -> Iterator[Json]:
 
 
 def _equal(one: Json, other: Json) -> bool:
-    """Whether two values are the same JSON, where true is no number."""
+    """Return whether two values are the same JSON, with true and 1 distinct."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_equal, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):

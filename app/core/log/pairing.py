@@ -1,8 +1,8 @@
 """Pairing of the tool calls and results in a client's complete list.
 
-A log holds one open call of an id at a time, and no result without its call. A client's list may break both: an id used
-again before its result, a result given twice, a list cut in front of a result. Calls without ids, as Gemini has them,
-get ids that are distinct in the list.
+A log holds one open call per id, and no result without its call. A client's list may break both: an id used again
+before its result, a repeated result, a list that starts after a call but before its result. Calls without ids, as
+Gemini has them, get ids that are distinct in the list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ UNKNOWN_TOOL: Final = "unknown_tool"
 UNKNOWN_ARGUMENTS: Final = MappingProxyType(
     {"note": "This call is not in the conversation; its arguments are not known."}
 )
-"""Tool and arguments of the call that is put in front of a result without one."""
+"""The tool and arguments of the call that is inserted before a result without a call."""
 ADDED: Final = "palimpsest_added"
-"""Metadata of that call."""
+"""The metadata of an inserted call."""
 _SUFFIX_CHARS_MAX: Final = 12
 _NEWER: Final = 2**63
-"""A seq behind those of all logged calls."""
+"""A seq after those of all logged calls."""
 
 _Event = Mapping[str, Json]
 
@@ -32,8 +32,8 @@ _Event = Mapping[str, Json]
 class OpenIds:
     """The state of a pairing between two parts of a list.
 
-    `waiting` gives for each id in the list the logged ids of its open calls, oldest first; `unnamed` counts, by tool,
-    the calls that came without an id.
+    `waiting` maps each id in the list to the logged ids of its open calls, oldest first; `unnamed` counts, by tool, the
+    calls that came without an id.
     """
 
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class OpenIds:
 class PairedEvents:
     """Events that a log accepts.
 
-    `sources` gives for each the position of the event that it was made from; `added` are the positions of calls that no
-    message holds; `open_ids` continues the pairing with later events.
+    `sources` holds, for each event, the position of the event that it was made from. `added` are the positions of
+    inserted calls. `open_ids` continues the pairing with later events.
     """
 
     events: Sequence[_Event]
@@ -55,10 +55,10 @@ class PairedEvents:
 
 
 def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> PairedEvents:
-    """Give each open call an id of its own, and each result without a call one in front of it.
+    """Give each open call a unique id, and insert a call before each result without one.
 
-    Results answer the calls of their id in order. An event whose id changes keeps the client's in `native.call_id`.
-    The outcome for an event depends on nothing behind it, so a list that grows keeps what it began with.
+    Results answer the calls of their id in order. An event whose id changes keeps the client's id in `native.call_id`.
+    An event's outcome does not depend on later events, so a growing list keeps its outcomes.
     """
     ids = _Ids(open_ids or OpenIds())
     found: list[_Event] = []
@@ -67,22 +67,22 @@ def pair_calls(events: Sequence[_Event], open_ids: OpenIds | None = None) -> Pai
     for source, event in enumerate(events):
         given, logged = event.get("call_id"), None
         if event["type"] == EventType.TOOL_CALL and isinstance(given, str):
-            logged = ids.opened(given, unnamed=_came_without_id(event))
+            logged = ids.open_call(given, unnamed=_came_without_id(event))
         elif event["type"] == EventType.TOOL_RESULT and isinstance(given, str):
-            logged = ids.answered(given)
+            logged = ids.answer_call(given)
             if logged is None:
-                logged = ids.unused(given, unnamed=_came_without_id(event))
+                logged = ids.unused_id(given, unnamed=_came_without_id(event))
                 added.add(len(found))
                 found.append(_unknown_call(logged))
                 sources.append(source)
-                event = _of_any_call(event)
-        found.append(event if logged in (None, given) else _renamed(event, str(logged)))
+                event = _without_call_fields(event)
+        found.append(event if logged in (None, given) else _rename(event, str(logged)))
         sources.append(source)
     return PairedEvents(found, sources, frozenset(added), ids.state())
 
 
 def name_unnamed(drafts: Sequence[Draft], open_calls: Mapping[str, OpenCall]) -> Sequence[Draft]:
-    """Let results without ids of their own answer the oldest open calls of their tool, whose ids a list may have made.
+    """Assign results without an id to the oldest open call of their tool, whose id may be made up.
 
     Returns the same drafts if nothing changes.
     """
@@ -111,15 +111,15 @@ class _Ids:
         self._taken = {logged for ids in self._waiting.values() for logged in ids}
         self._unnamed = dict(begun.unnamed)
 
-    def opened(self, given: str, *, unnamed: bool) -> str:
-        """Return the id to log a call by, and keep it until its result."""
-        logged = self.unused(given, unnamed=unnamed)
+    def open_call(self, given: str, *, unnamed: bool) -> str:
+        """Return the id to log a call by, and keep it until the call's result."""
+        logged = self.unused_id(given, unnamed=unnamed)
         self._taken.add(logged)
         self._waiting.setdefault(given, []).append(logged)
         return logged
 
-    def answered(self, given: str) -> str | None:
-        """Return the logged id of the oldest open call with this id, and close it; None without one."""
+    def answer_call(self, given: str) -> str | None:
+        """Return the logged id of the oldest open call with this id, and close the call; None if there is none."""
         ids = self._waiting.get(given)
         if not ids:
             return None
@@ -129,7 +129,7 @@ class _Ids:
             del self._waiting[given]
         return logged
 
-    def unused(self, given: str, *, unnamed: bool) -> str:
+    def unused_id(self, given: str, *, unnamed: bool) -> str:
         """Return an id that no open call has: the given one if possible."""
         if unnamed:
             tool = given.rpartition("#")[0]
@@ -143,12 +143,12 @@ class _Ids:
         return next(name for name in names if name not in self._taken)
 
     def state(self) -> OpenIds:
-        """Return what continues the pairing."""
+        """Return the state from which a later pairing continues."""
         return OpenIds({given: tuple(ids) for given, ids in self._waiting.items()}, self._unnamed)
 
 
 def _came_without_id(event: _Event) -> bool:
-    """Whether a reader made the id, since its message has none."""
+    """Return whether the reader of the message made the id, since the message has none."""
     part = (event.get("native") or {}).get("part") or {}
     return part.get("no_id") is True
 
@@ -163,14 +163,14 @@ def _unknown_call(call_id: str) -> _Event:
     }
 
 
-def _of_any_call(event: _Event) -> _Event:
-    """The result without what only an output to its provider's own kind of call can have."""
+def _without_call_fields(event: _Event) -> _Event:
+    """Return the result without the native fields that apply only to its provider's own kind of call."""
     part = (event.get("native") or {}).get("part") or {}
     if "type" not in (part.get("item") or {}):
         return event
     return {name: value for name, value in event.items() if name != "native"}
 
 
-def _renamed(event: _Event, call_id: str) -> _Event:
+def _rename(event: _Event, call_id: str) -> _Event:
     native = {**(event.get("native") or {}), "call_id": event["call_id"]}
     return {**event, "call_id": call_id, "native": native}

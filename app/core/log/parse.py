@@ -1,4 +1,4 @@
-"""Validation of untrusted JSON as a `Draft`: one rule for each field, a typed error for the first one broken."""
+"""Validation of untrusted JSON as a `Draft`: one rule per field, and a typed error for the first broken rule."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ PATH_CHARS_MAX: Final = 4096
 
 
 class _Broken(Exception):
-    """A broken rule; the message says which."""
+    """A broken rule; the message describes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """The rule for a field: `check` raises for an invalid value. The bounds are for the API's document."""
+    """The rule for a field: `check` raises for an invalid value. The bounds are for the OpenAPI document."""
 
     check: Callable[[Json], None]
     chars_max: int | None = None
@@ -41,9 +41,9 @@ class FieldRule:
 def parse_batch(raw: Json, *, native: bool = False) -> tuple[Draft, ...]:
     """Parse the events of one append, in order.
 
-    `native` permits the field `native`, which the readers of provider messages set (`render/formats/rebuild` judges it
-    where a client sends it).
-    Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the first invalid event.
+    `native` permits the field `native`, which the readers of provider messages set (`render/formats/rebuild` validates
+    it if a client sends it). Raises InvalidRequest unless `raw` is a list of 1 to 1000 items, InvalidEvent for the
+    first invalid event.
     """
     if not isinstance(raw, list) or not 1 <= len(raw) <= EVENTS_PER_BATCH_MAX:
         size = len(raw) if isinstance(raw, list) else "no list"
@@ -84,7 +84,7 @@ def parse_event(raw: Json, index: int = 0, *, native: bool = False) -> Draft:
 
 
 def body_text(draft: Draft, index: int) -> str:
-    """The canonical JSON as which a draft is stored. Raises InvalidEvent for NaN and infinities."""
+    """Return the canonical JSON in which a draft is stored. Raises InvalidEvent for NaN and infinities."""
     try:
         return canonical_json(draft.body())
     except ValueError:
@@ -121,9 +121,9 @@ def _check_together(draft: Draft, index: int) -> None:
 
 
 def tool_definitions(content: Json) -> Sequence[Mapping[str, Json]]:
-    """The tool definitions in the content of a `tools` event: a list, or its JSON text. Raises ValueError for others.
+    """Return the tool definitions of a `tools` event's content: a list, or its JSON text. Raises ValueError for others.
 
-    Numbers that JSON lacks become text, so that the definitions can be written again.
+    Numbers that JSON lacks become text, so that the definitions can be written as JSON again.
     """
     if isinstance(content, str):
         try:
@@ -144,7 +144,7 @@ def _text(chars_max: int) -> FieldRule:
 
 
 def _key(chars_max: int) -> FieldRule:
-    """The rule for a field by which events are looked up: its text must be acceptable to the database."""
+    """Return the rule for a field that is used in look-ups: the database must accept its text."""
     text = _text(chars_max)
 
     def check(value: Json) -> None:
@@ -174,7 +174,7 @@ def _content(value: Json) -> None:
 
 
 def _arguments(value: Json) -> None:
-    """Accept whatever a model wrote, whether or not it is an object or the JSON text of one."""
+    """Accept any arguments that a model wrote, whether or not they are an object or the JSON text of one."""
     if isinstance(value, (Mapping, list)):
         _shallow(value)
 
@@ -190,7 +190,7 @@ def _positive(value: Json) -> None:
 
 
 def _time(value: Json) -> None:
-    """Accept text and numbers; a value that is no RFC 3339 time is stored but not used as a time."""
+    """Accept text and numbers; a value that is not an RFC 3339 time is stored but not used as a time."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _Broken("must be an RFC 3339 time")
     if isinstance(value, str):

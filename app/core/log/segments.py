@@ -30,7 +30,7 @@ Segments = tuple[Segment, ...]
 
 
 def ancestry(session_ids: Sequence[UUID], to_seqs: Sequence[int]) -> Segments:
-    """The segments that a fork shares with its ancestors, oldest first; `to_seqs` are the last seqs of each."""
+    """Return the segments that a fork shares with its ancestors, oldest first; `to_seqs` are the last seqs of each."""
     starts = (0, *to_seqs)
     return tuple(
         Segment(owner, start + 1, end) for owner, start, end in zip(session_ids, starts, to_seqs, strict=False)
@@ -38,28 +38,28 @@ def ancestry(session_ids: Sequence[UUID], to_seqs: Sequence[int]) -> Segments:
 
 
 def shared_to(segments: Segments) -> int:
-    """The last seq that belongs to an ancestor, 0 without any."""
+    """Return the last seq that belongs to an ancestor, 0 without ancestors."""
     return segments[-1].to_seq if segments else 0
 
 
 def whole(segments: Segments, session_id: UUID, head: int) -> Segments:
-    """A session's log up to `head`: the `segments` shared with its ancestors, then its own."""
+    """Return the segments of a session's log up to `head`: those shared with its ancestors, then its own."""
     return clip((*segments, Segment(session_id, shared_to(segments) + 1, head)), 1, head)
 
 
 def clip(segments: Segments, first: int, last: int) -> Segments:
-    """The parts of the segments within first..last."""
+    """Return the parts of the segments within first..last."""
     cut = (Segment(s.session_id, max(s.from_seq, first), min(s.to_seq, last)) for s in segments)
     return tuple(segment for segment in cut if segment.from_seq <= segment.to_seq)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedEvent:
-    """One event, in the fields on which its session's row depends.
+    """An event of a shared log, with the fields that determine a session's row.
 
-    The row as of a seq depends on these events up to there: system prompts and tool lists, pinned events, user messages
-    of the last turn, its start and end, calls without a result in their own segment (`unanswered`), and the results of
-    such calls.
+    The row as of a seq depends on these events up to that seq: system prompts and tool lists, pinned events, user
+    messages of the last turn, its start and end, calls without a result in their own segment (`unanswered`), and the
+    results of such calls.
     """
 
     seq: int
@@ -78,7 +78,7 @@ class SharedEvent:
 class AsOf:
     """A session's row as of the head `state.head`; `state.turns` is the number of the running turn.
 
-    `system_seqs` are the system prompts in effect, if these were looked up.
+    `system_seqs` are the system prompts in effect, if they were loaded.
     """
 
     state: SessionState
@@ -90,13 +90,13 @@ class AsOf:
 
     @property
     def anchors(self) -> tuple[int, ...]:
-        """The seqs that a context needs however old they are, except pinned events."""
+        """The seqs that a context needs regardless of their age, except pinned events."""
         calls = (call.seq for call in self.state.open_calls.values())
         return tuple(sorted({self.system_seq, *self.system_seqs, self.tools_seq, *self.user_seqs, *calls} - {0}))
 
 
 def as_of(head: int, turn: int, tokens: int, marks: Sequence[SharedEvent]) -> AsOf:
-    """The row as of `head`, from the `marks` up to there; `turn` and `tokens` are its turn and cumulative tokens."""
+    """Return the row as of `head`, from the `marks` up to it; `turn` and `tokens` are its turn and total tokens."""
     users = [m for m in marks if m.turn == turn and m.type in TURN_MARKS]
     turn_state, _ = count_turns(FIRST, [Draft(m.type, turn_id=m.turn_id, author=m.author) for m in users])
     answered = {m.call_seq for m in marks}
@@ -118,7 +118,7 @@ def as_of(head: int, turn: int, tokens: int, marks: Sequence[SharedEvent]) -> As
 
 @dataclass(frozen=True, slots=True)
 class InheritableSummary:
-    """A summary that a fork could inherit; `live`: it is in its session's cover now."""
+    """A summary that a fork could inherit; `live`: it belongs to its session's cover now."""
 
     id: UUID
     from_seq: int
@@ -127,10 +127,10 @@ class InheritableSummary:
 
 
 def cover_at(candidates: Sequence[InheritableSummary], at: int) -> tuple[InheritableSummary, ...]:
-    """The widest summaries side by side from seq 1 on, each of which ends at `at` or before.
+    """Return the widest adjacent summaries from seq 1 that end at `at` or before.
 
-    A summary merged beyond `at` since is replaced by its sources. Of two summaries of one span, prefer the live one,
-    else the newer one (`candidates` are ordered by creation).
+    A summary merged beyond `at` since then is replaced by its sources. If two summaries have one span, the live one is
+    preferred, else the newer one (`candidates` are ordered by creation).
     """
     cover: list[InheritableSummary] = []
     while True:

@@ -1,9 +1,9 @@
-"""Turns: where they begin and end. A turn is a user event and all events up to the next one.
+"""Turns: their beginnings and ends. A turn is a user event and all events up to the next one.
 
-A `turn.start` always begins a turn. A `user.message` begins one too, unless it is the first of a turn that a
-`turn.start` has just opened, or it has the `turn_id` of the running turn: a user who adds to a running turn, or an
-agent's instructions to a sub-agent within it. A `turn.end` ends the running turn unless it names another one; events
-between it and the next beginning still belong to the turn.
+A `turn.start` always begins a turn. A `user.message` begins one too, except in two cases: it is the first of a turn
+that a `turn.start` opened, or it has the `turn_id` of the running turn (a user who adds to the turn, or an agent that
+instructs a sub-agent within it). A `turn.end` ends the running turn unless it names another one; events between it and
+the next beginning still belong to the turn.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from app.core.log.events import Draft, EventType
 
 @dataclass(frozen=True, slots=True)
 class TurnState:
-    """What the next event's turn depends on: the running turn's id, and whether its user message is yet to come."""
+    """The state that determines the next event's turn: the running turn's id, and whether its user message is
+    pending."""
 
     turn_id: str | None = None
     awaits_user: bool = False
@@ -24,11 +25,11 @@ class TurnState:
 FIRST: Final = TurnState()
 
 TURN_MARKS: Final = (EventType.USER_MESSAGE, EventType.TURN_START, EventType.TURN_END)
-"""The types of events on which the running turn depends."""
+"""The types of events that determine the running turn."""
 
 
 def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, tuple[int, ...]]:
-    """The state after the batch, and for each event the number of turns begun in the batch up to and including it."""
+    """Return the state after the batch, and for each event the number of turns begun in the batch up to and with it."""
     begun = 0
     numbers: list[int] = []
     for draft in drafts:
@@ -39,7 +40,7 @@ def count_turns(state: TurnState, drafts: Sequence[Draft]) -> tuple[TurnState, t
 
 
 def depends_on_state(drafts: Sequence[Draft]) -> bool:
-    """Whether the batch's turn numbers, or the state after it, depend on the state before it."""
+    """Return whether the batch's turn numbers, or the state after it, depend on the state before it."""
     first = next((d for d in drafts if d.type in TURN_MARKS), None)
     if first is None or first.type is EventType.TURN_START:
         return False
@@ -47,7 +48,7 @@ def depends_on_state(drafts: Sequence[Draft]) -> bool:
 
 
 def moves_state(drafts: Sequence[Draft]) -> bool:
-    """Whether the batch may change the state."""
+    """Return whether the batch may change the state."""
     return any(draft.type in TURN_MARKS for draft in drafts)
 
 
@@ -70,8 +71,8 @@ class Turn:
     ended: bool
 
     def state(self, *, running: bool) -> str:
-        """`running` for the last turn until it ends; else `ended`, or `interrupted` if the turn was explicitly started
-        but never ended. `running`: this is the last turn."""
+        """Return `running` for the last turn until it ends; else `ended`, or `interrupted` for a turn that was
+        explicitly started but never ended. The flag `running` means that this is the last turn."""
         if self.ended:
             return "ended"
         if running:
@@ -80,7 +81,7 @@ class Turn:
 
 
 def turn_of(marks: Sequence[TurnMark]) -> Turn:
-    """The turn with these marks, in order; the first mark began it."""
+    """Return the turn with these marks, in order; the first mark begins it."""
     first = marks[0]
     state, ended = TurnState(first.turn_id, awaits_user=first.type is EventType.TURN_START), False
     turn_id = first.turn_id

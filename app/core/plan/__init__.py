@@ -1,1 +1,1 @@
-"""The plan of a context: what is sent verbatim and what is not, by reducers in order, the cheapest first."""
+"""The plan of a context: reducers, run in order with the cheapest first, decide which events are sent verbatim."""

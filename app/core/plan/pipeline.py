@@ -1,4 +1,4 @@
-"""The plan: run the reducers in order, the cheapest first, and tell whether and why the frontier changed."""
+"""The plan of a context: reducers run in order, the cheapest first, and their changes to the frontier get a cause."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,17 +37,17 @@ class Reducer(Protocol):
     """One pure rule of the plan."""
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """The context and state after this rule; the same objects if it has nothing to do."""
+        """Return the context and state after this rule; the same objects if it changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The context to send and its frontier. `cause` is None if the frontier did not change: the epoch continues.
 
-    `tokens_before` counts the context before any reducer ran. `stalled` says why a context above its threshold but
-    within its target is left as it is, None if it is not. `notice` is a text for the model in this call only. `pruning`
-    is the state of TTL pruning, `moment` what the plan was made for. Nothing from `once_from` on is to be cached (0:
-    all is).
+    `tokens_before` counts the context before any reducer ran. `stalled` is the reason why a context above its threshold
+    but within its target is not reduced, else None. `notice` is a text for the model in this call only. `pruning` is
+    the state of TTL pruning, `moment` the one that was planned for. Events from `once_from` on are not to be cached; 0:
+    all may be.
     """
 
     context: Context
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The facts by which rows decide. `moment` and `before` (the state in front of evictions) are set behind `AT_ONCE`.
+    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `AT_ONCE`.
 
     `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
     """
@@ -78,7 +78,7 @@ class Situation:
 
     @property
     def evict_before(self) -> int | None:
-        """The seq from which on a retry evicts nothing; None for any other context."""
+        """The seq from which a retry evicts nothing; None for any other context."""
         return self.keep_from if self.budget.most else None
 
     @property
@@ -94,7 +94,7 @@ class Situation:
 
     @property
     def may_evict(self) -> bool:
-        """Whether `policy.evict` lets a rule evict at this moment without asking whether it pays."""
+        """Whether `policy.evict` lets a rule evict at this moment without checking that it pays."""
         if self.moment == "pressed" or self.at_every_assembly:
             return True
         evict = self.policy.evict
@@ -104,7 +104,7 @@ class Situation:
 
 
 class Row(NamedTuple):
-    """A reducer, when it runs (by the situation and the result of the rows before it), and the cause it gives."""
+    """A reducer, its condition (on the situation and the result of the earlier rows), and its cause."""
 
     reducer: Callable[[Situation], Reducer]
     when: Callable[[Situation, Reduced], bool]
@@ -144,8 +144,8 @@ def _fold_requested(at: Situation) -> Reducer:
     return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, all_there_is=True)
 
 
-def _folds(at: Situation, done: Reduced) -> bool:
-    """Whether to fold summaries: when the budget demands it, or at a cold cache when it soon will."""
+def _should_fold(at: Situation, done: Reduced) -> bool:
+    """Return whether to fold summaries: if the budget demands it, or at a cold cache if it soon will."""
     if not at.read.tree:
         return False
     tokens = done.context.tokens
@@ -187,7 +187,7 @@ EVICTIONS: Final = (
         lambda at, done: at.at_every_assembly and done.state is not at.before,
     ),
     HEALING,
-    Row(_fold, _folds),
+    Row(_fold, _should_fold),
     Row(
         lambda at: SummaryCapReducer((*at.read.folded, *at.read.tree), at.policy.summarize),
         lambda at, done: "summaries" in at.budget.caps and bool(done.state.folds),
@@ -203,7 +203,7 @@ EVICTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A plan before anything is evicted: `at.moment` says what it is made for, `base` and `cause` what changed so far.
+    """A plan before evictions: `at.moment` is the moment to plan for, `base` and `cause` are the changes so far.
 
     `initial` is the context before anything left it, `before` the frontier it starts from; the other fields are those
     of the plan.
@@ -230,14 +230,14 @@ def plan(
 ) -> Plan:
     """Plan the context to send, starting from the frontier `state`.
 
-    Expired events leave at once, all others when `policy.evict` says so (when it pays, when the cache is cold, at every
-    assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size of what would fit.
+    Expired events leave immediately, all others if `policy.evict` permits it (when it pays, when the cache is cold, at
+    every assembly) or the threshold or the caller (`force`) demands it. Raises CannotFit, with the size that would fit.
     """
     return finish(begin(read, budget, policy, state, force=force), evictions)
 
 
 def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Begun:
-    """Bring the context up to date, let go what leaves at once, and tell what the rest is planned for."""
+    """Bring the context up to date, run the rows that apply at any moment, and determine the moment to plan for."""
     initial, cause, tokens_before = updated(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
     base, causes = _run(AT_ONCE, initial, at)
@@ -254,14 +254,14 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
 
 
 def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
-    """The plan that was begun. Raises CannotFit."""
+    """Complete the plan with evictions. Raises CannotFit."""
     at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
     if at.force or budget.most:
         at = replace(at, keep_from=newest_from(base.context, budget, at.policy))
     after, stalled = base, None
     reduced, causes = _run(evictions, base, at)
-    if budget.most:  # rules that evict all they may leave room that a retry had better use
+    if budget.most:  # rules that evict all they may leave room that a retry can use
         reduced = restore(reduced, base.state, budget, budget.goal)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
@@ -276,13 +276,13 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     if after.state == state:
         cause = None
     else:
-        after = Reduced(after.context, _noted(after, begun))
+        after = Reduced(after.context, _credit_frontier(after, begun))
     before, end = begun.tokens_before, at.once.shown_from(after.context)
     return Plan(after.context, after.state, cause, before, stalled, begun.notice, begun.pruning, at.moment, end)
 
 
 def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
-    """The plan that was begun where it evicts nothing and opens no epoch, for the price of looking; else None."""
+    """Complete the plan if it evicts nothing and opens no epoch, without computing evictions; else return None."""
     at, base = begun.at, begun.base
     if at.moment != "warm" or base.state is not begun.before or base.context.tokens > at.budget.target:
         return None
@@ -298,12 +298,12 @@ def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None
 
 
 def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
-    """Whether the provider reads nothing of this call from its cache, as far as is known before anything is evicted."""
+    """Return whether the provider reads nothing of this call from its cache, judged before evictions."""
     return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
-def _noted(after: Reduced, begun: Begun) -> Frontier:
-    """A changed frontier with the decisions that it knows of and with what its evictions have earned."""
+def _credit_frontier(after: Reduced, begun: Begun) -> Frontier:
+    """Return a changed frontier with the number of decisions that it reflects and the earnings of its evictions."""
     read, state = begun.at.read, after.state
     if state.decisions != read.decisions:
         state = replace(state, decisions=read.decisions)
@@ -316,7 +316,7 @@ def _noted(after: Reduced, begun: Begun) -> Frontier:
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
-    """Run the rows; return the result, and the causes of the rows that changed the state, "" for those without one."""
+    """Run the rows; return the result, and the causes of the rows that changed the state, "" for rows without one."""
     causes: list[str] = []
     for row in rows:
         if not row.when(at, done):
@@ -354,7 +354,7 @@ def _fit_target(
 
 
 def _cause(at: Situation, base: Reduced, causes: Sequence[str], *, cold: bool) -> str:
-    """Why evictions open an epoch; `causes` are those of the rows that made them."""
+    """Return the cause of an epoch that evictions open; `causes` are those of the rows that made them."""
     pressed = at.moment == "pressed"
     if not pressed and CAP in causes and {*causes} <= {CAP, HEALING.cause}:
         return CAP
@@ -385,9 +385,9 @@ def _last_resort(
 
 
 def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -> Reduced:
-    """The smallest legal context, so that the minimum in an error is one that would fit.
+    """Return the smallest legal context, so that the minimum in an error is one that fits.
 
-    Reducing step by step, the least valuable first, may end above the target where reducing everything would not.
+    Reducing step by step, the least valuable first, may end above a target that reducing everything would reach.
     """
     nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, most=0)
     known = (*read.folded, *read.tree)

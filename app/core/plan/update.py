@@ -1,4 +1,4 @@
-"""The context and its frontier as the log now stands: what a plan begins with."""
+"""The starting point of a plan: the context and its frontier, brought up to date with the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ class EarlierPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """What was read of a session for one view, and its counter. `turn` is the running turn's number.
+    """The loaded data of a session for one view, and its counter. `turn` is the running turn's number.
 
     * `before` is an earlier plan of the same view over the first of these events, so that these need not be read again.
     * `now` is the time of the call and `used_at` that of the view's last call, in epoch seconds; None if unknown.
     * `tree` holds the live summaries and those that they were merged from, `folded` those that the frontier names.
     * `decided` holds the newest visibility decision about each of these events, `decisions` counts the session's.
-    * `outside_tokens` are sent in front of what is planned, as part of the prefix that the provider caches.
-    * `recall` says whether the agent can recall what is left out.
-    * `caching` is false if the provider's reports name no cache: then none is cold, and no eviction saves reading it.
-    * `fold_to` is the last seq that a client asked to have summarized; what is summarized up to it is folded.
+    * `outside_tokens` are sent before the planned context, as part of the prefix that the provider caches.
+    * `recall`: the agent can recall events that are left out.
+    * `caching` is false if the provider reports no cache use: then no cache is cold, and evictions save no cache reads.
+    * `fold_to` is the last seq that a client requested to have summarized; events up to it are folded once summarized.
     """
 
     events: Sequence[Event]
@@ -65,13 +65,13 @@ class PlanInputs:
 
     @property
     def is_cold(self) -> bool:
-        """Whether the provider's cache has expired; False without one, without a call, or without the time."""
+        """Whether the provider's cache has expired; False without a cache, an earlier call, or the time."""
         if not self.caching or self.now is None or self.used_at is None:
             return False
         return self.now - self.used_at >= self.cache.ttl_seconds
 
     def is_warm(self, context: Context) -> bool:
-        """Whether the provider still holds a prefix of the last request, as far as is known."""
+        """Return whether the provider is expected to still hold a prefix of the last request."""
         enough = self.outside_tokens + context.tokens >= self.cache.minimum_tokens
         return self.caching and self.used_at is not None and not self.is_cold and enough
 
@@ -82,7 +82,7 @@ def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Fron
 
 
 def updated(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
-    """As `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
+    """Like `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
     grown = _grow(read, policy, state)
     context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
     done = VisibilityReducer(read.decided, read.decisions).reduce(context, budget, settled)

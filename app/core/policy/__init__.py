@@ -1,1 +1,1 @@
-"""Policies: what an operator decides about a view, validated, with a default and a unit for every field."""
+"""Policies: an operator's settings for a view, validated, with a default and a unit for every field."""

@@ -1,4 +1,4 @@
-"""The parts of a policy on evictions: what leaves a context, when, and what an agent may hide."""
+"""The parts of a policy that govern evictions and hiding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HIDE: Final = ("economic", "tail", "any")
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """When results of one tool may be evicted, in place of the general rules."""
+    """Eviction rules for the results of one tool, in place of the general rules."""
 
     keep_last: int | None = _knob(
         "whole", None, "Number of the newest results of the tool that stay whole. Null: their number does not matter."
@@ -28,7 +28,7 @@ class ToolRule:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which tool results may be shown as stubs."""
+    """The rules by which tool results are shown as stubs."""
 
     keep_last: int | None = _knob(
         "whole",
@@ -46,9 +46,9 @@ class Retention:
     working_set: int = _knob(
         "whole",
         16,
-        "Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after "
-        "the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer "
-        "where writing the cache is dearer than for five minutes. 0: not.",
+        "Number of tool calls for which the newest content of a file (reads, writes, later edits) stays whole after "
+        "the file was last used: half as many in the next turn, four times as many for the arguments of calls, fewer "
+        "where cache writes cost more than those of a five-minute cache. 0: no content stays for this reason.",
         most=1000,
     )
     min_tokens: int = _knob(
@@ -73,7 +73,7 @@ class Retention:
     never_evict: tuple[str, ...] = _knob("names", (), "Tools whose results are evicted only as a last resort.")
 
     def rule(self, tool: str | None) -> ToolRule | None:
-        """The rule for a tool; None if its results always stay."""
+        """Return the rule for a tool; None if its results always stay."""
         if tool in self.never_evict:
             return None
         own = self.tools.get(tool or "")
@@ -84,7 +84,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class DialogueWindow:
-    """The most of the conversation that is shown, in whole turns, the newest first."""
+    """The maximum of the conversation that is shown, in whole turns, the newest first."""
 
     turns: int | None = _knob("whole", None, "Maximum number of turns shown. Null: no limit.", least=1)
     tokens: int | None = _knob(
@@ -112,7 +112,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a context is reduced, in addition to when it is above its target."""
+    """Thresholds at which a context is reduced, in addition to its target."""
 
     ratio: float | None = _knob(
         "share", None, "Share of the window above which a context is reduced. Null: no such trigger."
@@ -131,7 +131,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the log is cut if its older part must go; at most one of the four sizes is given."""
+    """The cut point of the log if its older part must be left out; at most one of the four sizes is given."""
 
     keep_tokens: str | int | None = _knob(
         "reserve",
@@ -157,8 +157,8 @@ class Cut:
         "choice",
         "protect_current",
         "What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless "
-        "it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`). "
-        "A turn that no context has room for is summarized in part under each of them.",
+        "it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). "
+        "With each of them, a turn too large for any context is summarized in part.",
         choices=SPLIT_TURN,
     )
 
@@ -171,7 +171,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TtlPruning:
-    """What is pruned after the session has been idle for so long that the provider's cache is cold."""
+    """Pruning after the session has been idle until the provider's cache is cold."""
 
     ttl_seconds: int | None = _knob(
         "whole",
@@ -212,7 +212,7 @@ class TtlPruning:
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """When evictions that the budget does not demand are worth their price."""
+    """The conditions under which evictions that the budget does not demand are worth their price."""
 
     factor: float = _knob(
         "number",
@@ -225,14 +225,14 @@ class Economics:
     at_risk: float = _knob(
         "share",
         0.03,
-        "Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer.",
+        "Share of the cost of sending everything by which evictions may raise the cost of a run. 0: by nothing.",
         zero=True,
     )
     once_tokens: int | None = _knob(
         "whole",
         None,
-        "Size from which results are shown once, where they can be recalled: behind the last cache marker, and as "
-        "stubs from the next call on. Null: none are.",
+        "Size from which results are shown once, if they can be recalled: after the last cache breakpoint, and as "
+        "stubs from the next call on. Null: no result is.",
         unit="tokens",
         least=1,
     )
@@ -240,7 +240,7 @@ class Economics:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRules:
-    """What an agent may hide of its context without `force`."""
+    """Limits on hiding parts of a context without `force`."""
 
     hide: str = _knob(
         "choice",

@@ -1,4 +1,4 @@
-"""Knobs: the fields of a policy, with a description, unit and bounds, by which documents are read and described."""
+"""Knobs: the fields of a policy, with a description, unit and bounds, for parsing and documentation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -12,7 +12,7 @@ WHOLE_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """The description of a policy's field. `sentence` says what it does; `least` and `most` are inclusive bounds.
+    """The description of a policy's field: a `sentence` for readers, and the inclusive bounds `least` and `most`.
 
     `kind` is whole, share, number, reserve, flag, choice, name, names, group or groups; `shape` is a group's class.
     """
@@ -30,7 +30,7 @@ class Knob:
 
 
 def knob(kind: str, default: Any, sentence: str, **more: Any) -> Any:
-    """A dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
+    """Return a dataclass field that is a knob. `default` may be a factory; `more` are further fields of `Knob`."""
     metadata = {"knob": Knob(kind, sentence, **({"optional": True} if default is None else {}) | more)}
     if isinstance(default, type) or callable(default):
         return field(default_factory=default, metadata=metadata)
@@ -124,7 +124,7 @@ _READ: Final[Mapping[str, Callable[[Json, str, Knob], Any]]] = {
 
 
 def json_schema(shape: type[Any]) -> dict[str, Json]:
-    """The JSON Schema of a group of knobs, each with its sentence, unit and default."""
+    """Return the JSON Schema of a group of knobs, each with its sentence, unit and default."""
     properties = {f.name: _described(f.metadata["knob"], f) for f in fields(shape)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
@@ -154,7 +154,7 @@ def _described(knob: Knob, own: Any) -> dict[str, Json]:
 
 
 def rows(shape: type[Any], path: str = "") -> Iterator[tuple[str, Knob, Any]]:
-    """Every knob with its path and its default, those of groups included."""
+    """Yield every knob with its path and its default, including those of groups."""
     for own in fields(shape):
         known: Knob = own.metadata["knob"]
         where = f"{path}.{own.name}" if path else own.name

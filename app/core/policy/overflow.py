@@ -1,6 +1,6 @@
 """Overflows: provider errors that mean that the context was too long.
 
-Each set of patterns is named after the source of its messages. Errors that only sound like an overflow are excluded
+Each set of patterns is named after the source of its messages. Errors that only resemble an overflow are excluded
 first: rate limits and quotas ("too many tokens per minute"), and limits on the answer's length. Some patterns of two
 published designs match other errors too (`loose`); these apply only if a policy names their set.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MESSAGE_CHARS_MAX: Final = 4_000
-"""Only so many characters of a message are read: a longer one quotes the request, after the error itself."""
+"""The characters of a message that are read: longer messages quote the request after the error itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Overflow:
         return None if self.window is None else self.window - self.answer
 
     def window_with(self, reserve: int) -> int | None:
-        """The window to plan for with `reserve`, so that an answer of the same length fits too.
+        """Return the window to plan for with `reserve`, so that an answer of the same length fits too.
 
         At least half of the window: contexts do not make room for a longer answer.
         """
@@ -48,7 +48,7 @@ class _Pattern:
     text: str
     loose: bool = False
     whole: bool = True
-    """Whether the pattern is matched against the error's code, too."""
+    """Whether the pattern is also matched against the error's code."""
 
     def matches(self, code: str, message: str) -> bool:
         return re.search(self.text, f"{code} {message}" if self.whole else message, re.IGNORECASE) is not None
@@ -200,11 +200,11 @@ _ANSWER: Final = (
 def classify(
     message: str | None, code: str | None = None, whole_sets: Collection[str] = (), status: int | None = None
 ) -> Overflow | None:
-    """The overflow that an error reports; None for any other error, and for one without a message.
+    """Return the overflow that an error reports; None for any other error, and for one without a message.
 
     `whole_sets` are sets that apply with their loose patterns. Without message and code, `status` is matched as the
-    message that clients have for a response without a body; only loose patterns do, since 400, 413 and 429 have many
-    causes.
+    message that clients have for a response without a body. Only loose patterns can match it, since 400, 413 and 429
+    have many causes.
     """
     message, code = (message or "").strip()[:MESSAGE_CHARS_MAX], (code or "").strip()
     if not message and not code:

@@ -44,7 +44,7 @@ MARKERS: Final = ("tail", "rounds", "prefix", "none")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All that an operator decides about a view."""
+    """The settings of a view that an operator makes."""
 
     window_tokens: int | None = _knob(
         "whole", None, "Context window of the model. Null: the model's own.", unit="tokens", least=1
@@ -65,8 +65,8 @@ class Policy:
     outside_tokens: int | None = _knob(
         "whole",
         None,
-        "What the client sends in addition to each request, such as tools or a system prompt of its own, as the "
-        "provider counts. Null: the session's value, else what reported usage suggests.",
+        "Size of the tools, system prompt and the like that the client adds to each request, as the provider counts. "
+        "Null: the session's value, else an estimate from reported usage.",
         unit="tokens",
     )
     estimator: str | None = _knob(
@@ -85,7 +85,7 @@ class Policy:
         choices=HEURISTICS,
     )
     trigger: Trigger = _knob(
-        "group", Trigger, "When contexts are reduced with summaries before the target demands it.", shape=Trigger
+        "group", Trigger, "Thresholds at which contexts are reduced before the target demands it.", shape=Trigger
     )
     evict: str = _knob(
         "choice",
@@ -102,27 +102,29 @@ class Policy:
     )
     soft_ratio: float = _knob("share", 0.8, "Share of the target from which an append reports soft pressure.")
     ttl_pruning: TtlPruning = _knob(
-        "group", TtlPruning, "What is pruned when the provider's cache has gone cold.", shape=TtlPruning
+        "group", TtlPruning, "Pruning of content when the provider's cache has gone cold.", shape=TtlPruning
     )
-    retention: Retention = _knob("group", Retention, "Which tool results may be evicted.", shape=Retention)
+    retention: Retention = _knob("group", Retention, "Rules by which tool results may be evicted.", shape=Retention)
     caps: Caps = _knob("group", Caps, "Limits for one kind of content.", shape=Caps)
     dialogue_window: DialogueWindow = _knob(
-        "group", DialogueWindow, "How much of the conversation is shown at most.", shape=DialogueWindow
+        "group", DialogueWindow, "Maximum of the conversation that is shown.", shape=DialogueWindow
     )
-    summarize: Summarize = _knob("group", Summarize, "How older parts of the log are summarized.", shape=Summarize)
+    summarize: Summarize = _knob("group", Summarize, "Summaries of older parts of the log.", shape=Summarize)
     cut: Cut = _knob(
         "group",
         Cut,
-        "What of the newest part is kept verbatim: it is summarized and dropped last. At most one size is given.",
+        "The newest part, which is kept verbatim: it is summarized and dropped last. At most one size is given.",
         shape=Cut,
     )
-    economics: Economics = _knob("group", Economics, "When evictions that nothing forces pay off.", shape=Economics)
-    cache: CacheRules = _knob("group", CacheRules, "How the provider's cache works.", shape=CacheRules)
-    prices: Prices = _knob("group", Prices, "What tokens cost, for the ledger.", shape=Prices)
-    overflow: OverflowRules = _knob(
-        "group", OverflowRules, "Which errors of a provider mean that the context was too long.", shape=OverflowRules
+    economics: Economics = _knob(
+        "group", Economics, "Conditions under which evictions that nothing forces pay off.", shape=Economics
     )
-    visibility: VisibilityRules = _knob("group", VisibilityRules, "What may be hidden.", shape=VisibilityRules)
+    cache: CacheRules = _knob("group", CacheRules, "Properties of the provider's cache.", shape=CacheRules)
+    prices: Prices = _knob("group", Prices, "Prices of tokens, for the ledger.", shape=Prices)
+    overflow: OverflowRules = _knob(
+        "group", OverflowRules, "Provider errors that mean that the context was too long.", shape=OverflowRules
+    )
+    visibility: VisibilityRules = _knob("group", VisibilityRules, "Limits on hiding events.", shape=VisibilityRules)
     markers: str = _knob(
         "choice",
         "tail",
@@ -140,7 +142,7 @@ class Policy:
     authors: tuple[str, ...] | None = _knob(
         "names",
         None,
-        "Authors whose events are shown, beside events without one; with a `!` before each, all but these. Null: all.",
+        "Authors whose events are shown, with events without one; with a `!` before each, all but these. Null: all.",
     )
     types: tuple[str, ...] | None = _knob(
         "names",
@@ -163,9 +165,9 @@ class Policy:
         return ViewFilter(*(None if names is None else frozenset(names) for names in (self.authors, self.types)))
 
     def kept_days(self, server_days: int) -> int | None:
-        """How many days a call's record is kept, None for ever: the longer of the policy's and the server's time.
+        """Return the days for which a call's record is kept: the longer of the policy's and server's; None: no limit.
 
-        `server_days` is the server's, 0 for ever.
+        `server_days` is the server's setting, 0 for no limit.
         """
         return max(server_days, self.retain_calls_days or 0) if server_days else None
 
@@ -181,7 +183,7 @@ def parse_policy(document: Json) -> Policy:
 
 
 def _check_sense(policy: Policy) -> None:
-    """Raise InvalidPolicy for knobs that contradict each other or name what is unknown."""
+    """Raise InvalidPolicy for knobs that contradict each other or hold unknown names."""
     if policy.window_tokens is not None:
         held = (policy.reserve_tokens or 0) + (policy.injection_reserve_tokens or 0) + (policy.outside_tokens or 0)
         if held >= policy.window_tokens:
@@ -225,12 +227,12 @@ def _check_shows(policy: Policy) -> None:
 
 
 def json_schema() -> dict[str, Json]:
-    """The JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
+    """Return the JSON Schema of a policy document: each knob with its sentence, its unit and its default."""
     return knobs.json_schema(Policy)
 
 
 def knob_table() -> str:
-    """All knobs as a Markdown table, for docs/policies.md."""
+    """Return all knobs as a Markdown table, for docs/policies.md."""
     lines = ["| knob | default | what |", "|---|---|---|"]
     for where, known, default in knobs.rows(Policy):
         shown = "" if default is None or default == () else f"`{str(default).lower() if default is not None else ''}`"

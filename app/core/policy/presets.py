@@ -7,7 +7,7 @@ from app.core.policy.policy import Policy, parse_policy
 
 DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
     "default": {},
-    # For agents that nobody watches and that can recall: large results are shown once.
+    # For agents that run unattended and can recall: large results are shown once.
     "unattended": {"economics": {"once_tokens": 500}},
     # S0 and S1: a timeline, compacted at nine tenths of the window, pruned when the cache has gone cold.
     "timeline": {
@@ -66,7 +66,7 @@ DOCUMENTS: Final[Mapping[str, Mapping[str, object]]] = {
             "on_fail": "unchanged",
         },
     },
-    # S4: a reserve, and what is kept by the window's size.
+    # S4: a reserve, and a kept part sized by the window.
     "threshold": {
         "trigger": {"reserve": "auto"},
         "reserve_tokens": 0,

@@ -55,7 +55,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class OverflowRules:
-    """Which errors of a provider mean that the context was too long."""
+    """The provider errors that mean that the context was too long."""
 
     patterns: tuple[str, ...] = _knob(
         "names",

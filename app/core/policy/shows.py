@@ -12,17 +12,17 @@ KINDS: Final = tuple(kind.value for kind in EventType if kind not in BOOKKEEPING
 
 @dataclass(frozen=True, slots=True)
 class ViewFilter:
-    """The `authors` and `types` of the events that a view shows, None for all; with a `!` before each, all others."""
+    """The `authors` and `types` of the events that a view shows, None for all; names with a `!` are excluded."""
 
     authors: frozenset[str] | None = None
     types: frozenset[str] | None = None
 
     def leaves_out(self, kind: EventType, author: str | None) -> bool:
-        """Whether an event is left out. One without an author is everybody's; system prompts and tools never are."""
+        """Return whether an event is left out by its author or type; one without an author, by its type only."""
         return (author is not None and _left_out(self.authors, author)) or self.leaves_out_type(kind)
 
     def leaves_out_type(self, kind: EventType) -> bool:
-        """Whether events of a type are left out. Tool calls and results go together, so that pairs stay whole."""
+        """Return whether events of a type are left out. Tool calls and results go together, to keep pairs whole."""
         kinds = TOOL_USE if kind in TOOL_USE else () if kind in PREFIX else (kind,)
         return any(_left_out(self.types, name) for name in kinds)
 
@@ -31,7 +31,7 @@ EVERYTHING: Final = ViewFilter()
 
 
 def is_mixed(names: Collection[str]) -> bool:
-    """Whether some of the names have a `!` and some do not."""
+    """Return whether some of the names have a `!` and some do not."""
     return _excludes(names) and not all(name.startswith("!") for name in names)
 
 

@@ -13,7 +13,7 @@ SCOPES: Final = ("level", "oldest", "middle")
 
 @dataclass(frozen=True, slots=True)
 class Summarize:
-    """How older parts of the log are summarized, between turns and by a worker."""
+    """The way in which older parts of the log are summarized, between turns and by a worker."""
 
     enabled: bool = _knob("flag", True, "Whether summaries are written.")
     summarizer: str | None = _knob(
@@ -68,7 +68,7 @@ class Summarize:
     )
     clip_first: int = _knob("whole", 2, "Number of the first summaries that are shown if `view` is `clip`.")
     clip_last: int = _knob("whole", 2, "Number of the last summaries that are shown and not merged.", least=1)
-    buffer: int = _knob("whole", 2, "Number of further summaries that may stand side by side before some are merged.")
+    buffer: int = _knob("whole", 2, "Number of further summaries that may be adjacent before some are merged.")
     rebuild: bool = _knob(
         "flag", False, "Whether a merged summary is written from the events themselves instead of the summaries."
     )

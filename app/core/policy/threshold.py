@@ -17,7 +17,7 @@ SUMMARY_SHARE: Final = 0.8
 
 
 def threshold(trigger: Trigger, window: int, target: int) -> int:
-    """The most tokens a context may take before it is reduced, at most the target.
+    """Return the maximum tokens of a context before it is reduced, at most the target.
 
     Raises InvalidPolicy for a reserve that leaves nothing of the window.
     """
@@ -35,9 +35,9 @@ def threshold(trigger: Trigger, window: int, target: int) -> int:
 
 
 def auto_reserve(window: int | None) -> int:
-    """The tokens left free for `auto`: a quarter of the window, from 2,048 to 16,384.
+    """Return the tokens left free for `auto`: a quarter of the window, from 2,048 to 16,384.
 
-    It is 16,384 without a window, and half of a window that 2,048 would fill.
+    It is 16,384 without a window, and half of a window of at most 2,048 tokens.
     """
     if window is None:
         return RESERVE_MOST
@@ -46,7 +46,8 @@ def auto_reserve(window: int | None) -> int:
 
 
 def auto_keep(window: int | None) -> int:
-    """The tokens kept for `auto`: 35 % of the window, from 4,096 to 20,000, at most what `auto_reserve` leaves."""
+    """Return the tokens kept for `auto`: 35 % of the window, 4,096 to 20,000, and no more than `auto_reserve`
+    leaves."""
     if window is None:
         return KEEP_MOST
     keep = min(KEEP_MOST, max(KEEP_LEAST, int(window * KEEP_SHARE)))
@@ -54,5 +55,5 @@ def auto_keep(window: int | None) -> int:
 
 
 def summary_tokens(reserve: int) -> int:
-    """The most tokens of a summary: four fifths of the reserve, at least 1,024."""
+    """Return the maximum tokens of a summary: four fifths of the reserve, at least 1,024."""
     return max(SUMMARY_LEAST, int(reserve * SUMMARY_SHARE))

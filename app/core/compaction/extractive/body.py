@@ -58,13 +58,13 @@ from app.core.log.events import EventType
 from app.core.tokens.counter import Counter, TextKind
 
 NEWEST_TEXTS: Final = 3
-"""Number of the newest assistant texts that are quoted, and of open calls that are named."""
+"""The number of newest assistant texts that are quoted, and of open calls that are named."""
 LONG_SHARE: Final = 0.6
-"""The share of a section's room from which on a user's message, or a text of the assistant, is shortened."""
+"""The share of a section's room from which a user's message, or a text of the assistant, is shortened."""
 GAP_CHARS: Final = 3
 """Characters around a sentence for spaces and an ellipsis."""
 LONG_CHARS: Final = 240
-"""Length to which a user's message is shortened."""
+"""The length to which a user's message is shortened."""
 CHARS_PER_TOKEN: Final = 3.4
 
 _WORK: Final = {
@@ -81,7 +81,7 @@ _WORK: Final = {
     CONTEXT: 0.02,
 }
 _TALK: Final = dict.fromkeys(_WORK, 0.03) | {GOAL: 0.04, USERS: 0.0, CONSTRAINTS: 0.05, LATEST: 0.0, CONTEXT: 0.76}
-"""The share of the room that each section may take at first: in a span with tool calls, and in mere talk."""
+"""The initial share of the room for each section: in a span with tool calls, and in talk without any."""
 
 _TABLE_HEAD: Final = re.compile(r"^\s{0,8}\|[^\n]{0,400}\n(?=\s{0,8}\|[-:| ]{1,200}$)", re.M)
 _GREETING: Final = re.compile(r"(?:hi|hey|hello|yo|thanks|thank you)\W{0,4}", re.I)
@@ -95,9 +95,9 @@ def extract(
 ) -> str:
     """Write the body of a span's summary: those of HEADINGS that have content, in at most `max_tokens` tokens of prose.
 
-    `previous_text` holds the earlier summaries that this one replaces too; its lines are carried over. It must be empty
-    if the earlier summary stays visible. `focus` names what matters most. If not even the headings fit, the text is cut
-    off at its end.
+    `previous_text` holds the earlier summaries that this one also replaces; its lines are carried over. It must be
+    empty if the earlier summary stays visible. `focus` names the most important subjects. If not even the headings fit,
+    the text is cut off at its end.
     """
     previous = parse_sections(previous_text)
     messages = _Messages(events, focus, previous)
@@ -107,7 +107,7 @@ def extract(
     notes = messages.notes
     rules = [*notes.preferences, *reversed(_lines(digest.constraints, 0)), *earlier[CONSTRAINTS]]
     work = SpanWork(events, previous_text)
-    # What an earlier summary says of the state of things held before this span.
+    # An earlier summary's sections on current state describe the time before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
     earlier[DONE], before[BLOCKED] = lasting(earlier[DONE]), lasting(before[BLOCKED])
     # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
@@ -142,7 +142,7 @@ def extract(
 
 
 def _tools(events: Sequence[Event]) -> str:
-    """The tools that were called, each with the number of its calls."""
+    """Return the tools that were called, each with the number of its calls."""
     counts = Counts(event.tool or "a tool" for event in events if event.type is EventType.TOOL_CALL)
     return ", ".join(f"{tool} x{count}" for tool, count in counts.items()) or "no tool"
 
@@ -175,7 +175,7 @@ class _Messages:
 
     def __init__(self, events: Sequence[Event], focus: str, previous: Mapping[str, Sequence[SectionLine]]) -> None:
         self._events = events
-        # Without tool calls (or in a summary that mostly quotes), the words are all there is to keep.
+        # Without tool calls (or in a summary of mostly quotes), the words are the only content.
         quoted = len(previous.get(CONTEXT, ())) * 2 > sum(len(lines) for lines in previous.values())
         self.is_talk = not any(e.type is EventType.TOOL_CALL for e in events) if events else quoted
         self.users = list(own_messages(events))
@@ -183,13 +183,13 @@ class _Messages:
         self._assistant_texts = [(e.seq, e.text) for e in events if e.type is EventType.ASSISTANT_MESSAGE and e.text]
         self._reports, refuted = _reports(events)
         self._commits = commits_of(events)
-        self._standing = [one for one in self._assistant_texts if one[0] not in refuted]
+        self._unrefuted = [one for one in self._assistant_texts if one[0] not in refuted]
         self._focus = content_words(focus)
         users = [(e.seq, e.text) for e in self.users]
         self._user_seqs = {seq for seq, _ in users}
-        told = sorted([*users, *self._assistant_texts])
-        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in told}
-        self._central = central(self._sentences_of(told), self._focus)
+        texts = sorted([*users, *self._assistant_texts])
+        self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in texts}
+        self._central = central(self._sentences_of(texts), self._focus)
         self._open_calls = _open_calls(events)
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
@@ -199,18 +199,18 @@ class _Messages:
         return [sentence for seq, _ in texts for sentence in self._sentences[seq]][-CANDIDATES_MAX:]
 
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The users' messages on one line each with the questions that they answer, oldest first."""
-        told = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
-        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in told)]
+        """Return the users' messages on one line each with the questions that they answer, oldest first."""
+        lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
+        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in lines)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
-        """The newest assistant texts with content, the newest first; long ones by their first and last sentences.
+        """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
 
-        Without events they are those of the earlier summaries.
+        If there are no events, the texts of the earlier summaries are used.
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        telling = [one for one in self._standing if tells(one[1])]
+        telling = [one for one in self._unrefuted if tells(one[1])]
         texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
@@ -221,12 +221,12 @@ class _Messages:
         return found
 
     def newest(self) -> Sequence[SectionLine]:
-        """The sentences of the newest assistant texts, the newest text first."""
+        """Return the sentences of the newest assistant texts, the newest text first."""
         newest = self._sentences_of(self._assistant_texts[: -NEWEST_TEXTS - 1 : -1])
         return [SectionLine(s.text, s.seq) for s in newest]
 
     def context(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
-        """The candidates for critical context: of talk the most telling messages, else what was carried over."""
+        """Return candidates for critical context: in talk the most telling messages, else the lines carried over."""
         if not self.is_talk:
             return earlier
         found = quotes(self._events, [line.text for line in earlier])
@@ -235,30 +235,30 @@ class _Messages:
         return [SectionLine(quote.text, quote.seq) for quote in found]
 
     def ranked(self) -> Sequence[SectionLine]:
-        """All distinct sentences, the most central first."""
+        """Return all distinct sentences, the most central first."""
         return [SectionLine(s.text, s.seq) for s in self._central]
 
     def decisions(self) -> Sequence[SectionLine]:
-        """The decisions and findings of the assistant that the user did not refute, and those in its commits."""
-        texts = [*self._standing, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
+        """Return the decisions and findings of the assistant that the user did not refute, and those in its commits."""
+        texts = [*self._unrefuted, *((one.seq, f"{one.subject}\n\n{one.body}") for one in self._commits)]
         return decisions(sorted(texts), sorted(self._user_seqs), self._reports)
 
     def done(self) -> Sequence[SectionLine]:
-        """The assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
-        return done(self._standing, self._reports)
+        """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
+        return done(self._unrefuted, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
-        """The next steps in the newest assistant text, in its order."""
+        """Return the next steps in the newest assistant text, in its order."""
         found = self._sentences_of(self._assistant_texts[-1:])
         return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
     def open_calls(self) -> Sequence[SectionLine]:
-        """Lines on the newest calls without a result."""
+        """Return lines on the newest calls without a result."""
         return self._open_calls
 
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
-    """The seqs of the assistant's texts that end a turn, and of those among them that the next message refutes."""
+    """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
     reports: set[int] = set()
     refuted: set[int] = set()
     last: Event | None = None
@@ -281,41 +281,41 @@ def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
 
 
 def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[SectionLine]:
-    """The lines, the newest first, long ones shortened; then all that do not fit whole, shortened."""
+    """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
     return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
 def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
-    """The text on one line if it takes at most `chars` characters, else those of its sentences that do.
+    """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
 
-    Two of the first sentences are tried for one of the last: a report begins with what matters, and ends with what is
-    next. A sentence that ends with a colon goes with the next one; those that only announce are left out, but the last.
-    If few fit, it is the first words, or nothing unless `is_first`.
+    Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
+    the next steps. A sentence that ends with a colon is joined to the next one. Sentences that only announce are left
+    out, except the last. If few sentences fit, it is the first words if `is_first`, else empty.
     """
     line = plain(text)
     if len(line) <= chars:
         return line
-    told = _units(text)
+    units = _units(text)
     kept: set[int] = set()
-    room, at, end = chars, 0, len(told)
+    room, at, end = chars, 0, len(units)
     while at < end:
-        take_last = (end - len(told)) * -2 < at
+        take_last = (end - len(units)) * -2 < at
         end, at = (end - 1, at) if take_last else (end, at + 1)
         number = end if take_last else at - 1
-        if len(told[number]) + GAP_CHARS <= room:
-            room -= len(told[number]) + GAP_CHARS
+        if len(units[number]) + GAP_CHARS <= room:
+            room -= len(units[number]) + GAP_CHARS
             kept.add(number)
-    words = content_words(" ".join(told[number] for number in kept))
+    words = content_words(" ".join(units[number] for number in kept))
     if chars - room < chars // 3 or len(words) < TELLING_WORDS:
         return shortened(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
-    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{told[number]}" for number in sorted(kept))
-    return " ".join(shown) + ("" if len(told) - 1 in kept else " …")
+    shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{units[number]}" for number in sorted(kept))
+    return " ".join(shown) + ("" if len(units) - 1 in kept else " …")
 
 
 def _units(text: str) -> Sequence[str]:
-    """The sentences with content, each behind the colon or heading that leads to it."""
+    """Return the sentences with content, each preceded by its heading or by a lead-in that ends with a colon."""
     found: list[str] = []
     lead = ""
     text = _TABLE_HEAD.sub("", text)
@@ -323,17 +323,17 @@ def _units(text: str) -> Sequence[str]:
     for number, one in enumerate(said, start=1):
         if is_narration(one) and number < len(said):
             continue
-        told = plain(one)
-        if told.endswith(":") or one.startswith("#"):
-            lead = told
+        sentence = plain(one)
+        if sentence.endswith(":") or one.startswith("#"):
+            lead = sentence
         else:
-            found.append(f"{lead} {told}".lstrip())
+            found.append(f"{lead} {sentence}".lstrip())
             lead = ""
     return found
 
 
 def _opening(goal: Sequence[SectionLine], asks: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The first request, then the others, the newest first."""
+    """Return the first request, then the others, the newest first."""
     first = [*goal[:1], *(asks[:1] if not goal else ())]
     return [*first, *reversed(asks[0 if goal else 1 :]), *goal[1:]]
 

@@ -1,4 +1,4 @@
-"""Changes of files: how often each took, which definitions it added, removed or edited, and what was undone."""
+"""Changes of files: the number of edits, the definitions that they added, removed or edited, and reversals."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ _OUTER: Final = re.compile(
     r"[ \t]{0,4}(?:export |pub |async |default |static |public |private )*"
     r"(?:func|type|def|class|fn|function|interface|struct|enum)\b"
 )
-"""Lines that define what is worth naming: no variables within a function."""
+"""Lines whose definitions are worth naming; variables within a function are not."""
 
 
 @dataclass(slots=True)
 class FileChange:
-    """The changes of one file: their number, the seq of the newest, and the names of definitions with what was done."""
+    """The changes of one file: their number, the seq of the newest, and a state for each changed definition's name."""
 
     times: int = 0
     seq: int = 0
@@ -33,7 +33,7 @@ class FileChange:
     names: dict[str, str] = field(default_factory=dict)
 
     def add(self, times: int, seq: int, names: Mapping[str, str]) -> None:
-        """Count more changes; a name that was added and then removed leaves."""
+        """Count more changes; a name that was added and then removed is dropped."""
         self.times += times
         self.seq = max(self.seq, seq) if self.seq > 0 else seq
         for name, done in names.items():
@@ -43,7 +43,7 @@ class FileChange:
             self.names[name] = ADDED if before == ADDED and done == EDITED else done
 
     def forget(self, arguments: Mapping[str, Json]) -> None:
-        """Drop the added names that an edit leaves out without defining them: renamed, or half removed before."""
+        """Drop the added names that an edit removes outside their definition: they were renamed or removed before."""
         for old, new in _edits(arguments):
             for name in [name for name, done in self.names.items() if done == ADDED]:
                 word = re.compile(rf"\b{re.escape(name)}\b")
@@ -51,25 +51,25 @@ class FileChange:
                     del self.names[name]
 
     def line(self, name: str) -> SectionLine:
-        """Say what was changed of the file."""
+        """Describe the changes of the file in one line."""
         verb = "Wrote" if self.is_new else "Changed"
         times = f" x{self.times}" if self.times > 1 else ""
         shown = list(self.names.items())[-NAMES_MAX:]
-        told = [
+        parts = [
             f"{done} {', '.join(one for one, what in shown if what == done)}"
             for done in (REMOVED, ADDED, EDITED)
             if any(what == done for _, what in shown)
         ]
-        return SectionLine(f"{verb} {name}{times}{': ' if told else ''}{', '.join(told)}.", self.seq)
+        return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
 
 
 def told_changes(text: str) -> Iterator[tuple[str, FileChange]]:
-    """The changes that lines of earlier summaries tell, each with the file's name."""
-    for number, (verb, name, times, told) in enumerate(_TOLD.findall(text)):
+    """Yield the changes in lines of earlier summaries, each with the file's name."""
+    for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
         change = FileChange(is_new=verb == "Wrote")
         names: dict[str, str] = {}
         done = EDITED
-        for word in told.replace(",", "").split():
+        for word in listed.replace(",", "").split():
             if word in (ADDED, REMOVED, EDITED):
                 done = word
             else:
@@ -79,7 +79,7 @@ def told_changes(text: str) -> Iterator[tuple[str, FileChange]]:
 
 
 def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
-    """The definitions that an edit adds, removes or begins with."""
+    """Return the definitions that an edit adds, removes or edits."""
     found: dict[str, str] = {}
     for old, new in _edits(arguments):
         before, after = _defined(old), _defined(new)
@@ -90,13 +90,13 @@ def definitions(arguments: Mapping[str, Json]) -> dict[str, str]:
 
 def _defined(text: str) -> Sequence[str]:
     lines = (line for line in text.split("\n") if _OUTER.match(line))
-    # What stands before a dot is no definition.
+    # A name before a dot is not a definition.
     names = (name for line in lines for name in DEFINITION.findall(line) if f"{name}." not in line)
     return [name for name in dict.fromkeys(names) if len(name) <= NAME_CHARS_MAX]
 
 
 def _edits(arguments: Mapping[str, Json]) -> Iterable[tuple[str, str]]:
-    """The old and the new text of each edit in a call's arguments."""
+    """Yield the old and the new text of each edit in a call's arguments."""
     edits = arguments.get("edits")
     for one in (arguments, *(edits if isinstance(edits, list) else ())):
         if isinstance(one, Mapping):

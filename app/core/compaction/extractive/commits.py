@@ -1,4 +1,4 @@
-"""The commits that an agent made: their messages are its own words on what it did, and why."""
+"""The agent's commits: their messages are its own words on its work and reasons."""
 
 import re
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Commit:
 
 
 def commits_of(events: Sequence[Event]) -> Sequence[Commit]:
-    """The commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
+    """Return the commits whose calls succeeded, oldest first, without those that a reset or an amendment replaced."""
     results = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     found: list[Commit] = []
     for call in events:

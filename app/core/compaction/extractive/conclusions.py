@@ -9,36 +9,36 @@ from app.core.compaction.extractive.statements import findings, finished, newest
 from app.core.lexicon.words import content_words
 
 TELLING_WORDS: Final = 4
-"""A sentence with fewer words that carry meaning tells nothing by itself."""
+"""The number of content words below which a sentence says nothing alone."""
 
 
 def decisions(
     texts: Sequence[tuple[int, str]], turns: Sequence[int], reports: Collection[int] = ()
 ) -> Sequence[SectionLine]:
-    """Decisions and findings with their reasons in texts with their seqs, the best first; of equals the newest first.
+    """Return decisions and findings with their reasons, the best first; of equals the newest first.
 
-    A diagnosis that a later one of its turn replaced is left out. `turns` are the seqs of the users' messages,
-    `reports` those of the texts that end a turn.
+    `texts` are texts with their seqs, `turns` the seqs of the users' messages, `reports` those of the texts that end a
+    turn. A diagnosis that a later one of its turn replaced is left out.
     """
     found = [(seq, worth, text) for seq, whole in texts for worth, text in findings(whole, is_report=seq in reports)]
     kept = newest_diagnoses(found, turns)
     worths = {(seq, text): worth for seq, worth, text in kept}
-    told = _told([(seq, text) for seq, _, text in kept])
-    return sorted(told, key=lambda line: -worths[line.seq, line.text])
+    chosen = _distinct_lines([(seq, text) for seq, _, text in kept])
+    return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
 
 
 def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
-    """Sentences on finished work alone in texts with their seqs: those of reports first, then the newest."""
+    """Return the sentences that only report finished work: those of reports first, then the newest."""
     order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
-    return _told([(seq, one) for seq, text in order for one in finished(text)])
+    return _distinct_lines([(seq, one) for seq, text in order for one in finished(text)])
 
 
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The decisions of earlier summaries, the best first; of equals the newest first."""
+    """Return the decisions of earlier summaries, the best first; of equals the newest first."""
     return sorted(lines, key=lambda line: (-worth_of(line.text), -line.seq))
 
 
-def _told(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
-    """The sentences that tell something; of those alike the first."""
+def _distinct_lines(found: Sequence[tuple[int, str]]) -> Sequence[SectionLine]:
+    """Return the sentences with enough content words; only the first of similar ones."""
     candidates = [Sentence(text, seq, content_words(text)) for seq, text in found]
     return [SectionLine(one.text, one.seq) for one in distinct(candidates) if len(one.words) >= TELLING_WORDS]

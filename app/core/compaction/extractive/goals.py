@@ -1,4 +1,4 @@
-"""The requests that say what a span is for: the first one, and the newest."""
+"""The requests that define a span's goal: the first one, and the newest."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,9 +10,9 @@ from app.core.lexicon.words import content_words
 
 LATEST_CHARS_MAX: Final = 240
 REQUEST_WORDS: Final = 3
-"""A message with fewer words that carry meaning (`commit this`) says little about what is being done."""
+"""The number of content words below which a message (`commit this`) says little about the work."""
 CORRECTED: Final = 0.6
-"""The share of words in common from which the next message, if it begins alike, corrects a first one."""
+"""The share of common words from which the next message, if it begins alike, corrects a first one."""
 
 _ASIDE: Final = re.compile(r" \((?:asked|about): \"|\(rejected: |^Rejected: |^/|^(?:[A-H]|\d{1,2})[.)]")
 """Marks of a reply, of a rejected call, of a command, and of one entry of a list."""
@@ -22,18 +22,18 @@ _WONDERS: Final = re.compile(
     r"(?:why|what|how|where|when|who|which|is|are|does|do|did|has|have|was|were|wondering)\b",
     re.I,
 )
-"""How a question begins that asks for no work, or a text that the user copied."""
+"""The beginning of a question that requests no work, or of a text that the user copied."""
 
 
 def bare_goals(lines: Iterable[SectionLine]) -> list[SectionLine]:
-    """The lines of an earlier summary's goal without their marks."""
+    """Return the lines of an earlier summary's goal without their marks."""
     return [SectionLine(line.text.removeprefix(LATEST_REQUEST), line.seq) for line in lines]
 
 
 def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequence[SectionLine]:
-    """The first request and, if it is another one, the newest; of no request the first thing said.
+    """Return the first request and, if it differs, the newest; without a request, the first message.
 
-    `earlier` are the goals of earlier summaries, `said` the users' messages since, with what they answer.
+    `earlier` are the goals of earlier summaries, `said` the users' messages since, with the questions that they answer.
     """
     requests = [line for line in (*earlier, *said) if _is_request(line.text)]
     if not requests:

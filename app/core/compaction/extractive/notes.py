@@ -17,7 +17,7 @@ _TAG: Final = re.compile(r"^[ \t]{0,8}\[([PDS])\][ \t]{0,8}", re.M)
 
 @dataclass(slots=True)
 class Notes:
-    """Notes, the newest first: preferences ([P]), decisions ([D]), how things are built ([S]), and others."""
+    """Notes, the newest first: preferences ([P]), decisions ([D]), structure of the work ([S]), and others."""
 
     preferences: list[SectionLine] = field(default_factory=list)
     decisions: list[SectionLine] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Notes:
 
 
 def notes_of(events: Iterable[Event]) -> Notes:
-    """The notes among the events. A tag begins a line and holds for the text up to the next tag."""
+    """Return the notes among the events. A tag begins a line and holds for the text up to the next tag."""
     found = Notes()
     tagged = {"P": found.preferences, "D": found.decisions, "S": found.structure}
     for event in events:

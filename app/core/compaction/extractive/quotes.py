@@ -18,13 +18,13 @@ from app.core.log.events import DIALOGUE, EventType
 
 QUOTE_CHARS_MAX: Final = 600
 MESSAGES_MAX: Final = 4000
-"""How many of the newest messages are weighed at all."""
+"""The number of newest messages that are considered."""
 FRAME_CHARS: Final = 30
-"""The characters that a quoted line takes beside its text, roughly."""
+"""The approximate characters that a quoted line takes in addition to its text."""
 LENGTH_COUNTS: Final = 0.75
 """The power of the length by which worth is divided."""
 SECOND_BEST: Final = 0.3
-"""The weight of all sentences of a message beside its best one."""
+"""The weight of all sentences of a message relative to its best one."""
 
 _TIME: Final = re.compile(
     r"\b(?:yesterday|today|tonight|tomorrow|last|ago|next|weeks?|weekends?|months?|years?|recently|since"
@@ -52,7 +52,7 @@ class Quote:
 
 
 def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[Quote]:
-    """The messages of users and assistants, shortened, the most telling for their length first.
+    """Return the messages of users and assistants, shortened, the most telling for their length first.
 
     `earlier` are lines that an earlier summary quoted; they compete with the messages and have seq 0.
     """

@@ -1,4 +1,4 @@
-"""The sections of a summary's body: their headings, how to read an earlier summary's and how to fill new ones."""
+"""The sections of a summary's body: their headings, parsing an earlier summary's, and filling new ones."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ DONE, RUNNING, NOT_STARTED, BLOCKED = "### Done", "### In Progress", "### Not St
 DECISIONS, NEXT, CONTEXT = "## Key Decisions", "## Next Steps", "## Critical Context"
 USERS, LATEST = "## User Messages", "## Latest Agent Messages"
 PAST: Final = "## Past Agent Messages"
-"""The latest messages in all summaries but the last, under which `parse_sections` gives them."""
+"""The heading under which `parse_sections` returns the latest messages of all summaries but the last."""
 REQUEST, EARLY, SUFFIX = "## Original Request", "## Early Progress", "## Context for Suffix"
 HEADINGS: Final = (
     *(GOAL, USERS, CONSTRAINTS, PROGRESS, DONE, RUNNING, NOT_STARTED, BLOCKED, DECISIONS, NEXT, CONTEXT, LATEST),
@@ -24,7 +24,7 @@ HEADINGS: Final = (
 PREFIX_HEADINGS: Final = (REQUEST, EARLY, SUFFIX)
 PROGRESS_HEADINGS: Final = (DONE, RUNNING, NOT_STARTED, BLOCKED)
 STATES: Final = frozenset({RUNNING, NOT_STARTED, BLOCKED, NEXT, LATEST})
-"""Headings of what holds at a summary's end only."""
+"""Headings of sections that describe the state at a summary's end."""
 NOTHING: Final = "Nothing was said or changed."
 SHORTEST_CHARS: Final = 40
 FEW_WORDS: Final = 3
@@ -32,7 +32,7 @@ COUNTED: Final = re.compile(r"(?:Changed|Wrote|Ran|Called) .*\.$|`[^`]+` failed 
 """A line on the runs and changes of a span, counted at its end."""
 GOAL_SHARE: Final = 0.2
 LATEST_SHARE: Final = 0.12
-"""The most of the room that the first line of a goal may take, and that its second may."""
+"""The maximum shares of the room for the first line of a goal and for its second."""
 SHORTENED: Final = frozenset({GOAL, USERS, CONSTRAINTS, CONTEXT, LATEST, REQUEST, EARLY, SUFFIX})
 """Headings whose first line is shortened rather than left out."""
 GOALS: Final = 2
@@ -65,10 +65,9 @@ class Section:
 
 
 def parse_sections(text: str) -> dict[str, list[SectionLine]]:
-    """The lines under each heading of earlier summaries, oldest first, without the tagged appendix.
+    """Return the lines under each heading of earlier summaries, oldest first, without the tagged appendix.
 
-    Of several summaries the last one alone says what holds at the end: headings in STATES. The latest messages of the
-    others stand under PAST.
+    Headings in STATES are filled by the last summary only. The latest messages of the others are under PAST.
     """
     found: dict[str, list[SectionLine]] = {}
     heading = ""
@@ -93,7 +92,7 @@ def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequen
 
 
 def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
-    """The lines without those on runs and changes, which a later summary has its own of."""
+    """Return the lines without those on runs and changes, which a later summary counts again."""
     return [line for line in lines if not COUNTED.match(line.text)]
 
 
@@ -124,7 +123,7 @@ def fill_sections(
 
 
 def _share(section: Section, whole: int, measure: Measure) -> int:
-    """The tokens that a section may take at first."""
+    """Return the tokens that a section may take at first."""
     share = int(whole * section.share)
     if section.heading != GOAL or not section.candidates:
         return share
@@ -136,12 +135,12 @@ def _share(section: Section, whole: int, measure: Measure) -> int:
 def _fill(section: Section, sections: Sequence[Section], room: int, measure: Measure) -> int:
     """Add the candidates that fit and return the tokens they take; a first line that is too long is shortened.
 
-    A line whose words stand in a chosen line is left out; chosen lines whose words it holds leave.
+    A line whose words are in a chosen line is left out; chosen lines whose words it contains are removed.
     """
     taken = 0
     for line in section.candidates:
         text = line.text
-        if _is_told(text, sections):
+        if _is_covered(text, sections):
             continue
         cost = measure(f"- {text}\n")
         first = not section.chosen and section.heading in SHORTENED
@@ -152,7 +151,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         goal = next((one for one in sections if one.heading == GOAL), None)
-        at = _shortened_at(text, goal.chosen) if goal else None
+        at = _find_shortened_goal(text, goal.chosen) if goal else None
         if goal is not None and at is not None:
             mark = LATEST_REQUEST if goal.chosen[at].text.startswith(LATEST_REQUEST) else ""
             cost += measure(mark) - measure(f"- {goal.chosen[at].text}\n")
@@ -160,37 +159,37 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
                 goal.chosen[at] = SectionLine(mark + text, line.seq)
                 taken += cost
         elif cost <= room - taken:
-            taken += cost - sum(measure(f"- {gone}\n") for gone in _replaced(text, sections))
+            taken += cost - sum(measure(f"- {gone}\n") for gone in _remove_covered(text, sections))
             section.chosen.append(SectionLine(text, line.seq))
         elif room - taken < SHORTEST_CHARS // 4:
             break
     return taken
 
 
-def _shortened_at(text: str, chosen: Sequence[SectionLine]) -> int | None:
-    """The place of the goal that is the same text, shortened more."""
+def _find_shortened_goal(text: str, chosen: Sequence[SectionLine]) -> int | None:
+    """Return the index of the goal that is the same text, shortened more."""
     goals = (line.text.removeprefix(LATEST_REQUEST) for line in chosen)
     return next((at for at, goal in enumerate(goals) if goal.endswith("…") and text.startswith(goal[:-1])), None)
 
 
-def _is_told(text: str, sections: Sequence[Section]) -> bool:
-    return any(_holds(line.text, text) for section in sections for line in section.chosen)
+def _is_covered(text: str, sections: Sequence[Section]) -> bool:
+    return any(_contains(line.text, text) for section in sections for line in section.chosen)
 
 
-def _holds(text: str, part: str) -> bool:
-    """Whether a line says what another says; a few words may stand within others by chance, unless as an answer."""
+def _contains(text: str, part: str) -> bool:
+    """Return whether a line contains another's words; a few words must match a whole line or answer."""
     whole, words = _normal(text), _normal(part)
     answered = whole.startswith((f'{words} (asked: "', f'{words} (about: "'))
     return words == whole or answered or (words.count(" ") >= FEW_WORDS and words in whole)
 
 
-def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
-    """Remove the chosen lines whose words the text holds, but the goal, and return them."""
+def _remove_covered(text: str, sections: Sequence[Section]) -> Sequence[str]:
+    """Remove the chosen lines whose words the text contains, except the goal, and return them."""
     gone: list[str] = []
     for section in sections:
         if section.heading == GOAL:
             continue
-        kept = [line for line in section.chosen if not _holds(text, line.text)]
+        kept = [line for line in section.chosen if not _contains(text, line.text)]
         if len(kept) < len(section.chosen):
             gone += [line.text for line in section.chosen if line not in kept]
             section.chosen = kept
@@ -199,7 +198,7 @@ def _replaced(text: str, sections: Sequence[Section]) -> Sequence[str]:
 
 @lru_cache(maxsize=4_096)
 def _normal(text: str) -> str:
-    """The words of a line for comparison, without case, emphasis and an ellipsis."""
+    """Return the words of a line for comparison, without case, emphasis and an ellipsis."""
     words = text.removeprefix(LATEST_REQUEST).replace("*", "").replace("`", "")
     return " ".join(words.lower().rstrip("… .?").split())
 
@@ -210,7 +209,7 @@ def _ordered(section: Section) -> Sequence[str]:
 
 
 def _headings(headings: Sequence[str], filled: Collection[str]) -> Sequence[str]:
-    """The headings in `filled`, and PROGRESS if one of its subheadings is."""
+    """Return the headings in `filled`, and PROGRESS if one of its subheadings is."""
     has_progress = any(heading in filled for heading in PROGRESS_HEADINGS)
     return [heading for heading in headings if heading in filled or (heading == PROGRESS and has_progress)]
 

@@ -9,7 +9,7 @@ from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, 
 from app.core.lexicon.words import content_words
 
 CANDIDATES_MAX: Final = 600
-"""How many of the newest sentences are weighed at all."""
+"""The number of newest sentences that are considered."""
 PER_TEXT_MAX: Final = 40
 ALIKE: Final = 0.7
 """The share of words in common with one better sentence from which a sentence counts as a repeat."""
@@ -25,7 +25,7 @@ class Sentence:
 
 
 def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
-    """The newest CANDIDATES_MAX sentences, in order, of texts that are given with their seqs, oldest first."""
+    """Return the newest CANDIDATES_MAX sentences, in order, of texts that are given with their seqs, oldest first."""
     found: list[Sentence] = []
     for seq, text in texts:
         for sentence in list(sentences(own_words(text)))[:PER_TEXT_MAX]:
@@ -36,10 +36,10 @@ def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
 
 
 def central(candidates: Sequence[Sentence], focus: frozenset[str] = frozenset()) -> Sequence[Sentence]:
-    """The distinct candidates, the most central first; of equals the oldest first.
+    """Return the distinct candidates, the most central first; of equals the oldest first.
 
-    A word weighs by how many sentences share it, a sentence by the mean of its words, and newer sentences weigh more.
-    Words of `focus` count five times.
+    A word weighs by the number of sentences that share it, a sentence by the mean of its words, and newer sentences
+    weigh more. Words of `focus` count five times.
     """
     shared: dict[str, int] = {}
     for candidate in candidates:
@@ -62,7 +62,7 @@ def _worth(sentence: Sentence, worth: Mapping[str, float]) -> float:
 
 
 def distinct(ranked: Iterable[Sentence]) -> Sequence[Sentence]:
-    """The sentences in order, without those that share ALIKE of their words with an earlier one."""
+    """Return the sentences in order, without those that share ALIKE of their words with an earlier one."""
     chosen: list[Sentence] = []
     by_word: dict[str, list[int]] = {}
     for sentence in ranked:

@@ -1,6 +1,6 @@
-"""The sentences of an agent's prose, with the headings that they stand under, and which of them state a finding.
+"""The sentences of an agent's prose with their headings, and the recognition of findings among them.
 
-Rules of form and of English: they know no agent and no subject.
+The rules depend on form and English words, not on an agent or a subject.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 from app.core.digest.sentences import own_words, plain, sentences
 
 STATEMENT_CHARS_MAX: Final = 420
-"""A longer sentence is left out: it stands whole or not at all."""
+"""The length above which a sentence is left out, since sentences are never cut."""
 LEAD_CHARS_MAX: Final = 120
 
 _HEADING: Final = re.compile(r"\s{0,4}#{1,6} |\s{0,4}\*\*[^*\n]{1,100}\*\*:?\s{0,4}$")
@@ -23,14 +23,14 @@ _REVIEW: Final = re.compile(
     r"|review:? (?:PR|MR|pull request|#))",
     re.I | re.M,
 )
-"""A heading over a review: what stands below was done by others."""
+"""A heading over a review, whose text describes others' work."""
 _SUPPOSED: Final = re.compile(
     r"\b(?:timeline|scenarios?|examples?|options?|alternatives?|propos\w+|recommend\w*|suggest\w*|ideas?|would|could"
     r"|if|should|will|approach|plans?|steps?|pros|cons|benefits?|flow|sequence|mockup|questions?|consider|tasks?|next"
     r"|phase|to-?do|needs? to|need|want|let me|let['’]s|i['’]ll|behaviou?r|prompt)\b",
     re.I,
 )
-"""Words of a heading over what is not so, or not yet."""
+"""Words of a heading over hypothetical or planned content."""
 _REPORTS: Final = re.compile(
     r"\b(?:done|chang(?:es?|ed)|fix(?:e[sd]|ed)?|complet\w+|implement(?:ed|ation)|added|updated|created|removed"
     r"|mov(?:ed|es)|refactor\w*|summary|result\w*|accomplish\w+|what (?:i|we|was)|here['’]s what|resolved|committed"
@@ -55,10 +55,10 @@ _CHOSEN: Final = re.compile(
     r"|(?:can|could|does|did|do|is|are|was|were)(?:n['’]t| not) (?:work|import|support|possible|supported))\b",
     re.I,
 )
-"""Words of a choice, or of what turned out not to work."""
+"""Words of a choice, or of an attempt that did not work."""
 _OURS: Final = re.compile(r"\b(?:i|we|our)\b", re.I)
 _TRIVIAL: Final = re.compile(r"\b(?:unused|no longer (?:needed|used|needs?|required))\b", re.I)
-"""Words of a remark on code that falls away."""
+"""Words of a remark on code that is no longer needed."""
 _FOUND: Final = re.compile(
     r"\b(?:found|see|identified|discovered|understand) (?:it|(?:the|another|an?|one more) (?:\w+ )?"
     r"(?:bugs?|issue|problem|cause|culprit|reason|gap))\b(?=[^,;]{0,60}$)",
@@ -110,7 +110,7 @@ _POINTS_BACK: Final = re.compile(
     r"(?! (?:file|test|function))",
     re.I,
 )
-"""How a sentence begins that says nothing without the one before it."""
+"""The beginning of a sentence that depends on the one before it."""
 _TURN: Final = (
     r"(?:(?:now|ok(?:ay)?|good|great|perfect|excellent|right|so|and|but|first|next|then|also|alright|wait|hmm|actually"
     r"|again|got it|i see|sure|yes|done|finally|fine)\b[ ,.!:;–—-]{0,4})*"
@@ -120,7 +120,7 @@ _NARRATION: Final = re.compile(
     r"|i['’]m (?:going|about) to|i should(?! (?:leave|keep|not|have))|time to)\b[^\n]*",
     re.I,
 )
-"""A sentence that announces what the agent does next."""
+"""A sentence that announces the agent's next action."""
 _EMPTY: Final = re.compile(
     rf"\W{{0,4}}{_TURN}(?:(?:good|great|excellent) (?:question|call|point|catch|idea|news)"
     r"|you['’]re (?:absolutely |totally )?right|i (?:see|understand|have)(?: \w+){0,5}|found it|makes sense|all good"
@@ -135,13 +135,13 @@ _REFUTES: Final = re.compile(
     r"|\b(?:does|did)n['’]?t (?:work|help|fix)\b|\bnot (?:correct|working|true)\b|\bno good\b",
     re.I,
 )
-"""Words of a user for whom the agent's last report does not hold."""
+"""A user's words that reject the agent's last report."""
 _REFUTED_CHARS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sentence without emphasis, what it stands under, and whether it is an item of a list."""
+    """One sentence without emphasis, its headings and lead-in, and whether it is an item of a list."""
 
     text: str
     lead: str
@@ -149,17 +149,17 @@ class Statement:
 
     @property
     def is_supposed(self) -> bool:
-        """Whether it stands under a heading over what is not so, or not yet."""
+        """Whether its heading covers hypothetical or planned content."""
         return _SUPPOSED.search(self.lead) is not None
 
     @property
     def is_reported(self) -> bool:
-        """Whether it stands under a heading over finished work."""
+        """Whether its heading covers finished work."""
         return _REPORTS.search(self.lead) is not None and not self.is_supposed
 
 
 def statements(text: str) -> Sequence[Statement]:
-    """The sentences of an agent's text in order; none of code, quotes, tables or a review of others' work."""
+    """Return the sentences of an agent's text without code, quotes and tables; none if it reviews others' work."""
     words = own_words(text)
     return [] if _REVIEW.search(words) else list(_statements(words))
 
@@ -183,31 +183,31 @@ def _statements(words: str) -> Iterator[Statement]:
 
 
 def findings(text: str, *, is_report: bool = False) -> Iterator[tuple[float, str]]:
-    """The statements of a text that give a decision or a finding with its reason, each with its worth.
+    """Yield the statements of a text that give a decision or a finding with its reason, each with its worth.
 
-    One that needs the sentence before it stands behind it, and one that announces another before that.
+    A statement that depends on its neighbour is joined to it.
     """
-    told = statements(text)
-    for at, one in enumerate(told):
+    items = statements(text)
+    for at, one in enumerate(items):
         worth = worth_of(one.text)
         if not worth or one.is_supposed or is_narration(one.text):
             continue
         if _HEDGED.search(one.text) or _TRIVIAL.search(one.text):
             continue
-        whole = _joined(told, at)
+        whole = _join_neighbor(items, at)
         if whole and not is_intent(whole):
             yield worth + is_report - one.is_item * 0.5, whole
 
 
 def worth_of(text: str) -> float:
-    """The worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
+    """Return the worth of a statement as a decision or a finding; 0 without a reason, a choice or a cause."""
     if _REASONED.search(text) or _FOUND.search(text):
         return 2.0
     return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
 
 
 def finished(text: str) -> Iterator[str]:
-    """The statements of a text that report finished work and nothing else."""
+    """Yield the statements of a text that report finished work and nothing else."""
     for one in statements(text):
         if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
             described = one.is_supposed or (one.is_item and one.lead and not one.is_reported)
@@ -216,53 +216,53 @@ def finished(text: str) -> Iterator[str]:
 
 
 def is_intent(text: str) -> bool:
-    """Whether a sentence says what the agent means to do."""
+    """Return whether a sentence states the agent's intent."""
     return INTENT.search(text) is not None
 
 
 def looks_only(text: str) -> bool:
-    """Whether a sentence announces that the agent looks at something next."""
+    """Return whether a sentence announces that the agent will look at something next."""
     return _LOOKS.match(text) is not None
 
 
-def _joined(told: Sequence[Statement], at: int) -> str:
-    """A statement with the one that it needs; empty if they are too long, or there is none."""
-    text = told[at].text
+def _join_neighbor(items: Sequence[Statement], at: int) -> str:
+    """Return a statement with the one that it needs; empty if they are too long, or the other one is missing."""
+    text = items[at].text
     if text.endswith(":") or _FOUND.search(text):
-        if at + 1 == len(told) or is_narration(told[at + 1].text) or _HEDGED.search(told[at + 1].text):
+        if at + 1 == len(items) or is_narration(items[at + 1].text) or _HEDGED.search(items[at + 1].text):
             return ""
-        text = f"{text} {told[at + 1].text}"
+        text = f"{text} {items[at + 1].text}"
     elif _POINTS_BACK.match(text):
-        if not at or is_narration(told[at - 1].text) or _HEDGED.search(told[at - 1].text):
+        if not at or is_narration(items[at - 1].text) or _HEDGED.search(items[at - 1].text):
             return ""
-        text = f"{told[at - 1].text} {text}"
+        text = f"{items[at - 1].text} {text}"
     return text if len(text) <= STATEMENT_CHARS_MAX and not text.endswith(":") and "…" not in text else ""
 
 
 def is_diagnosis(text: str) -> bool:
-    """Whether a sentence says what is wrong, as agents do several times before they know."""
+    """Return whether a sentence states a cause, as agents do several times before they find the right one."""
     return _DIAGNOSIS.search(text) is not None
 
 
 def is_narration(sentence: str) -> bool:
-    """Whether a sentence only announces what the agent does next, without a reason, or says nothing."""
+    """Return whether a sentence only announces the agent's next action, without a reason, or has no content."""
     announces = _NARRATION.fullmatch(sentence) and not _REASONED.search(sentence)
     return bool(announces or _EMPTY.fullmatch(sentence))
 
 
 def tells(text: str) -> bool:
-    """Whether a text has a sentence with content."""
-    told = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
-    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in told)
+    """Return whether a text has a sentence with content."""
+    items = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
+    return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in items)
 
 
 def refutes(message: str) -> bool:
-    """Whether a user says that the agent's last report does not hold."""
+    """Return whether a user rejects the agent's last report."""
     return _REFUTES.search(message[:_REFUTED_CHARS]) is not None
 
 
 def newest_diagnoses(found: Iterable[tuple[int, float, str]], turns: Sequence[int]) -> Sequence[tuple[int, float, str]]:
-    """The findings, given oldest first with their seqs, without diagnoses that a later one of their turn replaced.
+    """Return the findings, given oldest first with their seqs, without diagnoses that a later one of the turn replaced.
 
     `turns` are the seqs of the users' messages.
     """

@@ -15,13 +15,13 @@ BODY_TOKENS: Final = 60
 its files, commands and names."""
 ROUNDS: Final = 2
 SPARE_SHARE: Final = 0.1
-"""The share of the room from which on what the appendix has no use for goes to the body, once."""
+"""The share of the room from which unused tokens of the appendix are given to the body, once."""
 TALK_SHARE: Final = 0.9
-"""The body's share in a summary of talk, where whole quoted messages are what is used later."""
+"""The body's share in a summary of talk, where whole quoted messages are used later."""
 PREFIX_SHARE: Final = 0.25
 """The share of the body for the first part of a split turn."""
 REQUESTS_SHARE: Final = 1 / 3
-"""The most of a summary's tokens that its appendix has in any case, so that the user's requests stand in it."""
+"""The maximum share of a summary that is reserved for the user's requests in its appendix."""
 SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
@@ -59,9 +59,9 @@ def extractive(
 
 
 def with_appendix(body: str, digest: Digest, tokens: int, counter: Counter, *, at_least: int) -> str:
-    """The body with the digest's appendix, which gets the tokens that the body leaves, or `at_least`.
+    """Return the body with the digest's appendix, which gets the tokens that the body leaves, at least `at_least`.
 
-    It gets more than `at_least` where the user's requests need more, up to their share of the summary.
+    It gets more if the user's requests need more, up to their share of the summary.
     """
     left = tokens - counter.estimator.count(body, TextKind.PROSE) - 1
     room = max(left, at_least, _least_appendix(digest, tokens, counter, body))

@@ -1,7 +1,7 @@
-"""The work of a span in plain sentences: files changed, commits made, checks and how they ended, tools called.
+"""The work of a span in plain sentences: files changed, commits made, checks and their outcomes, tools called.
 
-The sentences are built from the agent's own calls and how each ended. Of tool output only counts, hashes, the names of
-tests and first error lines are repeated.
+The sentences are built from the agent's own calls and their outcomes. Tool output contributes only counts, hashes, the
+names of tests and first error lines.
 """
 
 import re
@@ -21,7 +21,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 
 CALLS_MAX: Final = 3
-"""How many calls, of tools for neither files nor a shell, are listed with their arguments."""
+"""The number of calls listed with their arguments, of tools for neither files nor a shell."""
 TOOLS_MAX: Final = 12
 ARGUMENTS_CHARS_MAX: Final = 120
 COMMAND_CHARS_MAX: Final = 100
@@ -32,12 +32,12 @@ _LOOKING: Final = re.compile(
     re.I,
 )
 _UNREAD: Final = re.compile(r"\bnot been read\b|\bmodified since\b")
-"""Words by which a harness asks for a file to be read before it is edited, which is then done."""
+"""A harness's words for an edit that it refused because the file must be read first."""
 
 
 @dataclass(slots=True)
-class _Tried:
-    """The tries of one thing: how each ended, and the seq of the newest."""
+class _Attempts:
+    """The attempts at one thing: the outcome of each, and the seq of the newest."""
 
     states: list[str] = field(default_factory=list)
     seq: int = 0
@@ -51,14 +51,14 @@ class SpanWork:
     """The calls of a span that did more than look, with their outcomes: file changes, commands and other calls."""
 
     def __init__(self, events: Sequence[Event], previous_text: str = "") -> None:
-        """Count the calls of the events, together with what earlier summaries tell of changes."""
+        """Count the calls of the events, together with the changes in earlier summaries."""
         answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
         self._changes: dict[str, FileChange] = {}
-        self._edits: dict[str, _Tried] = {}
+        self._edits: dict[str, _Attempts] = {}
         self._uncommitted: list[tuple[str, FileChange]] = []
-        self._commands: dict[str, tuple[str, _Tried]] = {}
+        self._commands: dict[str, tuple[str, _Attempts]] = {}
         self._programs: dict[str, str] = {}
-        self._tools: dict[str, _Tried] = {}
+        self._tools: dict[str, _Attempts] = {}
         self._other_calls: list[Event] = []
         for name, change in told_changes(previous_text):
             self._change(name, change)
@@ -71,15 +71,15 @@ class SpanWork:
         command = command_of(tool, call.arguments)
         state = state_of(result, command)
         if state == REJECTED:
-            return  # it did nothing, and is told with the user's words
+            return  # it had no effect, and is quoted with the user's words
         if command is not None:
             if not is_refused(result):
-                self._ran(command, state, call, "" if result is None else result.text)
+                self._add_command(command, state, call, "" if result is None else result.text)
             return
         use = files_of(tool, call.arguments)
         for path in use.modified:
             if not (is_refused(result) and _UNREAD.search(result.text if result else "")):
-                self._edits.setdefault(path, _Tried()).add(state, call.seq)
+                self._edits.setdefault(path, _Attempts()).add(state, call.seq)
             if state == OK:
                 change = FileChange(is_new=writes_whole(call.arguments))
                 change.add(1, call.seq, definitions(call.arguments))
@@ -88,7 +88,7 @@ class SpanWork:
                 self._change(_file_name(path), change)
                 self._uncommitted.append((path, change))
         if not (use.modified or use.read or _LOOKING.search(tool)):
-            self._tools.setdefault(tool, _Tried()).add(state, call.seq)
+            self._tools.setdefault(tool, _Attempts()).add(state, call.seq)
             if state != ERROR:
                 self._other_calls.append(call)
 
@@ -96,18 +96,17 @@ class SpanWork:
         known = self._changes.setdefault(name, FileChange(is_new=change.is_new))
         known.add(change.times, change.seq, change.names)
 
-    def _ran(self, command: str, state: str, call: Event, output: str) -> None:
+    def _add_command(self, command: str, state: str, call: Event, output: str) -> None:
         for program in programs(command):
             self._programs[program] = state
         if not is_check(command):
-            self._commands.setdefault(bare_command(command), (command, _Tried()))[1].add(state, call.seq)
+            self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, call.seq)
         for back in undone(command, state):
-            self._take_back(back)
+            self._revert(back)
         if commits_in(command, output):
             self._uncommitted.clear()
 
-    def _take_back(self, back: Undone) -> None:
-        """Remove the changes that a command undid."""
+    def _revert(self, back: Undone) -> None:
         gone = [
             (path, change)
             for path, change in self._uncommitted
@@ -120,29 +119,29 @@ class SpanWork:
             known.names = {name: done for name, done in known.names.items() if name not in change.names}
 
     def done(self) -> Sequence[SectionLine]:
-        """Lines on files changed and tools called, in this order."""
+        """Return lines on files changed and tools called, in this order."""
         changed = [change.line(name) for name, change in self._changes.items() if change.times > 0]
         return [*sorted(changed, key=lambda line: -line.seq), *self._calls()]
 
     def failing(self) -> Sequence[SectionLine]:
-        """Lines on what failed when it was last tried, but checks, the newest first.
+        """Return lines on commands, edits and tools that failed when last tried, without checks, the newest first.
 
-        A command counts only if no later run of one of its programs did better, and if it did not ask for its status.
+        A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
-            SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", tried.seq)
-            for bare, (command, tried) in self._commands.items()
-            if tried.states[-1] == ERROR
+            SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
+            for bare, (command, attempts) in self._commands.items()
+            if attempts.states[-1] == ERROR
             and not is_idle(command)
             and "$?" not in command
             and all(self._programs[program] == ERROR for program in programs(command))
         ]
-        for path, tried in self._edits.items():
-            if tried.states[-1] == ERROR:
-                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", tried.seq))
-        for tool, tried in self._tools.items():
-            if tried.states[-1] == ERROR:
-                lines.append(SectionLine(f"{tool} failed when it was last called.", tried.seq))
+        for path, attempts in self._edits.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"The change of {path} failed when it was last tried.", attempts.seq))
+        for tool, attempts in self._tools.items():
+            if attempts.states[-1] == ERROR:
+                lines.append(SectionLine(f"{tool} failed when it was last called.", attempts.seq))
         return sorted(lines, key=lambda line: -line.seq)
 
     def _calls(self) -> Sequence[SectionLine]:
@@ -161,28 +160,28 @@ class SpanWork:
 
 
 def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
-    """Lines on the checks that failed when they were last run, the newest first."""
+    """Return lines on the checks that failed when they were last run, the newest first."""
     return [SectionLine(_failed(run), run.seq) for run in reversed(runs) if run.state == ERROR]
 
 
 def _failed(run: CheckRun) -> str:
     when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
-    told = f": {run.told.rstrip('.')}" if run.told else ""
-    return f"`{shortened(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{told}."
+    report = f": {run.told.rstrip('.')}" if run.told else ""
+    return f"`{shortened(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
 
 
 def _names(path: str, named: str) -> bool:
-    """Whether a path that a command names is a file's, or one of a folder around it."""
+    """Return whether a path in a command means a file, or a folder that contains it."""
     named = named.removeprefix("./").rstrip("/")
     return path == named or path.endswith(f"/{named}") or f"/{named}/" in f"/{path}"
 
 
 def _file_name(path: str) -> str:
-    """A file's own name; the appendix lists its full path."""
+    """Return a file's own name; the appendix lists its full path."""
     return path.rstrip("/").rsplit("/", 1)[-1] or path
 
 
 def with_arguments(arguments: Mapping[str, Json]) -> str:
-    """The plain arguments of a call, as the agent wrote them."""
+    """Return the plain arguments of a call, as the agent wrote them."""
     plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
     return f" with {shortened(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""

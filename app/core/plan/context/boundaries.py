@@ -1,7 +1,7 @@
-"""Rules for where a cut is legal: each returns the indices that it allows, and `legal` intersects them.
+"""Rules for legal cuts: each returns the indices that it allows, and `legal` intersects them.
 
-A cut at index i removes items[:i] and keeps items[i:]. Protected events (`Context.protected`) may be in front of a cut,
-because the reducer keeps them apart; but no cut falls inside their round.
+A cut at index i removes items[:i] and keeps items[i:]. Protected events (`Context.protected`) may be before a cut,
+because the reducer keeps them; but no cut falls inside their round.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Boundary = Callable[[Context], frozenset[int]]
 
 
 def legal(context: Context, rules: Sequence[Boundary]) -> tuple[int, ...]:
-    """The indices that every rule allows, in order, and always 0 (nothing is removed)."""
+    """Return the indices that every rule allows, in order, and always 0 (nothing is removed)."""
     allowed = frozenset(range(len(context.items)))
     for rule in rules:
         allowed &= rule(context)
@@ -22,7 +22,7 @@ def legal(context: Context, rules: Sequence[Boundary]) -> tuple[int, ...]:
 
 
 def pairing(context: Context) -> frozenset[int]:
-    """All indices outside rounds: a round's calls, open ones too, and all their results stay or go together."""
+    """Return all indices outside rounds: a round's calls, including open ones, and all their results stay together."""
     at = {item.event.seq: index for index, item in enumerate(context.items)}
     inside: set[int] = set()
     for unit in context.units:
@@ -33,7 +33,8 @@ def pairing(context: Context) -> frozenset[int]:
 
 
 def reasoning(context: Context) -> frozenset[int]:
-    """All indices not between reasoning and the assistant's next event: providers refuse one without the other."""
+    """Return all indices except between reasoning and the next assistant event: providers refuse one without the
+    other."""
     items = context.items
     return frozenset(
         index
@@ -43,7 +44,7 @@ def reasoning(context: Context) -> frozenset[int]:
 
 
 def turn_starts(context: Context) -> frozenset[int]:
-    """The starts of turns: the first item, and the user's message if nobody spoke before it in that turn."""
+    """Return the starts of turns: the first item, and a user's message that no other speaker precedes in its turn."""
     items = context.items
     starts: set[int] = set()
     leads_in = False
@@ -58,7 +59,7 @@ def turn_starts(context: Context) -> frozenset[int]:
 
 
 def speakers(context: Context) -> frozenset[int]:
-    """Messages and calls of the user or the assistant, and events whose author is neither the system nor a tool."""
+    """Return the user's and assistant's messages and calls, and events of authors except the system and tools."""
     return frozenset(index for index, item in enumerate(context.items) if _speaks(item))
 
 

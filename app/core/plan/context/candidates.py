@@ -13,18 +13,18 @@ from app.core.policy.evictions import Retention, ToolRule
 STUB_TOKENS: Final = 50
 """Approximate tokens of a stub without identifiers."""
 LISTING_TOKENS_MAX: Final = 3_000
-"""Listings from this size on are evicted whatever their density; their stubs keep as many identifiers as fit."""
+"""The size from which listings are evicted whatever their density; their stubs keep as many identifiers as fit."""
 FORCED_TOKENS_MIN: Final = 120
-"""Results of fewer tokens stay even if the budget forces smaller ones than the rules allow: a stub takes half of it."""
+"""The size below which results stay even if the budget forces out small ones: a stub takes half of it."""
 SUPERSEDED: Final = "superseded"
 """The reason to evict a result that a newer one repeats."""
 ARGUMENTS_TOKENS_MIN: Final = 150
-"""Arguments of fewer tokens are not shortened; shortened ones take about half of this."""
+"""The size below which arguments are not shortened; shortened ones take about half of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item that may be evicted, the reason, the seq since which that holds, and the tokens saved (approximate)."""
+    """An item that may be evicted, the reason, the seq from which it holds, and the approximate tokens saved."""
 
     item: Item
     reason: str
@@ -40,14 +40,14 @@ def candidates(
     before: int | None = None,
     stays: Collection[int] = (),
 ) -> tuple[Candidate, ...]:
-    """All candidates in log order; if `forced`, also small results, listings and events asked to be shown again.
+    """Return all candidates in log order; if `forced`, also small results, listings and events decided to be shown
+    again.
 
-    With `before`, only those before that seq; the seqs in `stays` stay whole.
-
-    Never candidates: pinned events, results of `never_evict` tools, open calls, and events that are stubs already.
+    If `before` is given, only candidates before that seq; the seqs in `stays` stay whole. Never candidates: pinned
+    events, results of `never_evict` tools, open calls, and events that are stubs already.
     """
     newer = context.repeats.newer if retention.superseded else {}
-    behind: defaultdict[str, list[int]] = defaultdict(list)
+    later_results: defaultdict[str, list[int]] = defaultdict(list)
     rules: dict[str, ToolRule | None] = {}
     found: list[Candidate] = []
     for answer in reversed(context.answers):
@@ -57,7 +57,7 @@ def candidates(
         if tool not in rules:
             rules[tool] = retention.rule(tool)
         rule = rules[tool]
-        seqs = behind[tool if retention.per_tool else ""]
+        seqs = later_results[tool if retention.per_tool else ""]
         seqs.append(event.seq)
         whole = result.stub is None or result.stub.chars > 0
         long = None if call is None or not _has_long_arguments(call, retention) else call
@@ -80,7 +80,7 @@ def candidates(
 def _reason(
     event: Event, rule: ToolRule, seqs: list[int], turn: int, superseded_by: int | None, *, per_tool: bool
 ) -> tuple[str, int] | None:
-    """Why a result may be evicted, and since which seq; None if it may not.
+    """Return the reason to evict a result, and the seq from which it holds; None if the result may not be evicted.
 
     `seqs` are the results that `keep_last` counts, newest first, down to this one.
     """

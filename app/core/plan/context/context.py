@@ -25,7 +25,7 @@ class PairedResult:
     call: Item | None
 
     def with_items(self, new: Mapping[int, Item]) -> "PairedResult":
-        """The pair with these items in place of those of the same events; the same object if it has none of them."""
+        """Return the pair with these items in place of those of the same events; the same object if nothing changes."""
         result, call = self.result, self.call
         seq = result.event.call_seq if call is not None else None
         if result.event.seq not in new and seq not in new:
@@ -35,17 +35,17 @@ class PairedResult:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Which tool results later ones repeat: by the same call, or by showing the whole file.
+    """The tool results that later ones repeat, by the same call or by showing the whole file.
 
-    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each thing that calls asked
-    for (`Event.asks`) to the seqs of its results that are not repeated.
+    `newer` maps the seq of a repeated result to that of its latest repetition. `last` maps each key of a call
+    (`Event.asks`) to the seqs of its results that are not repeated.
     """
 
     newer: Mapping[int, int]
     last: Mapping[str, tuple[int, ...]]
 
     def then(self, answers: "Sequence[PairedResult]") -> "Repeats":
-        """The repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
+        """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
         newer, last = dict(self.newer), dict(self.last)
         for answer in answers:
             event, call = answer.result.event, answer.call
@@ -77,10 +77,10 @@ NOTHING_UNREAD: Final = Unread()
 
 @dataclass(frozen=True)
 class Context:
-    """What would be sent, in log order; its `tokens` are compared with the threshold and the target.
+    """The events to send, in log order; their `tokens` are compared with the threshold and the target.
 
     `prefix` holds the effective system prompts and tools, `summaries` the blocks that replace the oldest part of the
-    log. `ephemeral_tokens` counts what is injected behind the conversation, `asked` holds the seqs that were decided to
+    log. `ephemeral_tokens` counts content injected after the conversation. `asked` holds the seqs that were decided to
     be shown again.
     """
 
@@ -96,7 +96,7 @@ class Context:
     asked: frozenset[int] = frozenset()
 
     def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
-        """The context with these stubs, by their seq, in place of the items that they stand for."""
+        """Return the context with these stubs, by seq, in place of the items of the same events."""
         return self._with(
             {
                 seq: Item(item.event, stub.tokens, stub)
@@ -106,7 +106,7 @@ class Context:
         )
 
     def with_nothing_unread(self) -> "Context":
-        """The context as an epoch leaves it that drops what was not read of it; the same object if all was read."""
+        """Return the context of an epoch that drops the unread part; the same object if all of it was read."""
         if self.unread is NOTHING_UNREAD:
             return self
         after = replace(self, unread=NOTHING_UNREAD)
@@ -114,17 +114,18 @@ class Context:
         return after
 
     def item(self, seq: int) -> Item | None:
-        """The item of event `seq`; None if there is none."""
+        """Return the item of event `seq`; None if there is none."""
         at = bisect_left(self.items, seq, key=_seq)
         return self.items[at] if at < len(self.items) and self.items[at].event.seq == seq else None
 
     def without_unshown(self) -> "Context":
-        """The context without the bodies of events of which a stub shows nothing; the same object if there are none."""
+        """Return the context without the bodies of events that their stubs hide entirely; the same object if
+        unchanged."""
         bare = ((item.event.seq, item, item.without_unshown()) for item in self.items if item.stub is not None)
         return self._with({seq: after for seq, before, after in bare if after is not before})
 
     def _with(self, new: Mapping[int, Item]) -> "Context":
-        """The context with these items in place of its own of the same events; units without any of them are kept."""
+        """Return the context with these items in place of its own; units without any of them are reused."""
         if not new:
             return self
         items = list(self.items)
@@ -151,17 +152,17 @@ class Context:
 
     @lazy
     def units(self) -> "tuple[Unit, ...]":
-        """The items as units."""
+        """The items grouped into units."""
         return units(self.items)
 
     @lazy
     def rounds_before(self) -> Rounds:
-        """All units but the last, which may still grow."""
+        """The rounds of all units but the last, which may still grow."""
         return Rounds().then(unit.weighed for unit in self.units[:-1])
 
     @lazy
     def rounds(self) -> Rounds:
-        """Where the units and the model's answers stand."""
+        """The positions of the units and of the model's answers."""
         return self.rounds_before.then(unit.weighed for unit in self.units[-1:])
 
     @lazy
@@ -173,7 +174,7 @@ class Context:
 
     @lazy
     def repeats(self) -> "Repeats":
-        """Which results repeat earlier ones."""
+        """The results that repeat earlier ones."""
         return Repeats({}, {}).then(self.answers)
 
     @lazy
@@ -207,7 +208,7 @@ class Context:
 
     @lazy
     def protected(self) -> frozenset[int]:
-        """Seqs that no reducer may drop (I9): pinned events with their rounds, rounds with an open call, and the
+        """The seqs that no reducer may drop (I9): pinned events with their rounds, rounds with an open call, and the
         running turn's user message."""
         stays: set[int] = set()
         for unit in self.units:
@@ -244,13 +245,13 @@ class Context:
 
     @lazy
     def tokens(self) -> int:
-        """The estimate for the whole context."""
+        """The estimated tokens of the whole context."""
         return sum(self.by_source.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What a reducer returns: the reduced context and the frontier that produces it."""
+    """The result of a reducer: the context, and the frontier that produces it."""
 
     context: Context
     state: Frontier
@@ -269,17 +270,17 @@ class Unit:
 
     @property
     def all_items(self) -> tuple[Item, ...]:
-        """Items and results."""
+        """The items, then the results."""
         return self.items + self.results
 
     @lazy
     def weighed(self) -> Weighed:
-        """Where it begins, and what it takes."""
+        """The unit's position and size."""
         tokens = sum([item.tokens for item in self.all_items])
         return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0, bool(self.results))
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
-        """The unit with these items in place of those of the same events; the same object if it has none of them."""
+        """Return the unit with these items in place of those of the same events; the same object if nothing changes."""
         if not any(item.event.seq in new for item in self.all_items):
             return self
         items = tuple(new.get(item.event.seq, item) for item in self.items)
@@ -307,10 +308,10 @@ class Unit:
 
 
 def _with_items(known: "tuple[Unit, ...]", new: Mapping[int, Item]) -> "tuple[Unit, ...]":
-    """The units with these items in place of those of the same events."""
+    """Replace the items of the same events in units."""
     changed = list(known)
     for item in new.values():
-        # A result is in the unit of its call, wherever it stands itself.
+        # A result is in the unit of its call, wherever the result comes in the log.
         at = bisect_right(changed, item.event.call_seq or item.event.seq, key=_first_seq) - 1
         if at >= 0 and changed[at] is known[at]:
             changed[at] = known[at].with_items(new)
@@ -326,7 +327,7 @@ def _first_seq(unit: "Unit") -> int:
 
 
 def _continues_round(last: Item, event: Event) -> bool:
-    """Whether the assistant's `event` belongs to the round of `last`: it is a call, or follows a call or reasoning."""
+    """Return whether the assistant's `event` joins the round of `last`: it is a call, or follows one or reasoning."""
     kind = last.event.type
     if kind not in ASSISTANT_SIDE:
         return False
@@ -334,7 +335,7 @@ def _continues_round(last: Item, event: Event) -> bool:
 
 
 def units(items: Iterable[Item]) -> tuple[Unit, ...]:
-    """The items as units, ordered by their first seq. A result whose call is not among the items is in no unit."""
+    """Group items into units, ordered by their first seq. A result whose call is not among the items is in no unit."""
     groups: list[tuple[list[Item], list[Item], list[int]]] = []
     group_of_call: dict[int, int] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""The choice of a cut among the legal indices, by how much of the newest part is to stay."""
+"""The choice of a cut among the legal indices, by the size of the newest part that is to stay."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class CutPoint:
 
 
 def stop_by_tokens(tokens: Sequence[int], keep: int) -> int | None:
-    """The last index from which on there are at least `keep` tokens; None if there are fewer in all."""
+    """Return the last index from which there are at least `keep` tokens; None if there are fewer in all."""
     total = 0
     for index in range(len(tokens) - 1, -1, -1):
         total += tokens[index]
@@ -30,20 +30,20 @@ def stop_by_tokens(tokens: Sequence[int], keep: int) -> int | None:
 
 
 def stop_by_count(count: int, keep: int) -> int | None:
-    """The index at which the newest `keep` of `count` items begin; None if there are no more than `keep`."""
+    """Return the index at which the newest `keep` of `count` items begin; None if there are no more than `keep`."""
     return count - keep if count > keep else None
 
 
 def stop_by_turns(turns: Sequence[int], keep: int) -> int | None:
-    """The index at which the newest `keep` turns begin; None if there are no more than `keep`."""
+    """Return the index at which the newest `keep` turns begin; None if there are no more than `keep`."""
     distinct = sorted(set(turns))
     return turns.index(distinct[-keep]) if len(distinct) > keep else None
 
 
 def forward(stop: int | None, legal: Sequence[int], bridges: Collection[int] = ()) -> int:
-    """The first legal index at or behind the stop, else the first legal one of all; 0 if nothing is removed.
+    """Return the first legal index at or after the stop, else the first legal index; 0 if nothing is removed.
 
-    The index then moves back over `bridges`: indices of items that are nobody's message and introduce the next item.
+    The index then moves back over `bridges`: indices of items of neither speaker that introduce the next item.
     """
     cut = next((index for index in legal if stop is not None and index >= stop), min(legal, default=0))
     while cut - 1 > 0 and cut - 1 in bridges:
@@ -52,7 +52,7 @@ def forward(stop: int | None, legal: Sequence[int], bridges: Collection[int] = (
 
 
 def back(stop: int | None, legal: Sequence[int]) -> int:
-    """The last legal index at or before the stop, else the first behind it; 0 if nothing is removed."""
+    """Return the last legal index at or before the stop, else the first after it; 0 if nothing is removed."""
     if stop is None:
         return 0
     before = [index for index in legal if index <= stop]
@@ -60,10 +60,10 @@ def back(stop: int | None, legal: Sequence[int]) -> int:
 
 
 def choose(cut: int, turns: Sequence[int], split_turn: str, running: int, starts: Collection[int]) -> CutPoint | None:
-    """Adjust `cut` to whole turns as `split_turn` says; None if nothing would be removed.
+    """Adjust `cut` to whole turns as `split_turn` requires; None if nothing would be removed.
 
     `prefix` lets a cut split any turn, `protect_current` any but the running one. `advance` lets it split none: the cut
-    moves on to the next turn's start, at most to the running turn's. `starts` are the legal turn starts.
+    moves to the next turn's start, at most to the running turn's. `starts` are the legal turn starts.
     """
     begins = next((index for index, turn in enumerate(turns) if turn == running), len(turns))
     if split_turn != "prefix" and cut > begins:

@@ -15,10 +15,10 @@ UNREAD: Final = "older_than_what_fits"
 
 
 def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
-    """Make the newest system prompts and tool list effective, and mark the ones before them as superseded.
+    """Make the newest system prompts and tool list effective, and mark the earlier ones as superseded.
 
-    System prompts with nothing of the conversation between them take effect together. Of the unread part of the log,
-    `events` may hold only a prompt that takes effect.
+    Prompts that no conversation event separates take effect together. Of the unread part of the log, `events` may hold
+    only a prompt that takes effect.
     """
     spoken = state.floor
     for event in events:
@@ -37,7 +37,7 @@ def update_prefix(events: Sequence[Event], state: Frontier) -> Frontier:
 
 
 def drop_unread(context: Context, state: Frontier) -> Frontier:
-    """Drop the unread part of the log, except what is folded and the events in it that must stay, which were read.
+    """Drop the unread part of the log, except folded events and the events that must stay, which were read.
 
     A result whose call was not read is dropped too, and so is a round that may have begun in the unread part: providers
     refuse a call without the reasoning that led to it.
@@ -85,14 +85,14 @@ def drop_unread(context: Context, state: Frontier) -> Frontier:
 
 
 def adopt_late_results(context: Context, state: Frontier) -> Frontier:
-    """Adopt results that arrived after later events: show them directly behind their calls, as providers demand."""
+    """Adopt results that arrived after later events: show them directly after their calls, as providers demand."""
     late = {seq for unit in context.units for seq in unit.late} - set(state.adopted)
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
 def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset[int]:
-    """Seqs that no fold removes: protected events, the rounds of those in `held`, and those of the running turn with
-    events that expire by age.
+    """Return seqs that no fold removes: protected events, the rounds of those in `held`, and the running turn's rounds
+    with events that expire by age.
 
     Summaries leave out expiring events, so folding them would lose them before their time.
     """
@@ -115,7 +115,7 @@ def _supersede(events: Sequence[Event], state: Frontier, seq: int) -> Frontier:
 
 
 def _gaps(first: int, last: int, taken: Sequence[int]) -> list[tuple[int, int]]:
-    """The runs (from, to) of first..last without any of `taken`, which is sorted."""
+    """Return the gaps (from, to) between the seqs `taken`, which is sorted, within first..last."""
     gaps, start = [], first
     for seq in taken:
         if seq >= start:

@@ -1,4 +1,4 @@
-"""Dropping whole units and keeping the note about them; shared by the reducers."""
+"""Dropping whole units and updating the note about them; shared by the reducers."""
 
 from bisect import bisect_right
 from collections import Counter as Tally
@@ -15,11 +15,11 @@ from app.core.plan.context.frontier import Drop, Frontier, LeftOut, merge_drops
 from app.core.plan.context.stubs import VISIBILITY
 
 EXPIRY: Final = "expiry"
-"""The reducer whose drops are left out of the note, because their author said that they would not be missed."""
+"""The reducer whose drops are left out of the note, because the author set their expiry."""
 FILES_MAX: Final = 24
-"""The most modified files that the note names."""
+"""The maximum number of modified files that the note names."""
 NAME_CHARS_MAX: Final = 200
-"""Longer paths are not named."""
+"""The maximum length of a path that is named."""
 
 
 def drop_units(
@@ -27,8 +27,8 @@ def drop_units(
 ) -> Reduced:
     """Drop the units `gone` from the context and state; if `noted`, count them in the note about all drops.
 
-    Events that a fold covers make no drop: they were kept beside their summary (pinned, or with an open call), and
-    count as summarized from now on.
+    Events that a fold covers make no drop: they were kept in addition to their summary (pinned, or with an open call),
+    and count as summarized from now on.
     """
     if not gone:
         return Reduced(context, state)
@@ -67,9 +67,9 @@ def refresh_note(context: Context, state: Frontier) -> Reduced:
 
 
 def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    """The newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it.
+    """Return the newest FILES_MAX files of all runs as (seq, path), each path once, with the last seq that names it.
 
-    Every run has its newest files first, and is read only as far as these may be among the newest of all.
+    Every run has its newest files first, and is read only as long as its files can be among the newest of all.
     """
     last: dict[str, int] = {}
     for run in runs:
@@ -84,7 +84,7 @@ def files_named(*runs: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]
 
 
 def trim_note(done: Reduced, target: int) -> Reduced:
-    """Shorten the note of a context above the target: halve its files, keeping the newest; at last omit all names."""
+    """Shorten the note of a context above the target: halve its files, keeping the newest; finally omit all names."""
     while done.context.tokens > target and (left_out := done.state.left_out) != (bare := without_names(left_out)):
         files = left_out.files[(len(left_out.files) + 1) // 2 :]
         left_out = replace(left_out, files=files) if left_out.files else bare
@@ -93,7 +93,7 @@ def trim_note(done: Reduced, target: int) -> Reduced:
 
 
 def without_names(left_out: LeftOut) -> LeftOut:
-    """The same counts of events and tokens, without turns, tool calls or files."""
+    """Return the counts of events and tokens alone, without turns, tool calls or files."""
     return LeftOut(events=left_out.events, tokens=left_out.tokens)
 
 
@@ -136,7 +136,7 @@ def _left_out(before: LeftOut, gone: Iterable[Unit], rest_turns: set[int]) -> Le
 def _join_across_invisible(
     drops: tuple[Drop, ...], context: Context, state: Frontier, gone: Collection[int]
 ) -> tuple[Drop, ...]:
-    """Join neighbouring drops of one reason where only invisible events are between them: one run for each decision."""
+    """Join neighbouring drops of one reason with only invisible events between them: one run per decision."""
     last = max(gone)
     fixed = {e.seq for e in context.prefix} | {row.seq for row in state.superseded}
     visible = sorted({i.event.seq for i in context.items}.difference(gone) | fixed)

@@ -1,6 +1,6 @@
 """The state that reducers change, stored as an epoch; within one, bytes are stable.
 
-It holds everything that was decided at the time of a reduction, so that rendering decides nothing.
+It holds every decision of a reduction, so that rendering decides nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from app.core.log.events import Json
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Events from_seq..to_seq are left out altogether; shown, they would take `tokens`."""
+    """The events from_seq..to_seq, which are left out altogether; shown, they would take `tokens`."""
 
     from_seq: int
     to_seq: int
@@ -23,7 +23,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """Event `seq` is not shown as it was logged.
+    """The shown form of event `seq`, which differs from the logged one.
 
     A non-empty `text` (the author's replacement, or a reducer's words) is shown instead of the content. Without it:
 
@@ -32,8 +32,8 @@ class Stub:
     * A tool result is shown as its first and last `chars` characters. If `chars` is 0, one line is shown instead, with
       the identifiers it `keeps`, and the event's body need not be read.
 
-    `tokens` counts what is shown (0: nothing is), `saved` how much less that is than the whole event. `recall` says
-    whether the text tells how to get the event back.
+    `tokens` counts the shown form (0: nothing is shown), `saved` the tokens saved against the whole event. `recall`:
+    the text includes the hint for recalling the event.
     """
 
     seq: int
@@ -55,11 +55,11 @@ class Stub:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Summary `id` replaces the events from_seq..to_seq; if not `shown`, only a line says that it was left out.
+    """The summary `id`, which replaces the events from_seq..to_seq; if not `shown`, one line reports it as left out.
 
-    `tokens` counts what the summary takes, `saved` how much less that is than the events. At most `chars` characters
-    of it are shown (0: all), if `ordered` with the sections that must not be lost first. `recall` is as in `Stub`.
-    If `joined`, it is shown in one text with the others, else in a message of its own.
+    `tokens` counts the summary as shown, `saved` the tokens saved against the events. At most `chars` characters of it
+    are shown (0: all); if `ordered`, the sections that must not be lost come first. `recall` is as in `Stub`. If
+    `joined`, it is shown in one text with the others, else in a message of its own.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The system prompt or tool list `seq` has been replaced by a newer one."""
+    """The system prompt or tool list `seq`, which a newer one has replaced."""
 
     seq: int
     tokens: int
@@ -85,7 +85,7 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What all drops together contained, for the note in their place.
+    """The contents of all drops together, for the note in their place.
 
     `calls` are (tool, count) pairs. `files` are the newest files modified in the drops, as (seq, path) with the seq of
     the last event that modified each; the path is ERASED if that event was redacted.
@@ -100,17 +100,17 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """Which events are not shown verbatim. Sequences are in seq order, and drops do not overlap.
+    """The events of a view that are not shown verbatim. Sequences are in seq order, and drops do not overlap.
 
     * `floor` is the last dropped seq, `kept` the visible seqs up to it: the kept events and those with seq > floor are
       all that is visible.
     * `system_seq` is the newest system prompt, `system_before` the prompts that take effect together with it.
-    * `folds` are the summaries that replace the log from seq 1 on, `summary_tokens` what they take as shown.
-    * `adopted` are late results that are shown behind their calls.
-    * `began` is the head when the view was first read, or last read afresh: answers up to there were to no call of it.
-    * `decisions` is how many of the session's visibility decisions were applied when the state last changed.
-    * `earned` is what evictions have saved against sending everything, less their price, in input tokens, up to the
-      call at seq `earned_to`, where the state last changed.
+    * `folds` are the summaries that replace the log from seq 1, `summary_tokens` their tokens as shown.
+    * `adopted` are late results that are shown directly after their calls.
+    * `began` is the head when the view was last read from scratch: answers up to it were to no call of the view.
+    * `decisions` counts the session's visibility decisions that were applied when the state last changed.
+    * `earned` is the saving of evictions against sending everything, less their price, in input tokens, up to the call
+      at seq `earned_to`, where the state last changed.
     """
 
     floor: int = 0
@@ -138,7 +138,7 @@ class Frontier:
         return (*self.system_before, self.system_seq) if self.system_seq else ()
 
     def without(self, seqs: Collection[int]) -> "Frontier":
-        """The same frontier without stubs and adoptions of these events, which are no longer shown."""
+        """Return the frontier without stubs and adoptions of these events, which are no longer shown."""
         return replace(
             self,
             stubs=tuple(stub for stub in self.stubs if stub.seq not in seqs),
@@ -152,7 +152,7 @@ class Frontier:
 
     @property
     def saved(self) -> int:
-        """Tokens saved against showing all events."""
+        """The tokens saved against showing all events."""
         return (
             sum(stub.saved for stub in self.stubs)
             + sum(drop.tokens for drop in self.drops)
@@ -165,7 +165,7 @@ START = Frontier()
 
 
 def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
-    """Drops in seq order, with adjacent ones of the same reducer and reason merged."""
+    """Return drops in seq order, with adjacent ones of the same reducer and reason merged."""
     merged: list[Drop] = []
     for drop in sorted(drops, key=lambda d: d.from_seq):
         last = merged[-1] if merged else None
@@ -177,7 +177,7 @@ def merge_drops(drops: Iterable[Drop]) -> tuple[Drop, ...]:
 
 
 def first_changed(before: Frontier, after: Frontier) -> int:
-    """The first seq that is shown differently; 0 if all may be, because something in front of the log changed."""
+    """Return the first seq that is shown differently; 0 if all may be, because something ahead of the log changed."""
     front = ("folds", "note", "system_seq", "tools_seq", "adopted", "kept", "drops")
     if any(getattr(before, name) != getattr(after, name) for name in front):
         return 0
@@ -189,7 +189,7 @@ def first_changed(before: Frontier, after: Frontier) -> int:
 
 
 def to_json(frontier: Frontier) -> dict[str, Json]:
-    """The frontier as it is stored, without fields at their defaults."""
+    """Return the frontier as it is stored, without fields at their defaults."""
     stored = _row(frontier)
     stored["drops"] = [_row(drop) for drop in frontier.drops]
     stored["superseded"] = [_row(one) for one in frontier.superseded]
@@ -200,7 +200,7 @@ def to_json(frontier: Frontier) -> dict[str, Json]:
 
 
 def _row(value: Drop | Stub | Superseded | LeftOut | Fold | Frontier, **defaults: Json) -> dict[str, Json]:
-    """The fields of a value, without those at these defaults."""
+    """Return the fields of a value, without those at these defaults."""
     found = {name: getattr(value, name) for name in value.__dataclass_fields__}
     return {name: field for name, field in found.items() if name not in defaults or field != defaults[name]}
 

@@ -1,4 +1,4 @@
-"""Extend a context by appended events: the same result as `project`, for the price of the new events only."""
+"""Extension of a context by appended events: the result of `project`, at the cost of the new events only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from app.core.plan.context.item import Item
 
 
 def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens: int) -> Context | None:
-    """`before` with the events `added` behind it, under the same frontier.
+    """Append the events `added` to the context `before`, under the same frontier.
 
     None if they do more than extend the conversation: a new prefix, or a result that is late or whose call is not
     visible. Not for views with a filter.
@@ -66,7 +66,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
 
 
 def _extend_tail(tail: Sequence[Unit], items: Sequence[Item]) -> tuple[Unit, ...]:
-    """The last unit and the new items as units; the last unit is the same object if no item joins it."""
+    """Group the last unit and the new items into units; the last unit is the same object if no item joins it."""
     joins = bool(tail) and any(
         item.event.type is EventType.TOOL_RESULT or item.event.type in ASSISTANT_SIDE for item in items
     )

@@ -1,4 +1,4 @@
-"""One visible event of a context: how it is shown, and what it takes."""
+"""One visible event of a context: its shown form and its tokens."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class Item:
     _found: tuple[str, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def names(self) -> Collection[str]:
-        """The identifiers visible in the item as shown; those of a stub's words are found once, as an event's are."""
+        """Return the identifiers visible in the item as shown; those of a stub's text are extracted only once."""
         stub = self.stub
         if stub is None:
             return self.event.names
@@ -46,13 +46,13 @@ class Item:
         return self.event.reasons and (self.stub is None or self.stub.chars > 0)
 
     def without_unshown(self) -> "Item":
-        """The item without its event's body where a stub shows nothing of it; the same object if it has none."""
+        """Return the item without its event's body if a stub shows nothing of it; the same object if unchanged."""
         if self.stub is None or self.stub.chars or self.event.body is None:
             return self
         return replace(self, event=replace(self.event, body=None, chars=0))
 
     def block(self) -> Block:
-        """The block that shows the item."""
+        """Return the block that shows the item."""
         event, stub = self.event, self.stub
         if stub is None:
             return event.block
@@ -69,7 +69,6 @@ class Item:
 
 
 def _arguments(event: Event, stub: Stub) -> dict[str, Json]:
-    """A call's arguments as its stub shows them."""
     if not stub.limits:
         return wording.shortened_arguments(event.arguments, event.seq, recall=stub.recall)
     limits = Limits(stub.chars, *stub.limits)

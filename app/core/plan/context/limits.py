@@ -8,14 +8,14 @@ from app.core.log.events import Json
 
 TRUNCATED: Final = "...[truncated]"
 DATA_FIELDS: Final = frozenset({"base64", "b64", "b64_json", "data", "file_data", "image_data"})
-"""Names of fields whose text is taken for base64 if it looks like base64."""
+"""Names of fields whose text counts as base64 if it looks like base64."""
 
 _DATA: Final = re.compile(r"[A-Za-z0-9+/_\s-]+={0,2}\s{0,2}")
 _DATA_ADDRESS: Final = re.compile(r"data:[\w.+/-]{0,100}(?:;[\w=-]{1,60})*;base64,")
 
 
 class Limits(NamedTuple):
-    """The most that stays: characters of a text, items of a list, keys of an object, characters of uncut base64."""
+    """The maximums that stay: characters of a text, items of a list, keys of an object, characters of uncut base64."""
 
     chars: int
     items: int
@@ -24,7 +24,7 @@ class Limits(NamedTuple):
 
 
 def limited(value: Json, limits: Limits, name: str = "") -> Json:
-    """The value of field `name`, cut to the limits. A text that begins with `ref:` is kept whole."""
+    """Return the value of field `name`, cut to the limits. A text that begins with `ref:` is kept whole."""
     if isinstance(value, str):
         return _text(value, limits, name)
     if isinstance(value, Mapping):
@@ -41,7 +41,7 @@ def _text(value: str, limits: Limits, name: str) -> str:
     if value.startswith("ref:"):
         return value
     if len(value) > min(limits.chars, limits.data) and _is_data(value, name):
-        # Half of a base64 text is worth nothing.
+        # A part of a base64 text is useless.
         return value if len(value) <= limits.data else f"[base64, {len(value)} characters]{TRUNCATED}"
     return value if len(value) <= limits.chars else value[: limits.chars] + TRUNCATED
 

@@ -1,4 +1,4 @@
-"""Remove the hint how to recall left out events, for an agent that cannot recall.
+"""Removal of recall hints, for an agent that cannot recall.
 
 Reducers write and count every text with its hint, so that a plan still fits without them. Only texts that are new in a
 plan are written again without hints; those of earlier plans stay as they are (I5).
@@ -21,7 +21,7 @@ from app.core.tokens.counter import Counter
 
 
 def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Remove recall hints from what `after`, a plan's result, shows differently from `before`, where the plan began."""
+    """Remove recall hints from the texts that the plan `after` adds to `before`, the frontier that it began with."""
     context, state = _stubs(before, after)
     if state.note and state.note != before.note:
         text = wording.note(state.left_out, recall=False)
@@ -29,8 +29,8 @@ def omit_recall_hints(before: Frontier, after: Reduced, summaries: Sequence[Summ
         context = replace(context, note_tokens=state.note_tokens)
     if state.folds == before.folds:
         return Reduced(context, state)
-    held = {fold.id: fold.recall for fold in before.folds}
-    state = replace(state, folds=tuple(replace(fold, recall=held.get(fold.id, False)) for fold in state.folds))
+    earlier = {fold.id: fold.recall for fold in before.folds}
+    state = replace(state, folds=tuple(replace(fold, recall=earlier.get(fold.id, False)) for fold in state.folds))
     known = {summary.id: summary for summary in summaries}
     blocks = summary_blocks([known[fold.id] for fold in state.folds], state.folds, rules)
     tokens = sum(context.counter.message(content_text(block.content)) for block in blocks)
@@ -42,10 +42,10 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
     context, state = after.context, after.state
     if state.stubs == before.stubs:
         return context, state
-    held = {stub.seq: stub for stub in before.stubs}
+    earlier = {stub.seq: stub for stub in before.stubs}
     new: dict[int, Stub] = {}
     for stub in state.stubs:
-        if not stub.recall or not stub.tokens or stub == held.get(stub.seq):
+        if not stub.recall or not stub.tokens or stub == earlier.get(stub.seq):
             continue
         item = context.item(stub.seq)
         if item is not None:
@@ -55,7 +55,7 @@ def _stubs(before: Frontier, after: Reduced) -> tuple[Context, Frontier]:
 
 
 def _without_hint(stub: Stub, event: Event, counter: Counter) -> Stub:
-    """The stub without its hint, with its tokens counted again."""
+    """Return the stub without its hint, with its tokens counted again."""
     reworded = replace(stub, recall=False, text=wording.without_recall(stub.text, stub.seq))
     if stub.text and stub.text == reworded.text:
         return reworded

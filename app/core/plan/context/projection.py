@@ -1,4 +1,4 @@
-"""The log under a frontier, as a context."""
+"""The projection of a log under a frontier to a context."""
 
 from collections.abc import Iterable, Sequence
 
@@ -61,7 +61,7 @@ def _hidden_calls(events: Iterable[Event], shows: ViewFilter) -> frozenset[int]:
 
 
 def _is_hidden(event: Event, hidden_calls: frozenset[int], shows: ViewFilter) -> bool:
-    """Whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
+    """Return whether the view leaves an event out; a result is left out with its call, so that pairs stay whole."""
     if event.type is EventType.TOOL_RESULT:
         return event.call_seq in hidden_calls or shows.leaves_out_type(event.type)
     return shows.leaves_out(event.type, event.author)

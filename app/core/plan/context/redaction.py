@@ -8,7 +8,7 @@ from app.core.plan.context.wording import noted_files
 
 
 def erase_quotes(frontier: Frontier, seq: int) -> Frontier:
-    """The frontier with its quotes of the redacted event `seq` erased; the stub and the file's entry stay."""
+    """Erase a frontier's quotes of the redacted event `seq`; the stub and the file's entry stay."""
     stubs = tuple(replace(s, keeps=(), text=ERASED if s.text else "") if s.seq == seq else s for s in frontier.stubs)
     files = tuple((at, ERASED if at == seq else path) for at, path in frontier.left_out.files)
     left_out = replace(frontier.left_out, files=files)

@@ -1,4 +1,4 @@
-"""Where units and the model's answers stand in a context, and how much of it each answer has read."""
+"""The positions of units and of the model's answers in a context, and the tokens that each answer has read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from app.core.log.events import ASSISTANT_SIDE
 
 
 class Weighed(NamedTuple):
-    """A unit's first event, the tokens of all its items, the seq of its last late result (0 without one), and whether
-    it has results."""
+    """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
+    without one), and whether it has results."""
 
     first: Event
     tokens: int
@@ -20,12 +20,12 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The units of a context in order: `firsts` are their first seqs, `in_front` the tokens of those in front of each.
+    """The units of a context in order: `firsts` are their first seqs, `in_front` the tokens of all units before each.
 
-    `seqs` and `times` say where and when each of the model's answers begins; units of the model's with nothing between
-    them are one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no
-    results. `shown` are the tokens of all units, `read` those in front of each answer, added up over the answers.
-    `late` is the seq of the last late result.
+    `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
+    one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
+    `shown` are the tokens of all units, `read` the sum over all answers of the tokens before each. `late` is the seq of
+    the last late result.
     """
 
     firsts: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Rounds:
     ends: bool = False
 
     def then(self, units: Iterable[Weighed]) -> "Rounds":
-        """With these units behind."""
+        """Return the rounds after appending these units."""
         added = list(units)
         in_front: list[int] = []
         answers: list[Event] = []

@@ -16,11 +16,11 @@ from app.core.tokens.counter import Counter
 
 KEEPS_CHARS_MAX: Final = 3_000
 VISIBILITY: Final = "visibility"
-"""The reducer whose stubs no other reducer replaces: what is hidden stays hidden until it is shown again."""
+"""The reducer whose stubs no other reducer replaces: hidden events stay hidden until they are shown again."""
 
 
 def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: Sequence[str] = ()) -> Stub | None:
-    """The stub of a tool result; None if it would save nothing."""
+    """Return the stub of a tool result; None if it would save nothing."""
     tokens = counter.result(wording.stub(event, keeps, event.tokens))
     if tokens >= event.tokens:
         return None
@@ -28,7 +28,7 @@ def stub_for(event: Event, counter: Counter, reducer: str, reason: str, keeps: S
 
 
 def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The result cut to its first and last `chars` characters; None if that would save nothing."""
+    """Return the stub of a result cut to its first and last `chars` characters; None if it would save nothing."""
     if event.body is None:
         return None
     text = content_text(event.body.get("content"))
@@ -41,7 +41,7 @@ def shortened_for(event: Event, chars: int, counter: Counter, reducer: str, reas
 
 
 def arguments_for(event: Event, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The call with its long arguments shortened; None if that would save nothing."""
+    """Return the stub of a call with its long arguments shortened; None if it would save nothing."""
     short = wording.shortened_arguments(event.arguments, event.seq)
     return _call(event, short, wording.ARGUMENT_CHARS_KEPT, counter, reducer, reason)
 
@@ -59,20 +59,20 @@ def _call(
 
 
 def call_tokens(event: Event, arguments: Mapping[str, Json], counter: Counter) -> int:
-    """The tokens of a call that is shown with these arguments instead of its own."""
+    """Return the tokens of a call that is shown with these arguments instead of its own."""
     body = event.body or {}
     return counter.call(event.tool, arguments, body.get("content"), body.get("native"))
 
 
 def limited_for(event: Event, limits: Limits, counter: Counter, reducer: str, reason: str) -> Stub | None:
-    """The call with its arguments cut to `limits`; None if that would save nothing."""
+    """Return the stub of a call with its arguments cut to `limits`; None if it would save nothing."""
     short = wording.limited_arguments(event.arguments, limits, event.seq)
     stub = _call(event, short, limits.chars, counter, reducer, reason)
     return None if stub is None else replace(stub, limits=limits[1:])
 
 
 def stubs_for(context: Context, going: Sequence[Candidate], identifiers: float, reducer: str) -> list[Stub]:
-    """The stubs of all candidates that are evicted together.
+    """Return the stubs of all candidates that are evicted together.
 
     Each keeps the identifiers that would be visible nowhere else, in at most the share `identifiers` of its text. If
     two hold the same one, the newer keeps it.

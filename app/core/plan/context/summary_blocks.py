@@ -11,11 +11,11 @@ from app.core.policy.summarize import Summarize
 
 
 def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summarize) -> tuple[Block, ...]:
-    """One block with all summaries whose folds are shown, and a line about the others.
+    """Return one block with all summaries whose folds are shown, and a line about the others.
 
-    Of folds that are not `joined`, as earlier versions made them, each summary has a block of its own.
-    `folds` are those of the summaries in `cover`, in the same order. A summary whose fold has no `recall` gets no hint
-    how to recall its events; a text about several summaries gets the hint only if all folds have it.
+    `folds` are those of the summaries in `cover`, in the same order. If one is not `joined`, as in epochs of earlier
+    versions, each summary gets a block of its own. A summary whose fold has no `recall` gets no recall hint; a text
+    about several summaries gets the hint only if all folds have it.
     """
     if not cover:
         return ()

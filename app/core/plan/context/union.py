@@ -1,6 +1,6 @@
-"""Several summaries as one text: their words side by side, and each of their tagged sections once.
+"""Several summaries as one text: their words one after the other, and each of their tagged sections once.
 
-Failures that a later summary knows to be mended leave, and a check that passed before later edits says so.
+Failures that a later summary reports as fixed are removed, and a check that passed before later edits is marked.
 """
 
 import re
@@ -15,20 +15,20 @@ from app.core.digest.outcomes import bare_command
 
 _SECTION: Final = re.compile(rf"^<({'|'.join(TAGS)})>\n(.*?)^</\1>$\n?", re.M | re.S)
 _BARE: Final = re.compile(r"^#{1,3}[^\n]*\n(?=\[\.\.\. )", re.M)
-"""A heading with nothing under it but that something is left out."""
+"""A heading with nothing under it but a line about omitted content."""
 _NAME: Final = re.compile(r"\S+ ?[=:] \S+|\S+")
-"""A name, or one with its number, of a section of names."""
+"""An entry of a section of names: a name, or a name with its number."""
 _STATE: Final = re.compile(r"^\[\w+\] ")
 _PASSED, _FAILED = "[ok] ", "[error] "
 _BLOCKED: Final = re.compile(r"^- `([^`\n]{1,200})` failed when it was last run\b[^\n]*\n?", re.M)
 _NOTHING_BLOCKED: Final = re.compile(r"^### Blocked\n(?=#|\Z)", re.M)
 _EDITED: Final = re.compile(r"^- (?:Changed|Wrote) ", re.M)
-"""Lines of the words of a summary without a model; see `app/core/compaction/extractive/work.py`."""
+"""Lines in the words of a summary without a model; see `app/core/compaction/extractive/work.py`."""
 REQUEST_CHARS: Final = 80
-"""Requests that begin with the same characters are one, shortened to different lengths."""
+"""The prefix by which requests count as one, since they are shortened to different lengths."""
 _SORTED: Final = frozenset({"modified-files", "read-files"})
 _QUOTES: Final = frozenset({"requests", "constraints"})
-"""Sections of lines that a summary's own words may hold too."""
+"""Sections whose lines a summary's own words may hold too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +42,58 @@ class Union:
 def unite(texts: Sequence[str]) -> Union:
     """Unite the sections of summaries, given oldest first; of two lines about one thing the newer one stays."""
     words = [re.sub(r"\n{3,}", "\n\n", _BARE.sub("", _SECTION.sub("", text))).strip() for text in texts]
-    told = " ".join(" ".join(words).split())
+    all_words = " ".join(" ".join(words).split())
     found: dict[str, dict[str, str]] = {tag: {} for tag in TAGS}
     passed: list[Check] = []
     for at in reversed(range(len(texts))):
-        words[at] = _without_mended(words[at], passed)
-        passed += _passes(texts[at])
+        words[at] = _drop_fixed_failures(words[at], passed)
+        passed += _passed_checks(texts[at])
     for at, text in enumerate(texts):
         is_old = any(_EDITED.search(later) for later in words[at + 1 :])
         for tag, inner in (match.groups() for match in _SECTION.finditer(text)):
             for key, line in _entries(tag, inner):
-                if not (tag in _QUOTES and line.removeprefix("- ") in told):
+                if not (tag in _QUOTES and line.removeprefix("- ") in all_words):
                     found[tag].pop(key, None)
-                    found[tag][key] = _dated(line) if is_old and tag == "commands" else line
+                    found[tag][key] = _mark_old(line) if is_old and tag == "commands" else line
     for path in found["modified-files"]:
         found["read-files"].pop(path, None)
-    found["commands"] = _without_overtaken(found["commands"])
-    return Union(tuple(words), "\n".join(_written(tag, lines) for tag, lines in found.items() if lines))
+    found["commands"] = _drop_passed_failures(found["commands"])
+    return Union(tuple(words), "\n".join(_write_section(tag, lines) for tag, lines in found.items() if lines))
 
 
-def _passes(text: str) -> Iterator[Check]:
-    """The checks that the commands of a summary say to have passed."""
+def _passed_checks(text: str) -> Iterator[Check]:
+    """Yield the checks that a summary's commands report as passed."""
     for tag, inner in _SECTION.findall(text):
         for line in inner.splitlines() if tag == "commands" else ():
             if line.startswith(_PASSED):
                 yield from checks_of(line.removeprefix(_PASSED))
 
 
-def _is_mended(command: str, passed: Iterable[Check]) -> bool:
+def _is_fixed(command: str, passed: Iterable[Check]) -> bool:
     checks = checks_of(command)
     return len(checks) == 1 and any(covers(later, checks[0]) for later in passed)
 
 
-def _without_mended(words: str, passed: Sequence[Check]) -> str:
-    """The words of a summary without the failures that the passes of later ones cover."""
-    kept = _BLOCKED.sub(lambda line: "" if _is_mended(line[1], passed) else line[0], words)
+def _drop_fixed_failures(words: str, passed: Sequence[Check]) -> str:
+    """Return the words of a summary without the failures that later summaries' passes cover."""
+    kept = _BLOCKED.sub(lambda line: "" if _is_fixed(line[1], passed) else line[0], words)
     return _NOTHING_BLOCKED.sub("", kept).strip()
 
 
-def _without_overtaken(lines: Mapping[str, str]) -> dict[str, str]:
-    """The commands, oldest first, without the failures that later passes cover."""
+def _drop_passed_failures(lines: Mapping[str, str]) -> dict[str, str]:
+    """Return the commands, oldest first, without the failures that later passes cover."""
     kept: dict[str, str] = {}
     passed: list[Check] = []
     for key, line in reversed(list(lines.items())):
-        if not (line.startswith(_FAILED) and _is_mended(line.removeprefix(_FAILED), passed)):
+        if not (line.startswith(_FAILED) and _is_fixed(line.removeprefix(_FAILED), passed)):
             kept[key] = line
         if line.startswith(_PASSED):
             passed += checks_of(line.removeprefix(_PASSED))
     return dict(reversed(list(kept.items())))
 
 
-def _dated(line: str) -> str:
-    """The line of a check as it is known once files were changed."""
+def _mark_old(line: str) -> str:
+    """Return the line of a check, marked as run before later edits."""
     bare = _STATE.sub("", line)
     if bare == line or BEFORE_EDITS in line or not checks_of(bare):
         return line
@@ -101,7 +101,7 @@ def _dated(line: str) -> str:
 
 
 def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
-    """The lines of a section, or its names, each with what it is about."""
+    """Return the lines of a section, or its names, each with the key by which repetitions are found."""
     if tag == "identifiers":
         return ((name, name) for name in _NAME.findall(inner))
     lines = [line for line in inner.splitlines() if line]
@@ -110,6 +110,6 @@ def _entries(tag: str, inner: str) -> Iterable[tuple[str, str]]:
     return ((line[:REQUEST_CHARS] if tag == "requests" else line, line) for line in lines)
 
 
-def _written(tag: str, lines: Mapping[str, str]) -> str:
+def _write_section(tag: str, lines: Mapping[str, str]) -> str:
     entries = sorted(lines.values()) if tag in _SORTED else list(lines.values())
     return f"<{tag}>\n{(' ' if tag == 'identifiers' else chr(10)).join(entries)}\n</{tag}>"

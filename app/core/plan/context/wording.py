@@ -1,8 +1,8 @@
-"""The texts shown to a model in place of what is left out.
+"""The texts shown to a model in place of left-out events.
 
 Stored contexts are rendered again from events and frontiers, so a change of wording here is a new RENDER_VERSION: the
-old functions stay, and a call is rendered again by the version it names. With `recall`, a text says how to get the
-events back, for an agent that can; `Stub.recall` and `Fold.recall` store which it was, so that its bytes stay.
+old functions stay, and a call is rendered again by the version it names. If `recall` is set, a text includes a hint for
+recalling the events; `Stub.recall` and `Fold.recall` store the choice, so that the bytes stay stable.
 """
 
 import re
@@ -23,14 +23,14 @@ TOOLS_NAMED_MAX: Final = 6
 ARGUMENT_CHARS_MAX: Final = 300
 ARGUMENT_CHARS_KEPT: Final = 80
 EPOCH: Final = "1970-01-02"
-"""Times before it are not known."""
+"""Times before this count as unknown."""
 _REST: Final = " Of that part, only messages that are still needed follow."
 _NEVER_LOST: Final = re.compile(r"^<(constraints|modified-files)>\n.*?^</\1>$", re.M | re.S)
 _SECTION: Final = re.compile(r"^<([a-z-]+)>$", re.M)
 
 
 def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True) -> str:
-    """The line in place of a tool result: what it was, how it began, and what it took (`tokens`).
+    """Return the line in place of a tool result: its tool, how it began, and its tokens.
 
     `keeps` are paths and identifiers of the result that are visible nowhere else.
     """
@@ -44,14 +44,14 @@ def stub(event: Event, keeps: Sequence[str], tokens: int, *, recall: bool = True
 
 
 def shortened_arguments(arguments: Mapping[str, Json], seq: int, *, recall: bool = True) -> dict[str, Json]:
-    """The arguments with each long text shortened to its beginning."""
+    """Return the arguments with each long text shortened to its beginning."""
     return {name: _shortened_value(value, seq, recall=recall) for name, value in arguments.items()}
 
 
 def limited_arguments(
     arguments: Mapping[str, Json], limits: Limits, seq: int, *, recall: bool = True
 ) -> dict[str, Json]:
-    """The arguments cut to `limits`; if anything was cut, with `truncated` set beside them."""
+    """Return the arguments cut to `limits`, with the field `truncated` added if anything was cut."""
     kept: dict[str, Json] = limited(arguments, limits)
     if kept == arguments:
         return kept
@@ -71,14 +71,14 @@ def _shortened_value(value: Json, seq: int, *, recall: bool) -> Json:
 
 
 def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
-    """The first and last `chars` characters of a long text, with a line on what is missing between them."""
+    """Return the first and last `chars` characters of a long text, with a line about the missing part between them."""
     cut = len(text) - 2 * chars
     hint = f"; recall them with seq {seq}" if recall else ""
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
 def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) -> str:
-    """Summaries as one text behind a line on what they stand for; `hidden` older ones are not shown."""
+    """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown."""
     gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
     if not shown:
         return gap
@@ -98,7 +98,7 @@ def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) ->
 
 
 def _span(summary: Summary) -> str:
-    """The turns that a summary stands for, and their times; empty if neither is known."""
+    """Return the turns that a summary covers, and their times; empty if neither is known."""
     first, last = max(1, summary.first_turn), summary.last_turn
     turns = f"turn{f's {first} to {last}' if last > first else f' {last}'}" if last else ""
     starts, ends = (at[:16].replace("T", " ") if at > EPOCH else "" for at in (summary.starts_at, summary.ends_at))
@@ -109,7 +109,7 @@ def _span(summary: Summary) -> str:
 
 
 def summary(summary: Summary, *, recall: bool = True) -> str:
-    """A summary's text behind a line on which events it replaces, as calls of versions before 4 show it."""
+    """Return a summary's text, headed by a line on the events that it replaces, as render versions before 4 show it."""
     hint = ", any of which can be recalled by its seq" if recall else ""
     return (
         f"[The conversation was compacted: this summary stands for events {summary.from_seq} to"
@@ -118,7 +118,7 @@ def summary(summary: Summary, *, recall: bool = True) -> str:
 
 
 def abridged(text: str, chars: int, *, ordered: bool) -> str:
-    """The first `chars` characters of a summary, up to the end of a word, and how much is missing.
+    """Return the first `chars` characters of a summary, up to the end of a word, and the number of missing ones.
 
     If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
     """
@@ -134,13 +134,13 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
 
 
 def omitted(count: int, *, recall: bool = True) -> str:
-    """The line in place of `count` summaries that are not shown, beside others in messages of their own."""
+    """Return the line in place of `count` hidden summaries, where the others are messages of their own."""
     hint = "; their events can be recalled by seq" if recall else ""
     return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"
 
 
 def archive(shown: Clipped, *, recall: bool = True) -> str:
-    """Summaries as numbered batches; the clipped ones in the middle are replaced by a line."""
+    """Return summaries as numbered batches; the clipped ones in the middle are replaced by a line."""
     every = (*shown.first, *shown.omitted, *shown.last)
     cycles = max(one.depth for one in every) + 1
     lines = [
@@ -164,7 +164,7 @@ def archive(shown: Clipped, *, recall: bool = True) -> str:
 
 
 def note(left_out: LeftOut, *, recall: bool = True) -> str:
-    """The one line in the place of everything that was dropped."""
+    """Return the one line in place of all dropped events."""
     calls_named = ", ".join(f"{tool} x{count}" for tool, count in left_out.calls[:TOOLS_NAMED_MAX])
     more = " and other tools" if len(left_out.calls) > TOOLS_NAMED_MAX else ""
     calls = f" with tool calls ({calls_named}{more})" if calls_named else ""
@@ -177,12 +177,12 @@ def note(left_out: LeftOut, *, recall: bool = True) -> str:
 
 
 def noted_files(left_out: LeftOut) -> str:
-    """The note's sentence on modified files; empty without any."""
+    """Return the note's sentence on modified files; empty without any."""
     return f" Files modified in it: {', '.join(path for _, path in left_out.files)}." if left_out.files else ""
 
 
 def without_recall(text: str, seq: int) -> str:
-    """A stub's text about event `seq` without the hint how to recall it."""
+    """Return a stub's text about event `seq` without its recall hint."""
     for ending, rest in (
         (f" Recall it with seq {seq}.]", "]"),
         (f" (recall it with seq {seq})", ""),

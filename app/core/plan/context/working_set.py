@@ -1,7 +1,7 @@
 """The working set of a context: the newest content of the files that are being worked on.
 
-An agent's next edit quotes text word for word. It has that text from the newest event that shows the whole file (a
-read without a range, or a write), from reads of parts since then, and from the arguments of edits on top of them.
+An agent's next edit quotes text word for word. It has that text from the newest event that shows the whole file (a read
+without a range, or a write), from reads of parts since then, and from the arguments of later edits.
 """
 
 from bisect import bisect_left
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from app.core.plan.context.context import Context, PairedResult
 
 _WHOLE: Final = ("content", "contents", "file_text", "new_content")
-"""Arguments of a call that writes a file which hold all of it."""
+"""Arguments that hold the whole file, of a call that writes a file."""
 ARGUMENTS_TIMES: Final = 4
-"""Arguments of calls stay in the working set this many times as long as results."""
+"""The factor by which arguments of calls stay in the working set longer than results."""
 SHARE: Final = 0.7
-"""The most of a reduction's goal, the prefix aside, that the newest content of files takes before anything else."""
+"""The maximum share of a reduction's goal, the prefix aside, that the newest content of files may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkedFiles:
-    """The seqs of the events that show the newest content of each file, by path, the file used last at the end.
+    """The seqs of the events that show the newest content of each file, by path, the most recently used file last.
 
     `modified` are the seqs of the calls that were the first to modify each file.
     """
@@ -38,7 +38,7 @@ class WorkedFiles:
     modified: Mapping[str, int] = field(default_factory=dict)
 
     def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
-        """After these calls and their results. Calls that failed or were rejected count for nothing."""
+        """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
         shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
             if answer.call is None or answer.call.event.body is None:
@@ -58,7 +58,7 @@ class WorkedFiles:
 
 
 def use_of(call: Event) -> FileUse:
-    """The files of a call; of a shell command also those that it prints, and those of a patch in it."""
+    """Return the files of a call; for a shell command, including those that it prints and those of a patch in it."""
     arguments = call.arguments
     use = files_of(call.tool or "", arguments)
     command = command_of(call.tool or "", arguments)
@@ -69,10 +69,11 @@ def use_of(call: Event) -> FileUse:
 
 
 def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
-    """The seqs that show the newest content of files, the most valuable first: of files used last, in the newest turn.
+    """Return the seqs that show the newest content of files, the most valuable first: of recently used files, in recent
+    turns.
 
-    With `calls`, only the working set: content is in it for so many tool calls after the last use of its file, in the
-    next turn for half of them, and so on; four times as long if it is the arguments of a call, which are short.
+    If `calls` is given, only the working set: content stays in it for `calls` tool calls after the last use of its
+    file, in the next turn for half as many, and so on. Arguments of calls, which are short, stay four times as long.
     """
     results = [answer.result.event.seq for answer in context.answers]
     ranks: dict[int, int] = {}
@@ -86,11 +87,11 @@ def ranked(context: "Context", calls: int | None = None) -> tuple[int, ...]:
 
 
 def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
-    """The seqs of the newest content that a reduction leaves whole which the budget forces, the most valuable first.
+    """Return the seqs of the newest file content that a forced reduction leaves whole, the most valuable first.
 
-    It is that of all files, whether they are worked on or not, as far as it fits into its share of what `goal` leaves
-    beside the prefix: what an edit may quote is worth more than what else could stay. Empty where the policy keeps no
-    working set (`calls` is 0).
+    This covers all files, worked on or not, as far as it fits into its share of what `goal` leaves after the prefix:
+    text that an edit may quote is worth more than anything else that could stay. Empty if the policy keeps no working
+    set (`calls` is 0).
     """
     fixed = sum(event.tokens for event in context.prefix) + context.ephemeral_tokens
     room = int(SHARE * max(0, goal - fixed))
@@ -103,7 +104,7 @@ def held_content(context: "Context", calls: int, goal: int) -> tuple[int, ...]:
 
 
 def _reads_all(call: Event) -> bool:
-    """Whether a call that reads a file names no part of it."""
+    """Return whether a call that reads a file names no part of it."""
     arguments = call.arguments.items()
     return all(value is None or name in FILES or (name, value) == ("command", "view") for name, value in arguments)
 

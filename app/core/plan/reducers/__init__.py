@@ -1,1 +1,1 @@
-"""The reducers, each in a file of its own, and what they share."""
+"""The reducers, one per module, and their shared helpers."""

@@ -1,4 +1,4 @@
-"""Caps: one kind of content is reduced to its own cap, however much room the others leave."""
+"""Caps: each kind of content is reduced to its own cap, regardless of the room that others leave."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,16 +25,16 @@ CAUSE: Final = "cap"
 class CapsReducer:
     """Brings tool results and dialogue over their caps down to `low_water` of the cap, the oldest first.
 
-    Results become stubs. Dialogue is everything else in the conversation; of it whole turns are dropped.
+    Results become stubs. Dialogue is everything else in the conversation; whole turns of it are dropped.
     """
 
     retention: Retention
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Reduce what is over its cap, whatever its age or number, except what may never be evicted.
+        """Reduce content over its cap, regardless of age or number, except content that may never be evicted.
 
-        The newest result, the running turn and protected events (I9) stay. Without caps nothing changes: the reducers
-        that follow bring the context within its budget.
+        The newest result, the running turn and protected events (I9) stay. If no cap is set nothing changes: the
+        reducers that follow bring the context within its budget.
         """
         done = self._results(context, budget, state)
         return self._dialogue(done.context, budget, done.state)

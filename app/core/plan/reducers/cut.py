@@ -1,4 +1,4 @@
-"""The cut point of a policy: the part behind it is summarized last and dropped last."""
+"""The cut point of a policy: the part after it is summarized last and dropped last."""
 
 from typing import Final
 
@@ -13,39 +13,38 @@ from app.core.tokens.budget import Budget
 
 ALWAYS: Final = (boundaries.pairing, boundaries.reasoning)
 KEEP_TOKENS_MAX: Final = 16_000
-"""The most that stays unsummarized in a large window, unless a cut says otherwise. A smaller view may need the
+"""The maximum that stays unsummarized in a large window, unless a cut says otherwise. A smaller view may need the
 summaries, and summarized events are still shown verbatim while there is room."""
 
 
 def newest_part(policy: Policy, budget: Budget) -> Cut:
-    """The cut of a policy; if that has no size, one that keeps `summarize.keep_ratio` of the target.
+    """Return the cut of a policy; if it has no size, a cut that keeps `summarize.keep_ratio` of the target.
 
-    It is the same for a tightened budget, which may have less room (`room_for_newest`).
+    A tightened budget, which may have less room (`room_for_newest`), does not change it.
     """
     return policy.cut if policy.cut.has_size else part_by_room(policy, budget)
 
 
 def part_by_room(policy: Policy, budget: Budget) -> Cut:
-    """The cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
+    """Return the cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
     keep = min(int(max(budget.target, budget.most) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
     return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
 
 
 def room_for_newest(context: Context, budget: Budget) -> int:
-    """The most tokens of the newest part if it is to leave room for summaries."""
+    """Return the maximum tokens of the newest part that leave room for summaries."""
     return max(1, budget.low - sum(event.tokens for event in context.prefix))
 
 
 def newest_from(context: Context, budget: Budget, policy: Policy) -> int | None:
-    """The first seq of the newest part that the policy keeps, as far as `budget.low` has room for it; None if that is
-    all of the context.
-    """
+    """Return the first seq of the newest part that the policy keeps, as far as `budget.low` has room for it; None if
+    that is the whole context."""
     point = find(context, budget, newest_part(policy, budget), room_for_newest(context, budget))
     return None if point is None else context.items[point.index].event.seq
 
 
 def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) -> CutPoint | None:
-    """Where the policy would cut this context, None if nowhere; `most` limits the tokens kept by a rule in tokens."""
+    """Return the policy's cut of this context, None without one; `most` limits the tokens kept by a rule in tokens."""
     items = context.items
     turns = [item.event.turn for item in items]
     legal = boundaries.legal(context, (*ALWAYS, boundaries.speakers) if cut.lean == "forward" else ALWAYS)
@@ -70,7 +69,7 @@ def find(context: Context, budget: Budget, cut: Cut, most: int | None = None) ->
 
 
 def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
-    """How many of the newest tokens a policy keeps beside `prefix` tokens; None if its rule is not in tokens."""
+    """Return the number of newest tokens that a policy keeps besides `prefix`; None if its rule is not in tokens."""
     if cut.keep_tokens is not None:
         return budget.own(auto_keep(budget.window) if isinstance(cut.keep_tokens, str) else cut.keep_tokens)
     if cut.keep_ratio is None:
@@ -79,7 +78,7 @@ def keep_tokens(budget: Budget, cut: Cut, prefix: int) -> int | None:
 
 
 def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -> int | None:
-    """How many of the newest tokens stay: raised to those of `keep_recent_turns` if they fit; None as `keep_tokens`."""
+    """Return `keep_tokens` within `most`, raised to the tokens of `keep_recent_turns` if these fit."""
     prefix = sum(event.tokens for event in context.prefix)
     keep = keep_tokens(budget, cut, prefix)
     if keep is None:

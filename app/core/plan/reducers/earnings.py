@@ -1,8 +1,8 @@
-"""What evictions have earned so far against sending everything, and what the next one must rewrite in the cache.
+"""The past earnings of evictions against sending everything, and the cost of the next cache rewrite.
 
 Both are in input tokens at full price, and pessimistic. Earnings are rather too low: each call is assumed to have saved
-the read price of what was evicted, although a cold cache would have written it. Rewriting is rather too high: a cache
-entry that is not known to exist is assumed to be gone.
+the read price of the evicted tokens, although a cold cache would have written them. Rewriting is rather too high: a
+cache entry that is not known to exist is assumed to be gone.
 """
 
 from bisect import bisect_right
@@ -18,54 +18,54 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 
 def sent_to(context: Context) -> int:
-    """The first seq of the model's last unit, 0 without one; all events in front of it were sent."""
+    """Return the first seq of the model's last unit, 0 without one; all events before it were sent."""
     return context.rounds.last
 
 
 def rewriting(
     context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
 ) -> Callable[[Item], int]:
-    """The tokens that the cache must rewrite if an item changes, for items of units that were written to it.
+    """Return a function from an item to the tokens that the cache must rewrite if the item changes.
 
-    These are the items before `end`; None: all that were sent.
+    It applies to items before `end`, which were written to the cache; None: to all that were sent.
 
-    Automatic caches still hold everything in front of the item. Caches with markers hold an entry at the end of each
-    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. Of a
-    prefix outside of the context not even that is known: the client may not have marked it.
+    Automatic caches still hold everything before the item. Caches with markers hold an entry at the end of each
+    request; up to the last request that was written as a whole, only the entry of the prefix is known to exist. A
+    prefix outside the context may not have an entry either, since the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
     end = sent_to(context) if end is None else end
-    whole_to = _written_whole(context, state, cache)
+    whole_to = _last_whole_write(context, state, cache)
     last = bisect_right(rounds.firsts, end) - 1
     in_front: Sequence[int] = rounds.in_front
     if rounds.late >= end or end not in rounds.firsts[last : last + 1]:
-        in_front, last = _sent_in_front(context, end), -1
+        in_front, last = _sent_before_units(context, end), -1
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
     everything = total if outside and not context.prefix else sum(context.item_tokens) - unsent
 
     def tokens(item: Item) -> int:
         index = bisect_right(rounds.firsts, item.event.call_seq or item.event.seq) - 1
-        unit, behind = context.units[index], in_front[last] - in_front[index]
+        unit, following = context.units[index], in_front[last] - in_front[index]
         if cache.lookback_blocks is None:
-            behind -= sum(
+            following -= sum(
                 before.tokens for before in takewhile(lambda one: one.event.seq != item.event.seq, unit.all_items)
             )
         elif rounds.firsts[index] <= whole_to or not _within_reach(unit, cache.lookback_blocks):
-            behind = everything
-        behind += cache.step_tokens - 1
-        return behind if total - behind >= cache.minimum_tokens else total
+            following = everything
+        following += cache.step_tokens - 1
+        return following if total - following >= cache.minimum_tokens else total
 
     return tokens
 
 
-def _sent_in_front(context: Context, end: int) -> Sequence[int]:
-    """The tokens in front of each unit, without the results that came at `end` or later."""
+def _sent_before_units(context: Context, end: int) -> Sequence[int]:
+    """Return the tokens before each unit, without the results that arrived at `end` or later."""
     sent = (sum(item.tokens for item in unit.all_items if item.event.seq < end) for unit in context.units)
     return list(accumulate(sent, initial=0))
 
 
 def _within_reach(unit: Unit, lookback: int) -> bool:
-    """Whether a marker anywhere in a round is within the cache's lookback of the marker in front of the round."""
+    """Return whether a marker anywhere in a round is within the cache's lookback of the marker before the round."""
     items = unit.all_items
     return len(items) < lookback - 1 or sum(not _is_call(item) for item in items) < lookback - 1
 
@@ -74,8 +74,8 @@ def _is_call(item: Item) -> bool:
     return item.event.call_id is not None and item.event.call_seq is None
 
 
-def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> int:
-    """The last seq of the last request that was written as a whole: to a cold cache, or as the first of an epoch."""
+def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) -> int:
+    """Return the last seq of the last request written as a whole: to a cold cache, or as the first of an epoch."""
     known, rounds = max(state.began, state.earned_to, 0), context.rounds
     for index in range(len(rounds.seqs) - 1, 0, -1):
         last = rounds.seqs[index] - 1
@@ -87,7 +87,7 @@ def _written_whole(context: Context, state: Frontier, cache: CacheProfile) -> in
 
 
 def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
-    """What the state's evictions have earned in all calls so far, in input tokens."""
+    """Return the earnings of the state's evictions in all calls so far, in input tokens."""
     seqs = context.rounds.seqs
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
     if not state.saved:
@@ -97,7 +97,7 @@ def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
 
 
 def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
-    """The least that sending everything would have cost so far: all of it written once and read at each call since."""
+    """Return the minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
     fixed = outside + context.tokens - rounds.shown
     read = rounds.read + fixed * len(rounds.seqs)
@@ -117,13 +117,13 @@ def credited(
 ) -> Frontier:
     """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewriting`."""
     if cold:
-        now = cache.write_price * after.saved
+        gain = cache.write_price * after.saved
     else:
         end = sent_to(context) if end is None else end
         changed, costs = first_changed(before, after), rewriting(context, after, cache, outside, end)
         rounds = context.rounds
         first = 0 if rounds.late >= changed else max(0, bisect_right(rounds.firsts, changed) - 1)
         sent = (item for unit in context.units[first:] for item in unit.all_items if changed <= item.event.seq < end)
-        anew = max(map(costs, sent), default=0)
-        now = cache.read_price * after.saved - (cache.write_price - cache.read_price) * anew
-    return replace(after, earned=floor(earned(context, before, cache) + now), earned_to=head)
+        rewritten = max(map(costs, sent), default=0)
+        gain = cache.read_price * after.saved - (cache.write_price - cache.read_price) * rewritten
+    return replace(after, earned=floor(earned(context, before, cache) + gain), earned_to=head)

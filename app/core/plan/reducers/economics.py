@@ -1,17 +1,17 @@
-"""When evictions are worth their price.
+"""The economics of evictions: when they are worth their price.
 
 A provider bills a cached prefix at `r` and a written one at `w` times its input price. An eviction rewrites everything
-behind it once, for (w - r) times its tokens, and saves r times the evicted tokens at every later call. The number of
+after it once, for (w - r) times its tokens, and saves r times the evicted tokens at every later call. The number of
 later calls is unknown, as in the ski rental problem. So candidates wait in a queue until carrying them has cost
-`factor` times what rewriting costs now, or are evicted at once if this call alone saves as much.
+`factor` times the current cost of rewriting, or are evicted immediately if this call alone saves as much.
 
-This call may also be the last. So the cost of rewriting must be covered by what evictions have earned so far (at a cold
+This call may also be the last. So the cost of rewriting must be covered by the earnings of evictions so far (at a cold
 cache, where they are free, and with every call that did not read the evicted tokens, see `earnings`) and by the share
-`at_risk` of what sending everything would have cost so far. Wherever a run ends, it has cost at most that share more
-than sending everything.
+`at_risk` of the cost of sending everything so far. Wherever a run ends, it has cost at most that share more than
+sending everything.
 
 If the cache is cold, or the prefix is about to be rewritten anyway, rewriting costs nothing more, and the whole queue
-is evicted. Large results that a call kept out of the cache (`once`) go for nothing.
+is evicted. Large results that a call kept out of the cache (`once`) are evicted at no cost.
 """
 
 from bisect import bisect_right
@@ -33,19 +33,19 @@ from app.core.tokens.cache_profiles import CacheProfile
 
 REDUCER = "economics"
 USUAL: Final = 1.15
-"""The price of rewriting a token of a five-minute cache, for which `retention.working_set` is given."""
+"""The price of rewriting a token of a five-minute cache, to which `retention.working_set` refers."""
 
 Moment = Literal["warm", "cold", "pressed"]
-"""Whether the provider still holds the prefix, does not, or the budget forces a reduction."""
+"""The state that is planned for: the provider holds the prefix, does not hold it, or the budget forces a reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class EconomicReducer:
-    """Evicts what the retention rules allow when that pays, or when the budget demands it.
+    """Evicts what the retention rules allow, if that pays or the budget demands it.
 
-    `outside` tokens are sent in front of the context. `called` says whether the view was called before, at a provider
-    with a cache: if not, no call has carried anything in it yet. Events from `keep_from` on stay. `once` knows what
-    the last call kept out of the cache; None: nothing.
+    `outside` tokens are sent before the context. `called`: the view was called before, at a provider with a cache; if
+    not, no call has cached anything of it yet. Events from `keep_from` on stay. `once` identifies the results that the
+    last call kept out of the cache; None: there are none.
     """
 
     retention: Retention
@@ -66,11 +66,11 @@ class EconomicReducer:
             return Reduced(context, state)
         done = self._apply(context, state, queue)
         if self.outside + done.context.tokens < self.cache.minimum_tokens:
-            return Reduced(context, state)  # the provider would cache nothing of it, and bill it whole at every call
-        return done if self.moment == "cold" or self._covered(context, state, done) else Reduced(context, state)
+            return Reduced(context, state)  # the provider would cache nothing and bill it all at every call
+        return done if self.moment == "cold" or self._is_covered(context, state, done) else Reduced(context, state)
 
     def _pressed(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub all candidates but the newest content of files, then, if need be, small results and listings."""
+        """Stub all candidates but the newest content of files, then, if necessary, small results and listings."""
         done, stays = Reduced(context, state), held_content(context, self.retention.working_set, budget.goal)
         for forced in (False, True):
             if not forced or done.context.tokens > budget.goal:
@@ -79,18 +79,18 @@ class EconomicReducer:
         return done
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether nothing is due."""
+        """Return whether nothing is due."""
         return not self.queue(context, state)
 
     def queue(self, context: Context, state: Frontier) -> tuple[Candidate, ...]:
-        """The candidates that are due at a warm or cold cache; none if that saves too little."""
+        """Return the candidates that are due at a warm or cold cache; none if they save too little."""
         queue = candidates(context, self.retention, before=self.keep_from)
         if not queue:
             return queue
-        stays = set(ranked(context, self._calls(state)))
+        stays = set(ranked(context, self._working_set_calls(state)))
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
-        seen = sent_to(context)  # what the model has not seen yet stays, unless the budget demands it
-        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < seen)
+        sent_seq = sent_to(context)  # unsent events stay unless the budget demands it
+        queue = tuple(candidate for candidate in queue if candidate.item.event.seq < sent_seq)
         if self.moment == "warm" and not self.called:
             queue = ()
         elif self.moment == "warm":
@@ -99,20 +99,20 @@ class EconomicReducer:
             queue = ()
         return () if sum(candidate.saves for candidate in queue) < self.economics.least_tokens else queue
 
-    def _calls(self, state: Frontier) -> int | None:
-        """For how many calls content of files stays; None for any number.
+    def _working_set_calls(self, state: Frontier) -> int | None:
+        """Return the number of calls for which file content stays; None: no limit.
 
-        What a reduction that the budget forced has left stays while the cache is warm: if it went at the next call, one
-        reduction would open two epochs. Where writing is dearer, evictions wait longer anyway, and content is
-        seen for longer after it has left the set: fewer calls then see as much.
+        File content that a forced reduction left stays while the cache is warm: if it went at the next call, one
+        reduction would open two epochs. Where cache writes cost more, evictions wait longer anyway, and content stays
+        visible for longer after it has left the set, so fewer calls suffice.
         """
         calls = self.retention.working_set
-        dearer = self.cache.write_price - self.cache.read_price
-        calls = ceil(calls * min(1.0, USUAL / dearer)) if dearer > 0 else calls
+        surcharge = self.cache.write_price - self.cache.read_price
+        calls = ceil(calls * min(1.0, USUAL / surcharge)) if surcharge > 0 else calls
         return None if calls and self.moment == "warm" and (state.folds or state.drops) else calls
 
-    def _covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
-        """Whether earnings cover the price of the stubs at their real size, which `due` could only estimate."""
+    def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
+        """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
         head, end = sent_to(context), self._written_to(context)
         paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
         return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
@@ -133,17 +133,17 @@ def due(
     outside: int = 0,
     end: int | None = None,
 ) -> tuple[Candidate, ...]:
-    """The newest part of the queue for which the cost of carrying most exceeds that of rewriting; empty if none does.
+    """Return the newest part of the queue whose carrying cost exceeds its rewriting cost most; empty if there is none.
 
     Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
-    saves as much at this call as it costs need not have waited. No part is due that could make the view dearer than
+    saves at this call as much as it costs does not wait. No part is due that could make the view cost more than
     `at_risk` allows if this were its last call. `end` is as in `rewriting`.
     """
     if not queue:
         return ()
     answers = context.rounds.seqs
     costs = rewriting(context, state, cache, outside, end)
-    dearer = cache.write_price - cache.read_price
+    surcharge = cache.write_price - cache.read_price
     total = context.tokens + outside
     credit = earned(context, state, cache) + cache.read_price * state.saved
     credit += economics.at_risk * spent(context, state, cache, outside)
@@ -155,29 +155,29 @@ def due(
         calls = len(answers) - bisect_right(answers, max(candidate.since, state.began))
         carried += cache.read_price * candidate.saves * calls
         saves += candidate.saves
-        anew = max(0, costs(candidate.item) - saves)
-        now = cache.read_price * saves - dearer * anew
-        gain = max(carried - economics.factor * dearer * anew, now)
+        rewritten = max(0, costs(candidate.item) - saves)
+        now = cache.read_price * saves - surcharge * rewritten
+        gain = max(carried - economics.factor * surcharge * rewritten, now)
         if gain > best and credit + now >= 0 and total - saves >= cache.minimum_tokens:
             best, start = gain, seq
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
 
 
 def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
-    """The seq from which on leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
+    """Return the seq from which leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
 
-    As many calls are expected as the context shows: their savings at the read price must make up for what is rewritten.
-    What came after the model's last answer has not been sent, and costs nothing to leave out.
+    The context's past calls predict the number of later ones: their savings at the read price must cover the rewriting.
+    Events after the model's last answer have not been sent, and cost nothing to leave out.
     """
     answers, sent = context.rounds.seqs, sent_to(context)
-    best, start, saved, behind = 0.0, None, 0, 0
+    best, start, saved, following = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq
         saved += saves.get(seq, 0)
         if seq < sent:
-            behind += item.tokens - saves.get(seq, 0)
+            following += item.tokens - saves.get(seq, 0)
         if seq in saves:
-            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * behind
+            gain = len(answers) * cache.read_price * saved - (cache.write_price - cache.read_price) * following
             if gain >= best:
                 best, start = gain, seq
     return start

@@ -1,4 +1,4 @@
-"""Expiry of single events, when their author's limit is reached or a newer event supersedes them.
+"""Expiry of single events, at their author's limit or when a newer event supersedes them.
 
 Unlike an eviction it need not pay: an expired event is never shown again.
 """
@@ -32,20 +32,20 @@ class ExpiryReducer:
         """Show the `replacement` of each expired event. Without one, stub a tool result and drop anything else.
 
         Protected events (I9) do not expire, and a call stays as long as its result is shown, whole or as a stub. The
-        assistant's words before a call may go without it, except in a round that shows a model's reasoning.
+        assistant's words before a call may be removed alone, except in a round that shows a model's reasoning.
         """
         due = dict(self._due(context))
         if not due:
             return Reduced(context, state)
-        stubs, gone = _without(context, due, context.protected)
+        stubs, dropped = _without(context, due, context.protected)
         done = apply_stubs(context, state, stubs)
-        for reason in sorted({due[unit.items[0].event.seq] for unit in gone}):
-            leaving = [unit for unit in gone if due[unit.items[0].event.seq] == reason]
+        for reason in sorted({due[unit.items[0].event.seq] for unit in dropped}):
+            leaving = [unit for unit in dropped if due[unit.items[0].event.seq] == reason]
             done = drop_units(done.context, done.state, leaving, REDUCER, reason, noted=False)
         return done
 
     def _due(self, context: Context) -> Iterator[tuple[int, str]]:
-        """The seqs that have expired since the last plan, each with its reason."""
+        """Yield the seqs that have expired since the last plan, each with its reason."""
         newest = _newest(context.perishable)
         for item in context.items if newest else context.perishable:
             if item.stub is not None and item.stub.reducer == REDUCER:
@@ -56,34 +56,34 @@ class ExpiryReducer:
 
 
 def without_expiring(context: Context) -> Context:
-    """A context as a summarizer may read it: events that expire by age show only their replacement.
+    """Return a context as a summarizer may read it: events that expire by age show only their replacement.
 
     A summary of the original would keep it for longer than its author wants.
     """
     expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
     if not expiring:
         return context
-    stubs, gone = _without(context, expiring, frozenset())
+    stubs, dropped = _without(context, expiring, frozenset())
     shorter = {stub.seq: stub for stub in stubs}
-    left = {item.event.seq for unit in gone for item in unit.all_items}
+    left = {item.event.seq for unit in dropped for item in unit.all_items}
     shown = (show_as_stub(item, shorter.get(item.event.seq)) for item in context.items if item.event.seq not in left)
     return replace(context, items=tuple(item for item in shown if item is not None))
 
 
 def _without(context: Context, due: Mapping[int, str], stays: Collection[int]) -> tuple[list[Stub], list[Unit]]:
-    """The stubs of the `due` events (seq to reason) that are not in `stays`, and the units of which nothing is left."""
+    """Return the stubs of the `due` events (seq to reason) that are not in `stays`, and the units to drop entirely."""
     stubs: list[Stub] = []
-    gone: list[Unit] = []
+    dropped: list[Unit] = []
     for unit in context.units:
         expired = [i for i in unit.all_items if i.event.seq in due and i.event.seq not in stays]
         if len(expired) == len(unit.all_items) and not any(_replacement(i.event) for i in expired):
-            gone.append(unit)
+            dropped.append(unit)
         else:
             reasoned = any(item.reasons for item in unit.items)
             for item in expired:
                 stub = _stub(item, context.counter, due[item.event.seq], silent=not reasoned)
                 stubs += [stub] if stub is not None else []
-    return stubs, gone
+    return stubs, dropped
 
 
 def _reason(event: Event, turn: int, now: float | None) -> str | None:
@@ -97,7 +97,7 @@ def _reason(event: Event, turn: int, now: float | None) -> str | None:
 
 
 def _newest(perishable: Sequence[Item]) -> dict[str, int]:
-    """The last seq that supersedes each key."""
+    """Return the last seq that supersedes each key."""
     return {key: i.event.seq for i in perishable if isinstance(key := (i.event.body or {}).get("supersedes"), str)}
 
 
@@ -108,7 +108,7 @@ def _superseded(event: Event, newest: dict[str, int]) -> str | None:
 
 
 def _replacement(event: Event) -> str | None:
-    """The author's text to show instead of an event; None without one, and for a tool call, which has no text."""
+    """Return the author's text to show instead of an event; None without one, and for a tool call."""
     if event.type is EventType.TOOL_CALL:
         return None
     given = (event.body or {}).get("replacement")
@@ -116,7 +116,7 @@ def _replacement(event: Event) -> str | None:
 
 
 def _stub(item: Item, counter: Counter, reason: str, *, silent: bool) -> Stub | None:
-    """The stub of an expired event, None if it stays; if `silent`, an assistant message may be shown as nothing."""
+    """Return the stub of an expired event, None if it stays; if `silent`, an assistant message may be hidden."""
     event = item.event
     text = _replacement(event)
     if text is None:

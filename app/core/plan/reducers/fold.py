@@ -22,10 +22,10 @@ from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
 WIDE_SHARE: Final = 0.5
-"""Share of the goal: if a policy's single summary or archive and what it keeps take less, the view is wider than the
+"""Share of the goal: if a policy's single summary or archive and its kept part take less, the view is wider than the
 one that they were written for."""
 CUT_SHARE: Final = 0.25
-"""The most of its summaries that a context gives up for content of files beside them."""
+"""The maximum share of its summaries that a context gives up to keep file content."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class FoldReducer:
     """Folds the oldest events under `tree`: the live summaries, and those that they were merged from.
 
     It folds at least up to the seq `least_to`, as far as summaries reach; with `all_there_is`, everything they cover.
-    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the newest
-    content of files, unless `calls` is 0 (`retention.working_set`).
+    Events from `keep_from` on stay verbatim, the newest first, as far as the target allows. So does the newest content
+    of files, unless `calls` is 0 (`retention.working_set`).
     """
 
     tree: tuple[Summary, ...]
@@ -55,7 +55,7 @@ class FoldReducer:
         return self.ends[-1] if self.ends else 0
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold as little as brings the context within `budget.goal`, in as fine a cover as fits.
+        """Fold the fewest events that bring the context within `budget.goal`, in the finest cover that fits.
 
         Protected events (I9) stay verbatim although a summary covers them. So do the newest covered events if much room
         is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
@@ -79,36 +79,36 @@ class FoldReducer:
             cover = refined(self.tree, cover, room, weights.cost)
             room = budget.goal - weights.total(cover, to_seq) + weights.saved_by_joining(cover)
         elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.most:
-            room = 0  # what a policy keeps beside its summary is its own choice
+            room = 0  # the policy chooses what it keeps next to its summary
         slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
         shown_from = to_seq + 1 if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
         if self.keep_from is not None and self.keep_from < shown_from:
-            shown = sum(map(weights.cost, cover))  # a retry would rather shorten its summaries than its newest part
+            shown = sum(map(weights.cost, cover))  # a retry shortens its summaries rather than its newest part
             cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.most else 0
             most = budget.target - weights.total(cover, to_seq) + cut
             shown_from = min(shown_from, max(self.keep_from, weights.verbatim_from(to_seq, most, 0, 0)))
         return fold(context, state, cover, self.rules, shown_from, held)
 
     def heal(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Fold dropped events that a summary covers by now, whatever that costs.
+        """Fold dropped events that a summary covers by now, at any cost.
 
-        Covered events behind them that are shown stay verbatim if there is room for both.
+        Covered events after them that are shown stay verbatim if there is room for both.
         """
         lost_to = self.healing(state)
         if not lost_to:
             return Reduced(context, state)
         cover = tiling(self.tree, 1, max(state.folded_to, self.reach(lost_to)))
-        beside = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
-        if beside.context.tokens <= budget.threshold:
-            return beside
+        verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
+        if verbatim.context.tokens <= budget.threshold:
+            return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
     def reach(self, seq: int) -> int:
-        """The first end of a fold that includes `seq`, or the last there is; 0 for seq 0."""
+        """Return the first end of a fold that includes `seq`, or the last end there is; 0 for seq 0."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
     def healing(self, state: Frontier) -> int:
-        """The last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
+        """Return the last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
 
@@ -121,16 +121,16 @@ class HealReducer:
     rules: Summarize
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether there is nothing to heal."""
+        """Return whether there is nothing to heal."""
         return not FoldReducer(self.tree, self.rules).healing(state)
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """As `FoldReducer.heal`."""
+        """Apply `FoldReducer.heal`."""
         return FoldReducer(self.tree, self.rules).heal(context, budget, state)
 
 
 class _Weights:
-    """The tokens a context would take with its log folded up to some seq."""
+    """The tokens that a context would take with its log folded up to a given seq."""
 
     def __init__(self, context: Context, state: Frontier, counter: Counter, held: Collection[int]) -> None:
         self._counter = counter
@@ -147,27 +147,27 @@ class _Weights:
         self._costs: dict[str, int] = {}
 
     def cost(self, summary: Summary) -> int:
-        """Tokens of a summary as shown."""
+        """Return the tokens of a summary as shown."""
         if summary.id not in self._costs:
             self._costs[summary.id] = self._counter.message(wording.joined((summary,)))
         return self._costs[summary.id]
 
     def headers(self, cover: Sequence[Summary]) -> int:
-        """Tokens of the headers that summaries have alone and not in one text, but for the first one's."""
+        """Return the tokens of the headers of separate summaries, except the first one's, which joined text has too."""
         return sum(self.cost(summary) - self._counter.message(summary.text) for summary in cover[1:])
 
     def saved_by_joining(self, cover: Sequence[Summary]) -> int:
-        """Tokens that summaries take less in one text than each by itself."""
+        """Return the tokens that one joined text saves against separate summaries."""
         return max(0, sum(map(self.cost, cover)) - self._counter.message(wording.joined(cover)))
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
-        """Tokens of the context with `cover` in place of everything up to to_seq."""
-        behind = sum(tokens for _, last, tokens in self._units if last > to_seq)
+        """Return the tokens of the context with `cover` in place of everything up to to_seq."""
+        following = sum(tokens for _, last, tokens in self._units if last > to_seq)
         note = self._note if any(drop.to_seq > to_seq for drop in self._drops) else 0
-        return self._fixed + sum(map(self.cost, cover)) + behind + note
+        return self._fixed + sum(map(self.cost, cover)) + following + note
 
     def verbatim_from(self, to_seq: int, room: int, slack: int, over: int) -> int:
-        """The seq from which on the folded events up to to_seq fit verbatim into `room` tokens.
+        """Return the seq from which the folded events up to to_seq fit verbatim into `room` tokens.
 
         If more than `slack` tokens would be left, one more unit is included that exceeds the room by at most `over`.
         """
@@ -192,8 +192,8 @@ def fold(
 ) -> Reduced:
     """Put `cover` in place of the events it covers, in the context and its state.
 
-    A result whose call is too old to be read goes with its call. Units that reach `shown_from` or beyond stay verbatim,
-    and so do those of the events in `held`.
+    A result is removed with its call if the call is too old to be read. Units that reach `shown_from` or beyond stay
+    verbatim, and so do those of the events in `held`.
     """
     to_seq = cover[-1].to_seq
     last = to_seq if shown_from is None else min(to_seq, shown_from - 1)
@@ -228,10 +228,10 @@ def fold_all(
     rules: Summarize,
     held: Sequence[int],
 ) -> Reduced:
-    """Fold all that `tree` covers, so that nothing is dropped that is covered, and `shrink` the summaries.
+    """Fold all that `tree` covers, so that no covered event is dropped, and `shrink` the summaries.
 
-    Events in `held` stay beside them, as many as leave the context within its target with summaries shortened by no
-    more than CUT_SHARE: the last ones go first. `known` are the tree and the summaries that the state names.
+    Events in `held` stay in addition, as many as leave the context within its target with summaries shortened by no
+    more than CUT_SHARE; the last ones are given up first. `known` are the tree and the summaries that the state names.
     """
     last = FoldReducer(tree, rules).last
     if not last or last < done.state.folded_to:
@@ -275,7 +275,7 @@ def cut_summaries(done: Reduced, most: int, summaries: Sequence[Summary], rules:
         shown = {summary.id for summary in clip(cover, rules).shown}
         folds = tuple(replace(f, shown=f.shown and f.id in shown) for f in state.folds)
         done = _show(context, state, cover, folds, rules)
-    for _ in range(3):  # the text around several summaries can be counted only with them in it
+    for _ in range(3):  # the text around several summaries can be counted only together with them
         excess = done.context.summary_tokens - most
         if excess <= 0:
             break
@@ -284,7 +284,7 @@ def cut_summaries(done: Reduced, most: int, summaries: Sequence[Summary], rules:
 
 
 def show_fewer(done: Reduced, target: int, summaries: Sequence[Summary], rules: Summarize) -> Reduced:
-    """Hide the oldest summaries, as few as bring the context within `target`; their folds stay in the state.
+    """Hide the fewest of the oldest summaries that bring the context within `target`; their folds stay in the state.
 
     `summaries` include those that the state names.
     """
@@ -316,7 +316,7 @@ def _shortened(done: Reduced, cover: Sequence[Summary], room: int, rules: Summar
 
 
 def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
-    """The fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
+    """Return the fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
     chars = fold.chars or len(summary.text)
     while chars > 0:
         taken = counter.message(wording.abridged(summary.text, chars, ordered=True))
@@ -351,7 +351,7 @@ def _is_orphan(item: Item, calls: Collection[int]) -> bool:
 
 
 def _uncovered_part(drop: Drop, to_seq: int) -> Drop | None:
-    """The part of a drop behind to_seq, which no summary covers; None if there is none."""
+    """Return the part of a drop after to_seq, which no summary covers; None if there is none."""
     if drop.to_seq <= to_seq:
         return None
     if drop.from_seq > to_seq:

@@ -7,8 +7,8 @@ It runs only above the target and makes room down to `budget.low`, no more than 
 3. Older results become stubs.
 4. The oldest units of the running turn are dropped.
 
-The newest part that the policy keeps (`Cut`), and what is left of results, is reduced only down to the target. All of
-this spares the newest content of files first, and takes it only if the context still does not fit.
+The newest part that the policy keeps (`Cut`), and the remains of results, are reduced only down to the target. Each
+step spares the newest content of files first, and takes it only if the context still does not fit.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,7 +30,7 @@ from app.core.tokens.budget import SLACK, Budget, beyond
 
 REDUCER = "last_resort"
 BY_BUDGET: Final = (REDUCER, economics.REDUCER)
-"""Reducers whose stubs are made for lack of room, not because a rule of the policy wants them."""
+"""Reducers whose stubs are made for lack of room, not because a rule of the policy demands them."""
 NOTE_TOKENS_SPARE: Final = 120
 """Tokens kept free for the note, whose length is known only after the drops."""
 SHORTEN_CHARS: Final = (8000, 4000, 2000, 1000)
@@ -45,7 +45,7 @@ SYSTEM: Final = EventType.SYSTEM_MESSAGE
 class LastResortReducer:
     """Brings a context within its target; `cut` is the newest part that the policy keeps, of at most `most` tokens.
 
-    `held` are the seqs that go last. With `most`, a context that is no larger than its newest part is only brought down
+    `held` are the seqs that go last. If `most` is given, a context no larger than its newest part is only brought down
     to the target.
     """
 
@@ -87,7 +87,7 @@ class LastResortReducer:
 
 
 def shorten_all(done: Reduced) -> Reduced:
-    """Shorten all results as far as possible and drop nothing: where little may be dropped, the note takes more."""
+    """Shorten all results as far as possible and drop nothing, since the note may take more tokens than drops save."""
     done = _stub_older(done, 0)
     return _shorten(done, 0, LEAST_CHARS, "shortened_further")
 
@@ -96,8 +96,8 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
     """Drop units that begin at `first_seqs`, the oldest first and system messages last, until `goal` is reached.
 
     If the last unit is larger than the excess, its results are shortened instead, by no more than the excess. If they
-    cannot be, it stays if dropping it would leave much room (SLACK). If it is dropped and leaves much room, units
-    dropped before it that fit come back.
+    cannot be shortened, the unit stays if dropping it would leave much room (SLACK). If it is dropped and leaves much
+    room, units dropped before it that fit come back.
     """
     context = done.context
     units = (unit for unit in context.units if unit.items[0].event.seq in first_seqs)
@@ -128,7 +128,7 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
 
 
 def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
-    """Stubs that shorten the results of a unit by `over` tokens, the largest first; none if that is impossible."""
+    """Return stubs that shorten the results of a unit by `over` tokens, the largest first; none if impossible."""
     stubs: list[Stub] = []
     for item in sorted(_results(unit.all_items), key=lambda i: (-i.tokens, i.event.seq)):
         short = _short(item, over, LEAST_CHARS, context, "shortened")
@@ -141,7 +141,7 @@ def _shortened_by(over: int, unit: Unit, context: Context) -> list[Stub]:
 
 
 def _short(item: Item, over: int, least_chars: int, context: Context, reason: str) -> Stub | None:
-    """A result shortened by about `over` tokens, but to no less than `least_chars` at each end; None if impossible."""
+    """Return a result shortened by about `over` tokens, with at least `least_chars` at each end; None if impossible."""
     text = content_text((item.event.body or {}).get("content"))
     if (item.stub is not None and item.stub.chars == 0) or len(text) <= 2 * least_chars:
         return None
@@ -177,8 +177,8 @@ def _shorten(done: Reduced, goal: int, chars: int, reason: str, stays: Collectio
 def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: Sequence[int] | None = None) -> Reduced:
     """Show results and arguments again that were stubbed since `before` for lack of room: in `order`, or newest first.
 
-    The room is what is left below `goal`, for results also below their cap. Of a result that does not fit whole, as
-    much comes back as does. Stubs that a rule of the policy demands, and of what later results repeat, stay.
+    They must fit below `goal`, and results below their cap as well. A result that does not fit whole comes back in
+    part. Stubs that a rule of the policy demands, and those of repeated results, stay.
     """
     context, old = done.context, {stub.seq for stub in before.stubs}
     new = (stub for stub in done.state.stubs if stub.reducer in BY_BUDGET and stub.seq not in old)
@@ -216,7 +216,7 @@ def restore(done: Reduced, before: Frontier, budget: Budget, goal: int, order: S
 
 
 def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduced:
-    """Stub results whatever retention says, oldest first, except those of the newest round and those in `stays`."""
+    """Stub results regardless of retention, oldest first, except those of the newest round and those in `stays`."""
     context = done.context
     over = context.tokens - goal
     newest = {i.event.seq for i in context.units[-1].all_items} if context.units else set()
@@ -234,6 +234,6 @@ def _stub_older(done: Reduced, goal: int, stays: Collection[int] = ()) -> Reduce
 
 
 def _results(items: Iterable[Item]) -> tuple[Item, ...]:
-    """The tool results that may be shortened: neither pinned nor hidden."""
+    """Return the tool results that may be shortened: neither pinned nor hidden."""
     results = (i for i in items if i.event.type is EventType.TOOL_RESULT and not i.event.pinned)
     return tuple(i for i in results if i.stub is None or i.stub.reducer != VISIBILITY)

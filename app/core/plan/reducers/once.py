@@ -1,8 +1,8 @@
-"""Large results that one call shows: behind its last cache marker, and as stubs from the next call on.
+"""Large results that one call shows: after its last cache marker, and as stubs from the next call on.
 
-They are never written to the cache, so that leaving them out costs nothing. That needs a cache that is written at
-markers only, and in front of the results enough to be cached. Files that the agent has modified, recalled events and
-what it reads a second time are cached as ever.
+They are never written to the cache, so leaving them out costs nothing. That needs a cache that is written at markers
+only, and enough tokens before the results to be cached. Files that the agent has modified, recalled events and content
+that it reads again are cached as usual.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,9 +32,9 @@ REASON: Final = "seen_once"
 
 @dataclass(frozen=True, slots=True)
 class OnceReducer:
-    """Stubs the results of at least `tokens` tokens that the last call showed first; None: no result.
+    """Stubs the results of at least `tokens` tokens that the last call showed for the first time; None: no result.
 
-    `outside` tokens are sent in front of the context.
+    `outside` tokens are sent before the context.
     """
 
     retention: Retention
@@ -43,32 +43,32 @@ class OnceReducer:
     outside: int
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Stub them, whatever that saves; they have earned nothing before this call."""
-        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._whole(context)]
+        """Stub these results, whatever that saves; stubs earn nothing before this call."""
+        going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._unstubbed(context)]
         done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
         early = ceil(earned(context, done.state, self.cache) - earned(context, state, self.cache))
         return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
-        """Whether there are none."""
-        return not self._whole(context)
+        """Return whether there is nothing to stub."""
+        return not self._unstubbed(context)
 
     def shown_from(self, context: Context) -> int:
-        """The first seq that this call shows behind its last marker; 0 without one."""
+        """Return the first seq that this call shows after its last marker; 0 if there is none."""
         return min((item.event.seq for item in self._results(context, 1)), default=0)
 
     def written_to(self, context: Context) -> int:
-        """The seq up to which the last call wrote the context to the cache."""
+        """Return the seq up to which the last call wrote the context to the cache."""
         return min((item.event.seq for item in self._results(context, 2)), default=sent_to(context))
 
-    def _whole(self, context: Context) -> list[Item]:
+    def _unstubbed(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
 
     def _results(self, context: Context, answer: int) -> list[Item]:
-        """Such results of the model's last answer (1) or of the one before it (2), the newest first.
+        """Return the results to show once of the model's last answer (1) or of the one before it (2), the newest first.
 
-        Whatever stands behind the first of them is not cached either, and is written by the next call. What is saved
-        by not writing the results must make up for that.
+        Events after the first of them are not cached either, and are written by the next call. Not writing the results
+        must save more than that costs.
         """
         rounds, cache = context.rounds, self.cache
         if self.tokens is None or cache.lookback_blocks is None or len(rounds.seqs) < answer:
@@ -78,7 +78,7 @@ class OnceReducer:
         found: list[Item] = []
         count, gain = 0, 0.0
         for item in reversed([item for unit in units for item in unit.all_items if item.event.seq < end]):
-            if not self._goes(context, item):
+            if not self._is_shown_once(context, item):
                 gain -= (1 - cache.read_price) * item.event.tokens
                 continue
             gain += (cache.write_price - 1) * item.event.tokens
@@ -86,7 +86,7 @@ class OnceReducer:
             count = len(found) if gain >= 0 else count
         return found[:count]
 
-    def _goes(self, context: Context, item: Item) -> bool:
+    def _is_shown_once(self, context: Context, item: Item) -> bool:
         event, rounds = item.event, context.rounds
         rule = self.retention.rule(event.tool)
         if event.type is not EventType.TOOL_RESULT or rule is None or event.pinned or event.seq in context.asked:
@@ -105,13 +105,13 @@ class OnceReducer:
 
 
 def once(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
-    """The reducer of a policy; it stubs nothing that the agent could not recall."""
+    """Return the reducer of a policy; it stubs nothing that the agent cannot recall."""
     tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
     return OnceReducer(policy.retention, tokens, cache, outside)
 
 
 def _is_worked_on(context: Context, result: Event) -> bool:
-    """Whether a result shows a file that was modified before: the next edit of it may quote what it shows."""
+    """Return whether a result shows a file that was modified before: the next edit of it may quote the result."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
@@ -120,8 +120,7 @@ def _is_worked_on(context: Context, result: Event) -> bool:
 
 
 def _is_repeated(context: Context, result: Event) -> bool:
-    """Whether an earlier result showed the same; an agent that reads again what it saw once is not to need it a third
-    time."""
+    """Return whether an earlier result showed the same; a second one is cached, to avoid a third read."""
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False

@@ -1,4 +1,4 @@
-"""Questions that stay beside a fold: a user's short answer that is still shown says little without its question."""
+"""Questions shown in addition to a fold: a user's short answer means little without its question."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,15 +15,15 @@ from app.core.tokens.counter import Counter
 REDUCER: Final = "questions"
 REASON: Final = "question_of_a_short_answer"
 WHOLE_TOKENS_MAX: Final = 400
-"""A longer message is shown by the part that asks."""
+"""The size above which a message is shown by its asking part only."""
 BEGINNING: Final = "[The beginning of this message is left out.]"
 
 
 def keep_questions(done: Reduced, before: Context, budget: Budget) -> Reduced:
     """Show the folded questions again that short answers of users in the context answer, the newest first.
 
-    They come from `before`, the context before the reduction, whole or by the part that asks. The share ROOM_SHARE of
-    the trigger stays free for the calls to come.
+    They come from `before`, the context before the reduction, whole or by their asking part. The share ROOM_SHARE of
+    the trigger stays free for later calls.
     """
     context, state = done.context, done.state
     room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
@@ -46,7 +46,7 @@ def keep_questions(done: Reduced, before: Context, budget: Budget) -> Reduced:
 
 
 def _pairs(context: Context) -> Iterator[tuple[Item, Item]]:
-    """Each message of a user with the message of the assistant before it; none that stands in a round with calls."""
+    """Yield each user message with the assistant's message before it, unless that is in a round with calls."""
     last: Item | None = None
     for unit in context.units:
         for item in unit.items:
@@ -59,7 +59,7 @@ def _pairs(context: Context) -> Iterator[tuple[Item, Item]]:
 
 
 def _as_shown(question: Item, answer: Item, counter: Counter) -> Item | None:
-    """A question as it is shown beside a fold; None if it asks nothing that the answer answers."""
+    """Return a question as it is shown next to a fold; None if it asks nothing that the answer answers."""
     event, stub = question.event, question.stub
     if stub is not None:
         return question if stub.reducer == REDUCER else None

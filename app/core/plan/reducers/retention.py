@@ -1,4 +1,4 @@
-"""Tool-result retention without economics: what the rules allow is evicted when the budget demands it, oldest first."""
+"""Tool-result retention without economics: results are evicted by rule if the budget demands it, oldest first."""
 
 from dataclasses import dataclass
 

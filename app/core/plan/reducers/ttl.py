@@ -25,7 +25,7 @@ Status = Literal["disabled", "armed", "fresh", "empty", "no_effect", "pruned", "
 def status(
     rules: TtlPruning, now: float | None, used_at: float | None, context: Context, *, changed: bool = False
 ) -> Status:
-    """The state of pruning at a call: whether the time to live has passed, and whether pruning `changed` the context.
+    """Return the state of pruning at a call, from the time to live and from whether pruning `changed` the context.
 
     `armed` means that there was no call before this one, `pruned_light` that all turns are recent ones.
     """
@@ -43,7 +43,7 @@ def status(
 
 
 def notice(rules: TtlPruning, *, recall: bool = True) -> str:
-    """The text that tells the model once that its context was pruned."""
+    """Return the text that tells the model once that its context was pruned."""
     hint = " and names its seq: recall it with that" if recall else ""
     return (
         f"[SYSTEM MESSAGE] Context was pruned because the session TTL ({rules.ttl_seconds}s) was exceeded."
@@ -59,8 +59,8 @@ def _is_idle(rules: TtlPruning, now: float, used_at: float) -> bool:
 class TtlReducer:
     """Prunes a context once it has gone cold.
 
-    `now` and `used_at` (the view's last call) are in epoch seconds; without both nothing happens. `recall` says whether
-    the notice tells how to get back what was cut.
+    `now` and `used_at` (the view's last call) are in epoch seconds; without both nothing happens. `recall`: the notice
+    explains how to recall the cut content.
     """
 
     rules: TtlPruning
@@ -69,7 +69,7 @@ class TtlReducer:
     recall: bool = True
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
-        """Shorten what is older than the recent turns, and what is bulky in recent turns that need not stay intact.
+        """Shorten turns older than the recent ones, and bulky content in recent turns that need not stay intact.
 
         Protected events (I9) and events that are short already stay. The result counts the tokens of the notice.
         """
@@ -132,7 +132,7 @@ def _replaced(item: Item, context: Context, text: str, reason: str) -> Stub:
 
 
 def _images_that_stay(context: Context, rules: TtlPruning) -> frozenset[int]:
-    """Seqs of the newest events with media, as many as the rules allow, and the newest one however large it is."""
+    """Return the seqs of the newest events with media: as many as the rules allow, and the newest whatever its size."""
     kept: list[int] = []
     room = rules.image_chars
     for item in reversed(context.items):

@@ -1,4 +1,4 @@
-"""The texts that replace pruned events: their beginning, their shape, and where to read the rest."""
+"""The texts that replace pruned events: their beginning, their shape, and the seq to read the rest by."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,23 +9,23 @@ from app.core.plan.context.limits import Limits, limited
 from app.core.policy.evictions import TtlPruning
 
 LOOK_UP: Final = ("search", "fetch", "memsearch")
-"""Tools with one of these words in their name have results that are cheaper to look up again than to carry."""
+"""Words in the names of tools whose results are cheaper to look up again than to carry."""
 FOUND: Final = ("sid", "url", "title", "path", "mime", "text")
-"""The fields that are kept of each thing found."""
+"""The fields that are kept of each search hit."""
 
 
 def limits_of(rules: TtlPruning, chars: int) -> Limits:
-    """The limits of a value whose texts may have `chars` characters."""
+    """Return the limits of a value whose texts may have `chars` characters."""
     return Limits(chars, rules.list_items, rules.dict_keys, rules.base64_chars)
 
 
 def looks_up(tool: str | None) -> bool:
-    """Whether a tool searches or fetches."""
+    """Return whether a tool searches or fetches."""
     return any(word in (tool or "").lower() for word in LOOK_UP)
 
 
 def of_result(event: Event, rules: TtlPruning) -> str:
-    """A tool result's replacement: what it found, or its beginning, as JSON that says it is cut."""
+    """Return a tool result's replacement: its search hits, or its beginning, as JSON that is marked as cut."""
     text = content_text((event.body or {}).get("content"))
     parsed = _parsed(text)
     if looks_up(event.tool) and (found := _found(parsed)) is not None:
@@ -37,7 +37,7 @@ def of_result(event: Event, rules: TtlPruning) -> str:
 
 
 def of_content(event: Event, rules: TtlPruning) -> str | None:
-    """The replacement of a file (path and size) or another text (its beginning); None if the text is short enough."""
+    """Return the replacement of a file (path and size) or another text (its beginning); None for a short text."""
     body = event.body or {}
     text = content_text(body.get("content"))
     if body.get("mime"):
@@ -52,13 +52,13 @@ def of_content(event: Event, rules: TtlPruning) -> str | None:
 
 
 def without_media(content: str | Sequence[Part] | None) -> str:
-    """The text of content, without its images and files."""
+    """Return the text of content, without its images and files."""
     text = content_text(content)
     return text if text.strip() else "[media left out]"
 
 
 def media_chars(content: Any) -> int:
-    """How many characters of base64 an event's content holds."""
+    """Return the number of base64 characters in an event's content."""
     if not isinstance(content, (list, tuple)):
         return 0
     return sum(len(data) for part in content if isinstance(data := _data(part), str))

@@ -23,8 +23,8 @@ HIDDEN: Final = "[Hidden. Recall it with seq {seq}.]"
 class NewestDecision:
     """The newest decision about the event `seq`: hidden, or to be shown again. `number` counts a session's decisions.
 
-    `replacement` is shown in place of a hidden event; without one nothing is, where that is legal. `path` is the file
-    path by which it was hidden, None if it was hidden by its seq.
+    `replacement` is shown in place of a hidden event; without one the event is left out, where that is legal. `path` is
+    the file path by which it was hidden, None if it was hidden by its seq.
     """
 
     seq: int
@@ -54,18 +54,18 @@ class VisibilityReducer:
             context = replace(context, asked=asked)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
-        again = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
+        fresh = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}
         room = budget.trigger - context.tokens
         for item in reversed(context.items):
-            wanted = item.event.pinned or item.event.seq in again
+            wanted = item.event.pinned or item.event.seq in fresh
             if wanted and item.stub is not None and not _is_hidden(item) and item.event.body is not None:
                 room -= item.event.tokens - item.tokens
                 if room < 0:
                     break
                 back.append(item)
         done = remove_stubs(context, state, {item.event.seq for item in back})
-        standing = {stub.seq: stub for stub in done.state.stubs}
-        return apply_stubs(done.context, done.state, [s for s in hidden.values() if standing.get(s.seq) != s])
+        current = {stub.seq: stub for stub in done.state.stubs}
+        return apply_stubs(done.context, done.state, [s for s in hidden.values() if current.get(s.seq) != s])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class PinnedReducer:
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Bring pinned events back, the newest first; one that is too large does not stop older, smaller ones.
 
-        The share ROOM_SHARE of the threshold stays free for the calls to come: without it a reduction would not be
-        worth making.
+        The share ROOM_SHARE of the threshold stays free for later calls: without it a reduction would not be worth
+        making.
         """
         room = int(budget.trigger * (1 - ROOM_SHARE)) - context.tokens
         back: set[int] = set()
@@ -89,24 +89,24 @@ class PinnedReducer:
 
 
 def is_pinned_stub(item: Item) -> bool:
-    """Whether a pinned event is shown as a stub although nobody hid it."""
+    """Return whether a pinned event is shown as a stub although no decision hid it."""
     return item.event.pinned and item.stub is not None and not _is_hidden(item)
 
 
 def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping[int, Stub]:
-    """The stubs of hidden events, by seq, without those that may not be hidden.
+    """Return the stubs of hidden events, by seq, without those that may not be hidden.
 
     A hidden result without a replacement is left out together with its call if that is hidden too; else a line is shown
-    for it and the call stays. In a round that shows a model's reasoning nothing is left out: a line is shown instead.
+    for it and the call stays. A round that shows a model's reasoning loses nothing: a line is shown instead.
     """
     hidden = {decision.seq: decision for decision in decided if decision.hidden}
     if not hidden:
         return {}
-    there = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
+    hideable = [i for i in context.items if i.event.seq in hidden and not protected(i.event, context)]
     fixed = fixed_seqs(context)
-    calls = {i.event.seq: i.event for i in there if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
+    calls = {i.event.seq: i.event for i in hideable if i.event.type is EventType.TOOL_CALL and i.event.seq not in fixed}
     stubs: dict[int, Stub] = {}
-    for item in there:
+    for item in hideable:
         event, words = item.event, hidden[item.event.seq].replacement
         if event.type is EventType.TOOL_CALL:
             continue
@@ -121,13 +121,13 @@ def hidden_stubs(context: Context, decided: Iterable[NewestDecision]) -> Mapping
 
 
 def protected(event: Event, context: Context) -> bool:
-    """Whether an event may not be hidden (I9): pinned, the running turn's user message, an open call, reasoning."""
+    """Return whether an event may not be hidden (I9): pinned, the running turn's message, an open call, reasoning."""
     users = event.type is EventType.USER_MESSAGE and event.turn == context.turn
     return event.pinned or users or event.reasons or event.seq in context.open_calls
 
 
 def fixed_seqs(context: Context) -> frozenset[int]:
-    """The seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
+    """Return the seqs of rounds that show a model's reasoning: providers want it back with all that followed it."""
     rounds = (unit.all_items for unit in context.units if any(item.reasons for item in unit.items))
     return frozenset(item.event.seq for items in rounds for item in items)
 
@@ -142,7 +142,7 @@ def remove_stubs(context: Context, state: Frontier, seqs: Collection[int]) -> Re
 
 
 def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Context:
-    """A context as a summarizer may read it: hidden events show only their replacement."""
+    """Return a context as a summarizer may read it: hidden events show only their replacement."""
     stubs = hidden_stubs(context, decided)
     if not stubs:
         return context
@@ -151,7 +151,7 @@ def without_hidden(context: Context, decided: Iterable[NewestDecision]) -> Conte
 
 
 def show_as_stub(item: Item, stub: Stub | None) -> Item | None:
-    """An item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
+    """Return an item as a summarizer may read it: with its stub's text as content, None if the stub shows nothing."""
     if stub is None:
         return item
     if not stub.tokens:

@@ -15,7 +15,7 @@ REDUCER = "dialogue_window"
 class WindowReducer:
     """Drops whole turns outside the window; events before the first turn and protected events (I9) stay.
 
-    After its first move the window moves in steps, down to `low_water` of its size, and then rests for some turns.
+    After its first move the window moves in steps, down to `low_water` of its size, and then stays for some turns.
     """
 
     window: DialogueWindow
@@ -31,7 +31,7 @@ class WindowReducer:
         return drop_units(context, state, gone, self.name, reason)
 
     def _cut(self, context: Context, budget: Budget, share: float) -> tuple[int | None, str]:
-        """The first turn that stays if `share` of the window is kept, and the reason; None if no turn is outside."""
+        """Return the first turn that stays if `share` of the window is kept, and the reason; None if all turns stay."""
         cuts: list[tuple[int, str]] = []
         turns, tokens = self.window.turns, self.window.tokens
         first = min((unit.turn for unit in context.units if unit.turn), default=context.turn)

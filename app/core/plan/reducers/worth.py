@@ -5,7 +5,7 @@ from app.core.tokens.budget import ROOM_SHARE, Budget
 
 
 def stall_reason(before: Reduced, reduced: Reduced, budget: Budget) -> str | None:
-    """Why a reduction of a context within its target is not made; None if it is.
+    """Return the reason not to make a reduction of a context within its target; None if it is made.
 
     A reduction that leaves little room below the threshold would soon be repeated. So it must save at least as much as
     all earlier ones did, and ROOM_SHARE of the threshold, unless it folds more, which is not repeated until there is

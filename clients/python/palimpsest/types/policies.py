@@ -8,7 +8,7 @@ from palimpsest._model import Model
 
 
 class PolicyTrigger(TypedDict, total=False):
-    """When contexts are reduced with summaries before the target demands it."""
+    """Thresholds at which contexts are reduced before the target demands it."""
 
     ratio: float | None
     """Share of the window above which a context is reduced. Null: no such trigger."""
@@ -21,7 +21,7 @@ class PolicyTrigger(TypedDict, total=False):
 
 
 class PolicyTtlPruning(TypedDict, total=False):
-    """What is pruned when the provider's cache has gone cold."""
+    """Pruning of content when the provider's cache has gone cold."""
 
     ttl_seconds: int | None
     """Idle time after which contexts are pruned, usually the lifetime of the provider's cache. Null: never. In
@@ -65,7 +65,7 @@ class PolicyRetentionTools(TypedDict, total=False):
 
 
 class PolicyRetention(TypedDict, total=False):
-    """Which tool results may be evicted."""
+    """Rules by which tool results may be evicted."""
 
     keep_last: int | None
     """Number of the newest tool results that stay whole. Null: their number does not matter."""
@@ -76,9 +76,9 @@ class PolicyRetention(TypedDict, total=False):
     superseded: bool
     """Whether a result may be evicted when a newer one of the same call or file repeats it."""
     working_set: int
-    """Number of tool calls for which the newest content of a file (reads, writes, edits on top) stays whole after
-    the file was last used: a half of it in the next turn, four times as many for the arguments of calls, fewer
-    where writing the cache is dearer than for five minutes. 0: not.
+    """Number of tool calls for which the newest content of a file (reads, writes, later edits) stays whole after
+    the file was last used: half as many in the next turn, four times as many for the arguments of calls, fewer
+    where cache writes cost more than those of a five-minute cache. 0: no content stays for this reason.
     """
     min_tokens: int
     """Size below which results stay, unless the budget forces them out. In tokens."""
@@ -110,7 +110,7 @@ class PolicyCaps(TypedDict, total=False):
 
 
 class PolicyDialogueWindow(TypedDict, total=False):
-    """How much of the conversation is shown at most."""
+    """Maximum of the conversation that is shown."""
 
     turns: int | None
     """Maximum number of turns shown. Null: no limit."""
@@ -119,7 +119,7 @@ class PolicyDialogueWindow(TypedDict, total=False):
 
 
 class PolicySummarize(TypedDict, total=False):
-    """How older parts of the log are summarized."""
+    """Summaries of older parts of the log."""
 
     enabled: bool
     """Whether summaries are written."""
@@ -154,7 +154,7 @@ class PolicySummarize(TypedDict, total=False):
     clip_last: int
     """Number of the last summaries that are shown and not merged."""
     buffer: int
-    """Number of further summaries that may stand side by side before some are merged."""
+    """Number of further summaries that may be adjacent before some are merged."""
     rebuild: bool
     """Whether a merged summary is written from the events themselves instead of the summaries."""
     keep_ratio: float
@@ -168,7 +168,7 @@ class PolicySummarize(TypedDict, total=False):
 
 
 class PolicyCut(TypedDict, total=False):
-    """What of the newest part is kept verbatim: it is summarized and dropped last. At most one size is given."""
+    """The newest part, which is kept verbatim: it is summarized and dropped last. At most one size is given."""
 
     keep_tokens: int | Literal["auto"] | None
     """Size of the newest part to keep; "auto" sets it by the size of the window. Null: not set. In tokens."""
@@ -184,13 +184,13 @@ class PolicyCut(TypedDict, total=False):
     """Where the cut point moves if it falls on a tool result: `back`, which keeps more, or `forward`."""
     split_turn: Literal["prefix", "protect_current", "advance"]
     """What happens to the turn that the cut point falls into: it may be split (`prefix`), it may be split unless
-    it is the running turn (`protect_current`), or the cut point moves on to the next turn (`advance`). A turn
-    that no context has room for is summarized in part under each of them.
+    it is the running turn (`protect_current`), or the cut point moves to the next turn (`advance`). With each
+    of them, a turn too large for any context is summarized in part.
     """
 
 
 class PolicyEconomics(TypedDict, total=False):
-    """When evictions that nothing forces pay off."""
+    """Conditions under which evictions that nothing forces pay off."""
 
     factor: float
     """Evictions are applied once carrying their content has cost this many times what rewriting the cache costs."""
@@ -199,15 +199,15 @@ class PolicyEconomics(TypedDict, total=False):
     on_cold: bool
     """Whether evictions are applied when the cache is cold anyway."""
     at_risk: float
-    """Share of the bill for sending everything by which evictions may make a run dearer. 0: never dearer."""
+    """Share of the cost of sending everything by which evictions may raise the cost of a run. 0: by nothing."""
     once_tokens: int | None
-    """Size from which results are shown once, where they can be recalled: behind the last cache marker, and as
-    stubs from the next call on. Null: none are. In tokens.
+    """Size from which results are shown once, if they can be recalled: after the last cache breakpoint, and as
+    stubs from the next call on. Null: no result is. In tokens.
     """
 
 
 class PolicyCache(TypedDict, total=False):
-    """How the provider's cache works."""
+    """Properties of the provider's cache."""
 
     ttl_seconds: int | None
     """Time that a cache entry lives after its last use. Null: the model's own. In seconds."""
@@ -226,7 +226,7 @@ class PolicyCache(TypedDict, total=False):
 
 
 class PolicyPrices(TypedDict, total=False):
-    """What tokens cost, for the ledger."""
+    """Prices of tokens, for the ledger."""
 
     input_per_million: float | None
     """Price of a million input tokens, for the ledger. Null: the ledger counts tokens only."""
@@ -237,7 +237,7 @@ class PolicyPrices(TypedDict, total=False):
 
 
 class PolicyOverflow(TypedDict, total=False):
-    """Which errors of a provider mean that the context was too long."""
+    """Provider errors that mean that the context was too long."""
 
     patterns: list[str]
     """Names of pattern sets to apply in full, with the patterns that may match other errors as well. The safe
@@ -247,7 +247,7 @@ class PolicyOverflow(TypedDict, total=False):
 
 
 class PolicyVisibility(TypedDict, total=False):
-    """What may be hidden."""
+    """Limits on hiding events."""
 
     hide: Literal["economic", "tail", "any"]
     """What an agent may hide without `force`: what pays while the cache is warm (`economic`), what comes after the
@@ -269,8 +269,8 @@ class PolicyDocument(TypedDict, total=False):
     eighth of the window. In tokens.
     """
     outside_tokens: int | None
-    """What the client sends in addition to each request, such as tools or a system prompt of its own, as the
-    provider counts. Null: the session's value, else what reported usage suggests. In tokens.
+    """Size of the tools, system prompt and the like that the client adds to each request, as the provider counts.
+    Null: the session's value, else an estimate from reported usage. In tokens.
     """
     estimator: (
         Literal[
@@ -294,7 +294,7 @@ class PolicyDocument(TypedDict, total=False):
     less than the model's own tokenizer.
     """
     trigger: PolicyTrigger
-    """When contexts are reduced with summaries before the target demands it."""
+    """Thresholds at which contexts are reduced before the target demands it."""
     evict: Literal["economic", "on_pressure", "on_cache_expiry", "every_assembly"]
     """When evictions are applied: when they pay off (`economic`), only when the budget forces them
     (`on_pressure`), also when the cache is cold (`on_cache_expiry`), or at every context (`every_assembly`).
@@ -306,27 +306,27 @@ class PolicyDocument(TypedDict, total=False):
     soft_ratio: float
     """Share of the target from which an append reports soft pressure."""
     ttl_pruning: PolicyTtlPruning
-    """What is pruned when the provider's cache has gone cold."""
+    """Pruning of content when the provider's cache has gone cold."""
     retention: PolicyRetention
-    """Which tool results may be evicted."""
+    """Rules by which tool results may be evicted."""
     caps: PolicyCaps
     """Limits for one kind of content."""
     dialogue_window: PolicyDialogueWindow
-    """How much of the conversation is shown at most."""
+    """Maximum of the conversation that is shown."""
     summarize: PolicySummarize
-    """How older parts of the log are summarized."""
+    """Summaries of older parts of the log."""
     cut: PolicyCut
-    """What of the newest part is kept verbatim: it is summarized and dropped last. At most one size is given."""
+    """The newest part, which is kept verbatim: it is summarized and dropped last. At most one size is given."""
     economics: PolicyEconomics
-    """When evictions that nothing forces pay off."""
+    """Conditions under which evictions that nothing forces pay off."""
     cache: PolicyCache
-    """How the provider's cache works."""
+    """Properties of the provider's cache."""
     prices: PolicyPrices
-    """What tokens cost, for the ledger."""
+    """Prices of tokens, for the ledger."""
     overflow: PolicyOverflow
-    """Which errors of a provider mean that the context was too long."""
+    """Provider errors that mean that the context was too long."""
     visibility: PolicyVisibility
-    """What may be hidden."""
+    """Limits on hiding events."""
     markers: Literal["tail", "rounds", "prefix", "none"]
     """Where cache breakpoints are set: after the last call and at the tail (`tail`), after rounds and turns
     (`rounds`), after the system prompt only (`prefix`), or nowhere (`none`).
@@ -338,7 +338,7 @@ class PolicyDocument(TypedDict, total=False):
     recall the originals.
     """
     authors: list[str] | None
-    """Authors whose events are shown, beside events without one; with a `!` before each, all but these. Null: all."""
+    """Authors whose events are shown, with events without one; with a `!` before each, all but these. Null: all."""
     types: list[str] | None
     """Types of events that are shown; with a `!` before each, all but these. Null: all. A tool call and its result
     go together. Known: user.message, assistant.message, tool.call, tool.result, system.message, agent.note,
