@@ -1,4 +1,4 @@
-"""The commands and their options. Each imports its own modules when it runs, so that the help is shown quickly."""
+"""The commands and their options. Each imports its implementation when it runs, so that the help is shown quickly."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,11 +13,11 @@ Server = Annotated[
     typer.Option(
         "--server",
         "--url",
-        help="URL of the running server (PALIMPSEST_URL); default: that of PALIMPSEST_HOST and PALIMPSEST_PORT.",
+        help="Address of the server (PALIMPSEST_URL); default: from PALIMPSEST_HOST and PALIMPSEST_PORT.",
     ),
 ]
-Key = Annotated[str | None, typer.Option(help="API key to send (PALIMPSEST_API_KEY).")]
-Json = Annotated[bool, typer.Option("--json", help="Print a JSON object for each session, then a total.")]
+Key = Annotated[str | None, typer.Option(help="The key to send (PALIMPSEST_API_KEY).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per session and one for the totals.")]
 
 
 def replay(
@@ -26,23 +26,24 @@ def replay(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Messages of OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
+            help="Messages for OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
         ),
     ],
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Context window of every call; default: the model's.")
+        int | None, typer.Option(min=1, help="Window for every call, in tokens; default: the server's for the model.")
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             max=1.0,
-            help="Instead: room for this share of each session's tokens, in addition to its system prompt and tools.",
+            help="Instead of --max-tokens: a window for this share of each session's tokens, plus its system prompt"
+            " and tools.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model of the contexts.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the contexts are made for.")] = None,
     format: Annotated[
-        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's, else openai.")
+        FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
     ] = None,
     server: Server = None,
     key: Key = None,
@@ -50,20 +51,20 @@ def replay(
         str | None, typer.Option(help="Session id on the server (several recordings: ID.1, ID.2, ...); default: new.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the sessions on the server; else they are erased.")
+        bool, typer.Option("--keep", help="Keep the sessions on the server for inspection; else they are erased.")
     ] = False,
-    policy: Annotated[str | None, typer.Option(help="Policy of the sessions: a name or a JSON file.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy to use: a name, or a JSON file.")] = None,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Replay under two policies, names or JSON files, and show them side by side."),
+        typer.Option(metavar="A B", help="Replay with two policies (names or JSON files) and compare the results."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N sessions of the file.")] = None,
     json: Json = False,
 ) -> None:
-    """Replay recorded agent sessions on a server, call by call, and show the size and the bill of each context.
+    """Replay recorded agent sessions on a real server, call by call, and show what each context held and cost.
 
-    If no server runs and none is named, one is started in a temporary folder and stopped at the end. Exits with 1 if
-    any request or check failed, with 2 if the file is not a recording (then nothing was sent).
+    If no server is named and none is running, one is started in a temporary folder and stopped at the end. Exits with 1
+    if a request or check failed, and with 2 if the file is not a recording (then nothing was sent).
     """
     from palimpsest_tools.replay.play import play
     from palimpsest_tools.server import address
@@ -80,10 +81,10 @@ def explain(
     key: Key = None,
     every: Annotated[bool, typer.Option("--every", help="Print a line for every call, not only for changes.")] = False,
 ) -> None:
-    """Show what the model saw of an event in each call, and which decision changed it.
+    """Show how each call presented one event to the model, and which decision changed that.
 
-    A session's id means its current line; its other lines are listed with the command that reads them. Exits with 1 if
-    there is no such event.
+    A session's id means its current line; other lines are listed with the command for them. Exits with 1 if there is no
+    such event.
     """
     from palimpsest_tools import explain as command
     from palimpsest_tools.server import address
@@ -92,9 +93,9 @@ def explain(
 
 
 def verify(server: Server = None, key: Key = None) -> None:
-    """Check that every recorded call renders again to the bytes that were sent, for example after a restore.
+    """Check that every recorded call can be rendered again to the same bytes, for example after a restore.
 
-    Checks all sessions of the key's tenant. Exits with 1 if a call differs, and names it.
+    Checks all sessions of the key's tenant. Prints each call that differs, and exits with 1 if there is one.
     """
     from palimpsest_tools import verify as command
     from palimpsest_tools.server import address
@@ -108,26 +109,24 @@ def import_files(
         typer.Argument(
             metavar="FILE...",
             exists=True,
-            help="Files in any format of replay, and folders of such JSONL files, such as ~/.claude/projects.",
+            help="Any file that replay reads, or a folder of such JSONL files, such as ~/.claude/projects.",
         ),
     ],
     session: Annotated[
-        str | None,
-        typer.Option(help="Session id for a single file; default: the id in the file, else the file's name."),
+        str | None, typer.Option(help="Session id, for a single file; default: the id in the file, or its name.")
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Prefix of all session ids.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix for all session ids.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="Model of new sessions; default: the model in the file, if it names one.")
+        str | None, typer.Option(help="Model of new sessions; default: the one in the file, if it names one.")
     ] = None,
     server: Server = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Append recorded sessions to a running server's log, with their recorded times.
+    """Append recorded sessions to the logs of a running server, with the times at which the events happened.
 
-    Sub-agents become separate sessions. A repeated import appends only events that the server does not have yet. A file
-    that is not a recording, or that the server refuses, is named, the other files are imported, and the command exits
-    with 1.
+    Sub-agents become sessions of their own. Importing a file again appends only what was added to it since. Files that
+    are not recordings or that the server refuses are reported, the others are imported, and the exit status is 1.
     """
     from palimpsest_tools.server import address
     from palimpsest_tools.transfer.importing import import_all
@@ -139,7 +138,7 @@ def export_sessions(
     sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of the sessions.")],
     format: Annotated[
         Literal["neutral", NativeFormat],
-        typer.Option(help="neutral (JSONL, the whole log), or a provider's: the conversation as a single request."),
+        typer.Option(help="neutral (JSONL of the whole log), or a provider's: the conversation as one request."),
     ] = "neutral",
     out: Annotated[
         Path | None, typer.Option("--out", "-o", dir_okay=False, help="File to write; default: standard output.")
@@ -147,9 +146,9 @@ def export_sessions(
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Write complete sessions to a file, including everything that a context would leave out.
+    """Write complete sessions to a file, including everything that contexts leave out.
 
-    An imported neutral export gives the same log again. Content that a provider's format cannot hold is named on
+    Importing a neutral export restores the same log. Events that a provider's format cannot express are listed on
     standard error.
     """
     from palimpsest_tools.server import address
