@@ -1,4 +1,4 @@
-"""The output of a replay for users and machines."""
+"""The output of a replay for people and for machines."""
 
 import io
 import json
