@@ -1,6 +1,6 @@
 """The command line. Every expected failure is one line on standard error and a non-zero exit status.
 
-A command imports its own modules when it runs, so that the others start quickly.
+A command imports its own modules when it runs, so that the others start faster.
 """
 
 import asyncio
