@@ -1,7 +1,7 @@
 """Write the types of the Python client from the API's document: `python .ci/client_types.py`, part of `make openapi`.
 
-What an answer holds becomes a frozen dataclass, what a request takes becomes a TypedDict. The modules are those of
-`app/api/schemas`, so that a type stands where its schema does.
+A response's schema becomes a frozen dataclass, a request's a TypedDict. The modules are those of `app/api/schemas`, so
+that each type is in the module of its schema.
 """
 
 import importlib
@@ -23,9 +23,9 @@ ROOT: Final = Path(__file__).parent.parent
 DOCUMENT: Final = ROOT / "openapi" / "palimpsest.json"
 FOLDER: Final = ROOT / "clients" / "python" / "palimpsest" / "types"
 ELSEWHERE: Final = {"EventType": "events", "PolicyDocument": "policies"}
-"""Modules of schemas that the server makes of values of its core."""
+"""Modules of schemas that the server derives from values of its core."""
 STREAMED: Final = ("EpochChange", "CompactionChange")
-"""Schemas of what a stream sends, which no answer names."""
+"""Schemas of streamed messages, which no response names."""
 NOTE: Final = "Written by `make openapi` from the API's document."
 PLAIN: Final = {
     "string": "str",
@@ -70,7 +70,7 @@ class Writer:
         self._extra: list[str] = []
 
     def _reach(self, schema: Any, found: set[str]) -> None:
-        """Add the names of all schemas that this one leads to."""
+        """Add the names of all schemas that this one refers to."""
         if isinstance(schema, list):
             for one in schema:
                 self._reach(one, found)
@@ -83,7 +83,7 @@ class Writer:
                 self._reach(one, found)
 
     def files(self) -> dict[str, str]:
-        """The text of each module, by its name."""
+        """Return the text of each module, by its name."""
         names = [name for name in self._schemas if name in self._taken | self._given]
         rooms: dict[str, list[str]] = defaultdict(list)
         for name in names:
@@ -110,7 +110,7 @@ class Writer:
         return _formatted("\n".join(head) + "\n\n\n" + written)
 
     def _in_order(self, names: list[str]) -> list[str]:
-        """Those that others are made of come first."""
+        """Return the names with each schema after those that it refers to."""
         done: list[str] = []
 
         def put(name: str, above: tuple[str, ...] = ()) -> None:
@@ -159,7 +159,7 @@ class Writer:
         return "\n".join(line for line in lines if line.strip()) + "\n"
 
     def _typed_dict(self, name: str, schema: Schema) -> str:
-        """What is required stands in a class of its own, as Python 3.10 writes it."""
+        """Write required fields in a class of their own, which Python 3.10 needs."""
         required = [key for key in schema["properties"] if key in schema.get("required", ())]
         optional = [key for key in schema["properties"] if key not in required]
         if not (required and optional):
@@ -213,7 +213,7 @@ def _named(schema: Schema) -> str | None:
 
 
 def _modules() -> dict[str, str]:
-    """The module of each of the server's schemas."""
+    """Return the module of each of the server's schemas."""
     found: dict[str, str] = {}
     for room in pkgutil.iter_modules(schemas.__path__):
         module = importlib.import_module(f"{schemas.__name__}.{room.name}")
@@ -229,7 +229,7 @@ def _attribute(key: str) -> str:
 
 
 def _doc(schema: Schema) -> str:
-    """The description as a docstring, wrapped."""
+    """Return the description as a docstring, wrapped."""
     text = schema.get("description", "").replace("\\", "\\\\").strip()
     if not text:
         return ""
@@ -239,7 +239,7 @@ def _doc(schema: Schema) -> str:
 
 
 def _code(text: str) -> str:
-    """The text without its docstrings."""
+    """Return the text without its docstrings."""
     return re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
 
 
@@ -251,7 +251,7 @@ def _formatted(text: str) -> str:
 
 
 def files() -> dict[str, str]:
-    """The text of each module of the client's types, by its name."""
+    """Return the text of each module of the client's types, by its name."""
     return Writer(json.loads(DOCUMENT.read_text(encoding="utf-8"))).files()
 
 

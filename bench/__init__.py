@@ -1,1 +1,1 @@
-"""Benchmarks: each prints what it measured beside what it is compared with, from the same run."""
+"""Benchmarks; each prints its figures and those it is compared with, from the same run."""

@@ -1,4 +1,4 @@
-"""The text that an edit replaces, which its model must have in front of it, word for word."""
+"""Texts that edits replace, which must be visible word for word when the model quotes them."""
 
 import json
 import re
@@ -8,12 +8,12 @@ from typing import Any, Final
 OLD_TEXT: Final = ("old_string", "oldText", "old_str")
 """Arguments of editing tools that quote the text to replace: Claude Code's, pi's, and Anthropic's text editor's."""
 CHARS_MIN: Final = 10
-"""Shorter quotes are found by chance."""
+"""Minimum length; shorter quotes are found by chance."""
 _LINE_NUMBER: Final = re.compile(r"^\s*\d+(?:→|\t)", re.MULTILINE)
 
 
 def quoted(arguments: Any) -> Iterator[str]:
-    """The texts that a call's arguments quote in order to replace them."""
+    """Yield the texts that a call's arguments quote in order to replace them."""
     found = parsed(arguments)
     for edit in (found, *_edits(found)):
         for name in OLD_TEXT:
@@ -23,7 +23,7 @@ def quoted(arguments: Any) -> Iterator[str]:
 
 
 def parsed(arguments: Any) -> Mapping[str, Any]:
-    """A call's arguments as an object, whether they were recorded as an object or as text; empty if they are none."""
+    """Return a call's arguments as an object, recorded as such or as JSON text; an empty one otherwise."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -33,12 +33,12 @@ def parsed(arguments: Any) -> Mapping[str, Any]:
 
 
 def unnumbered(text: str) -> str:
-    """A listing without the numbers in front of its lines, so that a quote of several lines is found in it."""
+    """Remove the line numbers of a listing, so that a quote of several lines is found in it."""
     return _LINE_NUMBER.sub("", text)
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All texts in a JSON value; where `arguments` are JSON in a text, those in it too."""
+    """Yield all texts in a JSON value, including those within `arguments` given as JSON text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

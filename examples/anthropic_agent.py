@@ -1,4 +1,4 @@
-"""The same agent loop with the anthropic SDK.
+"""An agent loop with the anthropic SDK: every call's context comes from Palimpsest.
 
 make run                                     # in another terminal
 ANTHROPIC_API_KEY=... python -m examples.anthropic_agent my-session "What is 17 times 4711?"
@@ -22,7 +22,7 @@ OUTPUT_TOKENS_MAX = 1_024
 
 
 async def turn(memory: Memory, client: AsyncAnthropic, model: str, tools: Mapping[str, Tool], text: str) -> str:
-    """One turn: what the user says, the model's calls and their results, the model's answer."""
+    """Run one turn: the user's message, the model's calls and their results, the model's response."""
     await memory.log({"role": "user", "content": text})
     while True:
         call_id, answer = await _ask(memory, client, model)
@@ -43,7 +43,7 @@ async def turn(memory: Memory, client: AsyncAnthropic, model: str, tools: Mappin
 
 
 async def _ask(memory: Memory, client: AsyncAnthropic, model: str) -> tuple[str, Any]:
-    """The model's answer, and the call it came from. A context that was too long after all is asked for once more."""
+    """Return the model's response and its call id; after an overflow a tighter context is requested once."""
     context = await memory.context()
     while True:
         call_id = context["call_id"]
@@ -80,12 +80,12 @@ MULTIPLY = {
 
 
 async def multiply(a: int, b: int) -> str:
-    """The agent's one tool."""
+    """Return the product of two numbers."""
     return str(a * b)
 
 
 async def main(model: str = "claude-haiku-5-5") -> None:
-    """The first argument names a new session; each of the others is a turn. --keep leaves the session on the server."""
+    """Run each argument after the first, a new session's name, as a turn. --keep leaves the session on the server."""
     session, *texts = [argument for argument in sys.argv[1:] if argument != "--keep"]
     async with server() as http:
         memory = Memory(http, session, "anthropic", model, max_tokens=32_000)

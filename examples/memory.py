@@ -1,4 +1,4 @@
-"""What an agent needs of Palimpsest, in one small class to copy: append, get a context, report, recall."""
+"""A small client of Palimpsest for an agent, to copy: append, get a context, report, recall."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def server() -> httpx2.AsyncClient:
-    """A client of the server that PALIMPSEST_URL and PALIMPSEST_API_KEY name; by default of the one on this machine."""
+    """Return a client of the server that PALIMPSEST_URL and PALIMPSEST_API_KEY name, by default the local one."""
     key = os.environ.get("PALIMPSEST_API_KEY")
     return httpx2.AsyncClient(
         base_url=os.environ.get("PALIMPSEST_URL", "http://127.0.0.1:8700"),
@@ -20,9 +20,9 @@ def server() -> httpx2.AsyncClient:
 
 
 class Memory:
-    """One session. `format` is whose messages go in and come out: openai, openai-responses or anthropic.
+    """One session. `format` is the provider's: openai, openai-responses or anthropic.
 
-    Every method raises httpx2.HTTPStatusError when the server refuses; the answer's `detail` says why.
+    Every method raises httpx2.HTTPStatusError when the server refuses; the response's `detail` says why.
     """
 
     def __init__(self, http: httpx2.AsyncClient, session: str, format: str, model: str, max_tokens: int) -> None:
@@ -31,30 +31,29 @@ class Memory:
         self._asked: Json = {"format": format, "model": model, "max_tokens": max_tokens}
 
     async def begin(self, instructions: str, tools: Sequence[Mapping[str, Any]]) -> None:
-        """The system prompt and the agent's own tools, with the one that gets back what was left out. The session must
-        be new."""
+        """Append the system prompt and the agent's tools, with the recall tool. The session must be new."""
         recall = (await self._get("/v1/tools/recall", {"format": self._format})).json()
         prefix = [{"type": "tools", "content": [*tools, recall]}, {"type": "system.prompt", "content": instructions}]
         await self._post("/events", {"events": prefix, "expected_head": 0})
 
     async def log(self, *messages: Mapping[str, Any]) -> None:
-        """Append what was said or done, as the provider's SDK writes it."""
+        """Append messages in the form of the provider's SDK."""
         await self._post("/messages", {"format": self._format, "messages": list(messages)})
 
     async def context(self, **more: Any) -> Json:
-        """The next context: its `request` is what goes to the provider, its `call_id` names it."""
+        """Return the next context: `request` is for the provider, `call_id` identifies the call."""
         return await self._post("/context", self._asked | more)
 
     async def report(self, call_id: str, **outcome: Any) -> Json:
-        """What became of a call. `action` is `retry` when a tighter context is worth asking for: post `next`'s body."""
+        """Report a call's outcome. If `action` is `retry`, a tighter context is available: post `next`'s body."""
         return await self._post(f"/calls/{call_id}/outcome", outcome)
 
     async def recall(self, arguments: Mapping[str, Any], call_id: str) -> Json:
-        """The originals that a model asked for with the recall tool; `call_id` is the call in which it did."""
+        """Return the originals that a model requested with the recall tool in the call `call_id`."""
         return await self._post("/recall", {**arguments, "call_id": call_id})
 
     async def erase(self) -> None:
-        """Erase the session with all that was logged in it. The key must have the scope `admin`."""
+        """Erase the session with its log. The key must have the scope `admin`."""
         (await self._http.delete(self._path)).raise_for_status()
 
     async def _get(self, path: str, params: Json) -> httpx2.Response:

@@ -21,7 +21,7 @@ Tool = Callable[..., Awaitable[str]]
 
 
 async def turn(memory: Memory, client: AsyncOpenAI, model: str, tools: Mapping[str, Tool], text: str) -> str:
-    """One turn: what the user says, the model's calls and their results, the model's answer."""
+    """Run one turn: the user's message, the model's calls and their results, the model's response."""
     await memory.log({"role": "user", "content": text})
     while True:
         call_id, answer = await _ask(memory, client, model)
@@ -39,7 +39,7 @@ async def turn(memory: Memory, client: AsyncOpenAI, model: str, tools: Mapping[s
 
 
 async def _ask(memory: Memory, client: AsyncOpenAI, model: str) -> tuple[str, Any]:
-    """The model's answer, and the call it came from. A context that was too long after all is asked for once more."""
+    """Return the model's response and its call id; after an overflow a tighter context is requested once."""
     context = await memory.context()
     while True:
         call_id = context["call_id"]
@@ -79,12 +79,12 @@ MULTIPLY = {
 
 
 async def multiply(a: int, b: int) -> str:
-    """The agent's one tool."""
+    """Return the product of two numbers."""
     return str(a * b)
 
 
 async def main(model: str = "gpt-5-mini") -> None:
-    """The first argument names a new session; each of the others is a turn. --keep leaves the session on the server."""
+    """Run each argument after the first, a new session's name, as a turn. --keep leaves the session on the server."""
     session, *texts = [argument for argument in sys.argv[1:] if argument != "--keep"]
     async with server() as http:
         memory = Memory(http, session, "openai", model, max_tokens=32_000)

@@ -1,4 +1,4 @@
-"""One pure function from the inputs of a context to what is sent and what is recorded."""
+"""A pure function from the inputs of a context to its request and its record."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,9 +28,9 @@ from app.core.view.request import changed
 class Rendered:
     """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `settled` is what later contexts of the epoch repeat of it. `evictions` are the plan's, `unfit` is what the format
-    has no place for. `tokens` and `by_source` count the plan's context and what is injected, by the counter of the
-    inputs.
+    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `unfit` is content that
+    the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the inputs'
+    counter.
     """
 
     plan: Plan
@@ -62,18 +62,18 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
 
 def begin_plan(inputs: ContextInputs) -> Begun:
-    """Bring the context up to date and tell what it is planned for: the first part of `assemble`."""
+    """Update the context and determine the moment that it is planned for: the first part of `assemble`."""
     read, state = read_of(inputs)
     return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
 
 
 def assemble_rest(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled:
-    """The rest of it."""
+    """Finish a plan and assemble its context: the second part of `assemble`."""
     return _assemble(inputs, finish(begun), call_id)
 
 
 def assemble_on(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled | None:
-    """The rest of it where nothing is evicted and the epoch goes on, which takes little; else None."""
+    """Assemble the context if nothing is evicted and the epoch continues, which is cheap; else return None."""
     planned = continued(begun)
     return None if planned is None else _assemble(inputs, planned, call_id)
 
@@ -92,8 +92,8 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     injected = ephemeral_content(planned.notice, injections, inputs.layers)
     standing = inputs.standing
-    goes_on = standing is not None and planned.state is standing.plan.state
-    planned = planned if goes_on else replace(planned, context=planned.context.without_unshown())
+    continues = standing is not None and planned.state is standing.plan.state
+    planned = planned if continues else replace(planned, context=planned.context.without_unshown())
     text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
     by_source = planned.context.by_source
     return Rendered(
@@ -103,18 +103,17 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         request=text.request(_breakpoints(inputs, planned, text)),
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
-        evictions=standing.evictions if standing and goes_on else evictions(planned.state, planned.context),
+        evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
         unfit=unfit(text.losses, form),
     )
 
 
 def _opens(inputs: ContextInputs, planned: Plan) -> bool:
-    """Whether a plan opens an epoch."""
     return planned.cause is not None or inputs.loaded.view is None or inputs.anew
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
-    """The epoch that a plan opens; None if the view's current epoch continues."""
+    """Return the epoch that a plan opens; None if the view's current epoch continues."""
     view = inputs.loaded.view
     if not _opens(inputs, rendered.plan):
         return None
@@ -143,7 +142,6 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
 
 
 def _cause(inputs: ContextInputs, planned: Plan) -> str:
-    """Why an epoch is opened."""
     loaded, request = inputs.loaded, inputs.request
     if request.retry is not None:
         return "overflow"
@@ -153,7 +151,7 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return loaded.view.afresh or "policy"
     difference = changed(loaded.view, inputs.settings)
     if inputs.fresh and difference is None:
-        # At an earlier seq it is a redaction: the epoch asked for shows a summary of the redacted event.
+        # At an earlier seq the cause is a redaction: the requested epoch shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
     return difference or planned.cause or "start"
 
@@ -182,11 +180,11 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
 
 
 def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
-    """The part of a call's record that has no column of its own."""
+    """Return the part of a call's record that has no columns of its own."""
     budget, request, planned = inputs.budget, inputs.request, rendered.plan
     points = rendered.request.breakpoints
     seqs = [point.seq for point in points]
-    behind = tokens_behind(planned.context, planned.state, seqs) if points else {}
+    tokens = tokens_behind(planned.context, planned.state, seqs) if points else {}
     return CallManifest(
         window=budget.window,
         reserve=budget.reserve,
@@ -196,7 +194,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
         outside_by=inputs.outside_by,
         by_source=budget.parts(rendered.by_source),
         prefix_sha256=rendered.request.prefix_sha256,
-        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(behind.get(p.seq, 0)), p.at) for p in points),
+        breakpoints=tuple(RecordedBreakpoint(p.kind, budget.shown(tokens.get(p.seq, 0)), p.at) for p in points),
         hour=any(point.hour for point in points),
         unfit=shown_evictions(inputs, rendered.unfit),
         summaries=sum(fold.shown for fold in planned.state.folds),
@@ -214,7 +212,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
 
 
 def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
-    """How the estimator's tokens were converted to the provider's; None if no usage was ever reported."""
+    """Return the calibration that was applied; None if no usage was ever reported."""
     known, reported = calibration_of(inputs.loaded, inputs.settings.model, inputs.counter), inputs.loaded.reported
     if (known is None or not (known.version or known.samples)) and reported is None:
         return None
@@ -223,7 +221,7 @@ def _calibration(inputs: ContextInputs) -> AppliedCalibration | None:
 
 
 def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
-    """The summaries whose text the context shows, in order."""
+    """Return the summaries whose text the context shows, in order."""
     shown = (fold for fold in rendered.plan.state.folds if fold.shown)
     return [
         {
@@ -238,7 +236,7 @@ def shown_summaries(inputs: ContextInputs, rendered: Rendered) -> list[Json]:
 
 
 def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Eviction, ...]:
-    """Evictions as recorded and answered, in the provider's tokens."""
+    """Return evictions as recorded and returned, in the provider's tokens."""
     return tuple(replace(row, tokens_saved=inputs.budget.shown(row.tokens_saved)) for row in rows)
 
 

@@ -1,1 +1,1 @@
-"""How fast the server is for agents that live through recorded sessions, against the least that could serve them."""
+"""Latency and throughput of agents that replay recorded sessions, against a minimal server."""

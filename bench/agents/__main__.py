@@ -1,9 +1,9 @@
-"""`make bench-agents RECORDINGS=folder`: agents that live through recorded coding sessions, against a floor.
+"""`make bench-agents RECORDINGS=folder`: agents that replay recorded coding sessions, against a floor.
 
-At every call an agent posts what happened since the last one and asks for the context of its window, as fast as it is
-answered. API and worker are processes of their own, on the same embedded Postgres as the floor, which stores each
-message, returns the newest that fit and commits a row a call (`bench/speed/floor.py`). The sides have their turns one
-after the other in every round; figures are medians of the rounds, ratios those of each round's ratio.
+At every call an agent appends what happened since its last call and requests a context for its window; it makes the
+next call as soon as it has the response. API and worker are separate processes, on the same embedded Postgres as the
+floor, which stores each message, returns the newest that fit and commits one row a call (`bench/speed/floor.py`). The
+sides take turns in every round; figures are medians over the rounds, ratios are medians of each round's ratio.
 """
 
 import argparse
@@ -28,16 +28,16 @@ from bench.agents.traffic import WRITERS, load
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 AGENTS: Final = (1, 4, 16, 64)
 SCENES: Final = {
-    "lived": "agents that live through recorded sessions",
+    "lived": "agents that replay recorded sessions",
     "restart": "first contexts after a restart of the API",
-    "imported": "sessions posted in bulk, then asked for in a new process",
+    "imported": "sessions posted in bulk, then contexts from a new process",
     "epoch": "a context that opens an epoch over a thousand events",
     "memory": "the API's memory over many sessions",
-    "summaries": "how many the worker writes, and how late",
+    "summaries": "summaries the worker writes, and their lag",
     "together": "`serve` against API and worker apart",
     "reconcile": "agents that send their whole conversation with every call, against an append and a context",
     "processes": "several API processes, each request to any of them, against one",
-    "long": "a context behind very many events (slow)",
+    "long": "a context after very many events (slow)",
 }
 LIVED: Final = ("lived", "together", "reconcile", "processes")
 TOGETHER: Final = 16
@@ -47,7 +47,7 @@ DEFAULT: Final = tuple(name for name in SCENES if name not in ("long", "processe
 
 
 async def play(given: argparse.Namespace) -> dict[str, Any]:
-    """Play the scenes that were asked for, print a table after each; everything that was seen."""
+    """Play the requested scenes, print a table after each, and return all results by scene."""
     seen: dict[str, Any] = {}
     ask = Ask(given.format, given.window, given.policy)
     recordings = load(given.data, given.files)
@@ -98,9 +98,9 @@ async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run, print, and write what was asked for."""
+    """Run the benchmark, print its tables, and write the JSON file if one was requested."""
     given = _arguments(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle like Ctrl-C, so that the servers are stopped
     print(f"{cores()} cores; {given.format}, a window of {given.window:,} tokens, policy {given.policy}\n", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         seen = runner.run(play(given))
@@ -113,25 +113,25 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="bench.agents", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
-    parser.add_argument("--files", nargs="+", default=(), help="names of its files; none: the coding sessions")
+    parser.add_argument("--files", nargs="+", default=(), help="names of its files, by default the coding sessions")
     parser.add_argument("--scenes", nargs="+", choices=SCENES, default=DEFAULT)
-    parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="how many live at a time")
+    parser.add_argument("--agents", type=int, nargs="+", default=AGENTS, help="number of concurrent agents")
     parser.add_argument(
-        "--processes", type=int, nargs="+", default=PROCESSES, help="of the API, on each side of that scene"
+        "--processes", type=int, nargs="+", default=PROCESSES, help="API processes of each side of that scene"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, help="of all agents in a round; by their number unless given")
+    parser.add_argument("--calls", type=int, help="calls of all agents in a round, by default by the number of agents")
     parser.add_argument("--format", choices=WRITERS, default="anthropic")
     parser.add_argument("--window", type=int, default=60_000)
     parser.add_argument("--policy", choices=DOCUMENTS, default="default")
-    parser.add_argument("--floor-tokens", type=int, help="what the floor fills; unless given, the target of ours")
+    parser.add_argument("--floor-tokens", type=int, help="tokens that the floor fills, by default the target of ours")
     parser.add_argument("--other", type=Path, help="another checkout of this code, as a third side")
     parser.add_argument("--imports", type=int, default=1, help="rounds of imported sessions")
-    parser.add_argument("--imported-events", type=int, default=5_000, help="events of a session that is imported")
-    parser.add_argument("--long-events", type=int, default=1_000_000, help="events that a long log begins with")
-    parser.add_argument("--sessions", type=int, default=200, help="whose memory is looked at")
-    parser.add_argument("--requests", type=int, default=2_000, help="made of them")
-    parser.add_argument("--json", type=Path, help="a file for everything that was seen")
+    parser.add_argument("--imported-events", type=int, default=5_000, help="events of an imported session")
+    parser.add_argument("--long-events", type=int, default=1_000_000, help="events at the beginning of a long log")
+    parser.add_argument("--sessions", type=int, default=200, help="sessions of the memory scene")
+    parser.add_argument("--requests", type=int, default=2_000, help="requests of the memory scene")
+    parser.add_argument("--json", type=Path, help="a file for all results")
     return parser.parse_args(arguments)
 
 

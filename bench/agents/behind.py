@@ -1,4 +1,4 @@
-"""The scene of the worker: how many summaries it writes while agents live, and how late they are."""
+"""The scene of the worker: summaries written while agents run, and their lag."""
 
 import asyncio
 import statistics
@@ -15,9 +15,9 @@ from bench.speed.servers import dsn
 
 AGENTS: Final = 16
 CALLS: Final = 30
-"""Of each agent, as fast as they are answered, and again at a pace."""
+"""Calls of each agent, first as fast as they are answered, then at a pace."""
 PACE_SECONDS: Final = 2.0
-"""Between two calls of an agent: a pace that the worker should keep up with."""
+"""Interval between two calls of an agent: a pace that the worker should keep up with."""
 WATCH: Final = """
 CREATE TABLE bench_due (session text, at timestamptz DEFAULT clock_timestamp());
 CREATE INDEX ON bench_due (session, at);
@@ -30,7 +30,7 @@ $$;
 CREATE TRIGGER bench_due AFTER INSERT ON pgqueuer FOR EACH ROW WHEN (NEW.entrypoint = 'compact')
 EXECUTE FUNCTION bench_due();
 """
-"""Keeps when each job was queued: an append queues one when a summary is due, unless one waits."""
+"""Records when each job was queued: an append queues one when a summary is due, unless one is already waiting."""
 UNWATCH: Final = "DROP TRIGGER bench_due ON pgqueuer; DROP FUNCTION bench_due(); DROP TABLE bench_due;"
 OURS: Final = """
 WITH made AS (
@@ -43,14 +43,14 @@ SELECT depth > 0 AS merged, extract(epoch FROM at - coalesce((
     WHERE d.session = made.session AND d.at <= made.at AND d.at > coalesce(made.earlier, '-infinity')
 ), made.earlier, at))::float8 AS late FROM made WHERE at >= $1
 """
-"""A summary's lag: since the append that queued the job which wrote it. Where the job wrote one before, since that."""
+"""Lag of each summary: since the append that queued its job, or since the job's previous summary."""
 LEAST: Final = (
     "SELECT false AS merged, extract(epoch FROM made - due)::float8 AS late FROM floor_summaries WHERE made >= $1"
 )
 
 
 async def summarized(setting: Setting) -> list[Row]:
-    """Sixteen agents as fast as they are answered, then at a pace; the worker writes summaries meanwhile."""
+    """Run 16 agents as fast as they are answered, then at a pace, while the worker writes summaries."""
     fast, paced = ([_row(name, pace) for name in NAMES] for pace in ("as fast as answered", "a call every 2 s each"))
     async with setting.floor.summarizing():
         for side in setting.sides:

@@ -1,4 +1,4 @@
-"""Scenes in which a process is asked that remembers nothing: after a restart, and of sessions that were imported."""
+"""Scenes with a process whose memory is empty: after a restart, and for imported sessions."""
 
 import asyncio
 import statistics
@@ -15,15 +15,15 @@ from bench.http import Http
 
 AGENTS: Final = 16
 OLD: Final = 0.9
-"""The share of its life that an agent has lived when the API is restarted."""
+"""Share of its life that an agent has completed when the API is restarted."""
 IMPORTING: Final = 2
-"""Sessions that are imported at a time."""
+"""Number of sessions that are imported concurrently."""
 
 
 async def restarted(setting: Setting, rounds: int) -> list[Row]:
-    """Sixteen agents in the middle of long sessions, and the API started anew under them."""
-    alone, every = Row("first context of all"), Row("then 15 at once: all answered", ".0f")
-    middle, again = Row("... p50"), Row("the same again, one after the other, p50")
+    """Restart the API while 16 agents are in the middle of long sessions, and time their contexts."""
+    single, rest = Row("first context of all"), Row("then 15 at once: all answered", ".0f")
+    rest_p50, repeated = Row("... p50"), Row("the same again, one after the other, p50")
     fleets = [
         (side, await a_fleet(side, setting.lives, AGENTS, setting.fresh("old"), lambda _: OLD))
         for side in setting.sides
@@ -32,22 +32,22 @@ async def restarted(setting: Setting, rounds: int) -> list[Row]:
         for side, fleet in fleets:
             await side.idle()
             await side.restart()
-            alone.add(side, await _asked(fleet[0]))
-            wall, times = await _at_once(fleet[1:])
-            every.add(side, wall)
-            middle.add(side, statistics.median(times))
-            again.add(side, statistics.median([await _asked(agent) for agent in fleet]))
+            single.add(side, await _context_ms(fleet[0]))
+            wall, times = await _concurrently(fleet[1:])
+            rest.add(side, wall)
+            rest_p50.add(side, statistics.median(times))
+            repeated.add(side, statistics.median([await _context_ms(agent) for agent in fleet]))
         setting.say(f"restarted, round {number + 1} of {rounds}")
-    return [alone, every, middle, again]
+    return [single, rest, rest_p50, repeated]
 
 
 async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
-    """Sessions posted in bulk and asked for the first time by a process that was not there then."""
+    """Post sessions in bulk, and time their first contexts in a process that was started afterwards."""
     written = Row("an import's append of 500 events, p50", ".0f")
-    alone = Row(f"first context of a session of {events:,} events, in a new process")
-    told = Row("... when the worker has summarized it")
-    still, busy = Row("16 such at once: all answered, no worker", ".0f"), Row("... the worker at work on them", ".0f")
-    again = Row("asked again, p50")
+    single = Row(f"first context of a session of {events:,} events, in a new process")
+    after_summary = Row("... when the worker has summarized it")
+    held, busy = Row("16 such at once: all answered, no worker", ".0f"), Row("... the worker at work on them", ".0f")
+    repeated = Row("asked again, p50")
     for number in range(rounds):
         lives = [_life(setting, AGENTS * number + one, events) for one in range(AGENTS)]
         for side in setting.sides:
@@ -58,20 +58,20 @@ async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
             side.hold_worker()
             written.add(side, statistics.median(await _import([*first, *idle], events)))
             await side.restart()
-            alone.add(side, await _asked(first[0]))
+            single.add(side, await _context_ms(first[0]))
             await side.restart()
-            told.add(side, await _asked(summarized[0]))
+            after_summary.add(side, await _context_ms(summarized[0]))
             await side.restart()
-            still.add(side, (await _at_once(idle))[0])
-            again.add(side, statistics.median([await _asked(agent) for agent in idle]))
+            held.add(side, (await _concurrently(idle))[0])
+            repeated.add(side, statistics.median([await _context_ms(agent) for agent in idle]))
             side.free_worker()
             await _import(worked, events)
             await side.restart()
-            busy.add(side, (await _at_once(worked))[0])
+            busy.add(side, (await _concurrently(worked))[0])
             await asyncio.gather(*[side.forget(agent.http, agent.session) for part in some for agent in part])
             await side.idle()
             setting.say(f"imported, round {number + 1} of {rounds}, {side.name}")
-    return [written, alone, told, still, busy, again]
+    return [written, single, after_summary, held, busy, repeated]
 
 
 def _life(setting: Setting, first: int, events: int) -> Life:
@@ -84,7 +84,7 @@ async def _newcomers(setting: Setting, side: Side, lives: Sequence[Life]) -> lis
 
 
 async def _import(agents: Sequence[Agent], events: int) -> list[float]:
-    """Post whole sessions, some at a time; the time of each request, in ms."""
+    """Post whole sessions, IMPORTING at a time; return the time of each request in ms."""
     times: list[float] = []
     waiting = list(agents)
 
@@ -101,15 +101,15 @@ async def _import(agents: Sequence[Agent], events: int) -> list[float]:
     return times
 
 
-async def _asked(agent: Agent) -> float:
-    """A context's time, in ms."""
+async def _context_ms(agent: Agent) -> float:
+    """Request a context; return its time in ms."""
     begun = time.perf_counter()
     await agent.ask(Times())
     return (time.perf_counter() - begun) * 1e3
 
 
-async def _at_once(agents: Sequence[Agent]) -> tuple[float, list[float]]:
-    """The contexts of all asked for in the same moment: until the last was there, and each; in ms."""
+async def _concurrently(agents: Sequence[Agent]) -> tuple[float, list[float]]:
+    """Request all agents' contexts concurrently; return the total time and each context's time, in ms."""
     begun = time.perf_counter()
-    times = await asyncio.gather(*map(_asked, agents))
+    times = await asyncio.gather(*map(_context_ms, agents))
     return (time.perf_counter() - begun) * 1e3, list(times)

@@ -1,4 +1,4 @@
-"""Agents that live: each posts what happened since its last call, asks for the context, and goes on when it has it."""
+"""Agents: each appends what happened since its last call, requests a context, and continues when it has it."""
 
 import asyncio
 import gc
@@ -15,9 +15,9 @@ from bench.agents.sides import Side, cpu_seconds
 from bench.agents.traffic import Life
 from bench.http import Http, Spread
 
-NOBODY: Final[Mapping[str, int]] = {}
+NO_PIDS: Final[Mapping[str, int]] = {}
 STRIDE_CALLS: Final = 8
-"""Where an agent begins in the middle of a life, the calls before are lived so many at a time."""
+"""Calls that are posted together while an agent is brought to a place in the middle of its life."""
 GOLDEN: Final = 0.618034
 TOKENS: Final = re.compile(rb'"tokens":\{"estimate":(\d+),"target":(\d+)')
 _EPOCH: Final = re.compile(rb'"epoch":(\d+)')
@@ -28,25 +28,25 @@ class OverBudget(Exception):
 
 
 def anywhere(number: int) -> float:
-    """The place of an agent in its life: the first one's is the beginning, all together are spread evenly."""
+    """Return an agent's start as a share of its life: 0 for the first, and all together spread evenly."""
     return number * GOLDEN % 1
 
 
 @dataclass(slots=True)
 class Times:
-    """What was seen while agents lived: seconds of each request, and sizes."""
+    """Measurements taken while agents run: seconds of each request, and bytes."""
 
     contexts: list[float] = field(default_factory=list)
     appends: list[float] = field(default_factory=list)
     openings: list[float] = field(default_factory=list)
-    """Of the contexts, those that opened an epoch."""
+    """Those of `contexts` that opened an epoch."""
     context_bytes: int = 0
     posted_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Agent:
-    """One agent: it lives its lives in turn, each in a session of its own, and for ever."""
+    """An agent: it replays its lives in turn, endlessly, each in a session of its own."""
 
     side: Side
     http: Http | Spread
@@ -59,18 +59,18 @@ class Agent:
 
     @property
     def session(self) -> str:
-        """Its running session."""
+        """The external id of the running session."""
         return f"{self.name}.{self.born}"
 
     async def begin_at(self, share: float) -> None:
-        """Live up to a place in the life, several calls at a time."""
+        """Advance to a share of the life, several calls at a time."""
         await self.side.open(self.http, self.session, self.lives[self.life])
         until = int(len(self.lives[self.life].steps) * share)
         while self.step < until:
             await self.stride(min(STRIDE_CALLS, until - self.step), Times())
 
     async def live(self, calls: int, times: Times) -> None:
-        """Make so many calls."""
+        """Make `calls` calls, beginning the next life where one ends."""
         for _ in range(calls):
             if self.step == len(self.lives[self.life].steps):
                 self.life = (self.life + 1) % len(self.lives)
@@ -79,7 +79,7 @@ class Agent:
             await self.stride(1, times)
 
     async def stride(self, steps: int, times: Times) -> None:
-        """Post so many steps together, and ask for the context behind them."""
+        """Append the next `steps` steps together, and request the context after them."""
         some = self.lives[self.life].steps[self.step : self.step + steps]
         messages = [text for step in some for text in step.messages]
         self.step += len(some)
@@ -90,14 +90,14 @@ class Agent:
         await self.ask(times)
 
     async def ask(self, times: Times) -> None:
-        """Ask for the context as things stand."""
+        """Request the current context."""
         begun = time.perf_counter()
         answer = await self.side.context(self.http, self.session)
         times.contexts.append(time.perf_counter() - begun)
-        self._look(answer, times)
+        self._check(answer, times)
 
-    def _look(self, answer: bytes, times: Times) -> None:
-        """Hold an answer of ours against its target."""
+    def _check(self, answer: bytes, times: Times) -> None:
+        """Count a response's bytes, and for ours check its estimate against the target and note a new epoch."""
         times.context_bytes += len(answer)
         if self.side.name == "floor":
             return
@@ -115,7 +115,7 @@ class Agent:
 async def a_fleet(
     side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = anywhere
 ) -> list[Agent]:
-    """So many agents, each at a place in a life, a share of it."""
+    """Return `agents` agents, each advanced to a share of its life."""
     fleet = []
     for number in range(agents):
         http = await Spread.connect(side.ports, number)
@@ -126,7 +126,7 @@ async def a_fleet(
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What a fleet saw on one side in one round. Times in ms; CPU in seconds, by role."""
+    """Measurements of one side in one round. Times are in ms; CPU is in seconds, by role."""
 
     calls: int
     seconds: float
@@ -142,12 +142,12 @@ class Slice:
 
     @property
     def per_second(self) -> float:
-        """Contexts a second, all agents together."""
+        """Contexts a second of all agents together."""
         return self.calls / self.seconds
 
 
 async def target_of(side: Side, life: Life) -> int:
-    """The target of a context on a side of ours."""
+    """Return the target of a context on a side of ours."""
     http = await Http.connect(side.port)
     await side.open(http, "target", life)
     await side.append(http, "target", life.steps[0].messages)
@@ -159,20 +159,20 @@ async def target_of(side: Side, life: Life) -> int:
 
 
 def spread(seconds: Sequence[float]) -> tuple[float, float, float]:
-    """Median, 99th percentile and longest, in ms."""
+    """Return median, 99th percentile and maximum, in ms."""
     ordered = sorted(seconds)
     return statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3
 
 
 async def a_slice(
-    fleet: Sequence[Agent], calls: int, prober: Prober | None = None, others: Mapping[str, int] = NOBODY
+    fleet: Sequence[Agent], calls: int, prober: Prober | None = None, others: Mapping[str, int] = NO_PIDS
 ) -> Slice:
-    """Let each agent make so many calls. `others` are pids whose CPU is of interest too, by role."""
+    """Let each agent make `calls` calls. `others` are further pids by role whose CPU is measured."""
     side = fleet[0].side
     times = Times()
     pids = {**side.pids(), **others}
     asking: AbstractContextManager[list[float]] = prober.asking(side.port) if prober else nullcontext([])
-    with _undisturbed(), asking as lag:
+    with _without_gc(), asking as lag:
         before = {role: cpu_seconds(pid) for role, pid in pids.items()}
         client, begun = time.process_time(), time.perf_counter()
         await asyncio.gather(*[agent.live(calls, times) for agent in fleet])
@@ -195,8 +195,8 @@ async def a_slice(
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Without the collector, which would stop the clients."""
+def _without_gc() -> Iterator[None]:
+    """Disable the garbage collector, whose pauses would count as the servers' time."""
     gc.collect()
     gc.disable()
     try:

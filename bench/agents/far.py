@@ -1,4 +1,4 @@
-"""Scenes of long logs: an epoch opened over a thousand events, and a context at a million events."""
+"""Scenes of long logs: an epoch opened over a thousand events, and a context after a million events."""
 
 import json
 import statistics
@@ -14,12 +14,12 @@ from bench.agents.traffic import a_life
 from bench.http import Http
 
 WIDE_WINDOW: Final = 500_000
-"""Tokens in which about a thousand events of a coding session stand verbatim."""
+"""A window in which about a thousand events of a coding session stay verbatim, in tokens."""
 WIDE_CHARS: Final = 6_000_000
 OPENINGS: Final = 3
 MANY_EVENTS: Final = 1_000
 FEW_CALLS: Final = 2
-"""Posted together, that epochs are opened the sooner."""
+"""Calls posted together, so that epochs open sooner."""
 WIDE_CALLS: Final = 120
 SHORT_EVENTS: Final = 1_000
 TEXT: Final = "The quick brown fox reads another line of the log."
@@ -27,7 +27,7 @@ LONG_CALLS: Final = 60
 
 
 async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
-    """A session of more than a thousand events, lived on until epochs have been opened over them."""
+    """Extend a session of more than a thousand events until epochs have been opened over them."""
     rows = {name: Row(name, ".0f") for name in ("ordinary context, p50", "a context that opened an epoch, p50")}
     longest, shown = Row("... the longest", ".0f"), Row("KB of an ordinary context", ".0f")
     life = a_life(setting.recordings, 0, setting.ask.form, chars=WIDE_CHARS)
@@ -58,10 +58,10 @@ async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
 
 
 async def long(setting: Setting, events: int) -> list[Row]:
-    """Agents in the middle of a life, one behind a thousand short events and one behind very many."""
+    """Compare agents in the middle of a life: one after a thousand short events, one after very many."""
     rows = [Row(f"context behind {size:,} short events, p50") for size in (SHORT_EVENTS, events)]
     for side in setting.sides:
-        agents = [await _behind(setting, side, size) for size in (SHORT_EVENTS, events)]
+        agents = [await _after_events(setting, side, size) for size in (SHORT_EVENTS, events)]
         await side.idle()
         times = [Times(), Times()]
         for _ in range(LONG_CALLS):
@@ -75,8 +75,8 @@ async def long(setting: Setting, events: int) -> list[Row]:
     return [*rows, ratio]
 
 
-async def _behind(setting: Setting, side: Side, events: int) -> Agent:
-    """An agent whose log has so many events before its own."""
+async def _after_events(setting: Setting, side: Side, events: int) -> Agent:
+    """Return an agent whose log begins with `events` short events."""
     agent = Agent(side, await Http.connect(side.port), setting.fresh("long"), setting.lives)
     short = tuple(_message(setting.ask.form, number) for number in range(1_000))
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""How long a server's event loop lets others wait, as somebody sees who asks it for next to nothing."""
+"""Event loop lag of a server, measured by a client of its cheapest endpoint."""
 
 import asyncio
 import multiprocessing
@@ -14,10 +14,10 @@ PAUSE_SECONDS: Final = 0.01
 
 
 class Prober:
-    """A process that asks a server for `/healthz` every 10 ms.
+    """A process that requests a server's `/healthz` every 10 ms.
 
-    The answer needs no database, so that beside a fraction of a millisecond it takes as long as the server's event loop
-    is held up, and as it waits for a core.
+    The endpoint needs no database, so beyond a fraction of a millisecond the response takes as long as the server's
+    event loop is blocked or waits for a core.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Prober:
 
     @contextmanager
     def asking(self, port: int) -> Iterator[list[float]]:
-        """Ask while the block lasts; the list holds the seconds of each answer when it has ended."""
+        """Request while the block lasts; the list holds the seconds of each response after the block."""
         found: list[float] = []
         self._orders.send(port)
         self._orders.recv()
@@ -39,7 +39,7 @@ class Prober:
             found += self._orders.recv()
 
     def stop(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._process.terminate()
         self._process.join()
 

@@ -1,4 +1,4 @@
-"""The main scene: agents that live through recorded sessions, the sides in turn."""
+"""The main scene: agents that replay recorded sessions, with the sides in turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from bench.agents.sides import Side, cpu_seconds
 
 CALLS: Final = {1: 150, 4: 320}
 MANY_CALLS: Final = 640
-"""Calls of all agents in a round, by their number; of more than four agents, the last."""
+"""Calls of all agents together in a round, by the number of agents; MANY_CALLS for other numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """So many agents on one side: a slice a round, and what the worker used in all of them and until it was done."""
+    """Results of a number of agents on one side: a slice a round, and the worker's CPU and tokens over all rounds."""
 
     agents: int
     side: str
@@ -35,10 +35,10 @@ class _Running:
 async def lived(
     setting: Setting, sides: Sequence[Side], agents: int, rounds: int, calls: int | None = None
 ) -> list[Lived]:
-    """What so many agents see on each side.
+    """Return the results of `agents` agents on each side.
 
-    Each side's agents live the same lives from the same places. A round that is not counted comes first. Before
-    another side has its turn, the workers of this one are done.
+    Each side's agents replay the same lives from the same places. The first round is not counted. A side's workers
+    finish before the next side has its turn.
     """
     each = max(1, (calls or CALLS.get(agents, MANY_CALLS)) // agents)
     running: list[_Running] = []

@@ -1,4 +1,4 @@
-"""The scene of an API that serves very many sessions: the memory of its process."""
+"""The scene of an API that serves very many sessions: the resident memory of its process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from bench.http import Http
 
 AT_A_TIME: Final = 16
 PARTS: Final = 4
-"""The memory is looked at after each quarter of the requests."""
+"""Memory is measured after each of these parts of the requests."""
 FIRST_CALLS: Final = 3 * STRIDE_CALLS
-"""A session begins with so much at once, so that its contexts have some size."""
+"""Calls that a session begins with, so that its contexts have some size."""
 
 
 async def remembered(setting: Setting, sessions: int, requests: int) -> list[Row]:
-    """Every session in turn makes a call, until there were so many requests; resident memory of the process in MB."""
+    """Make calls for all sessions in turn up to `requests` requests; return the process's resident memory in MB."""
     start = Row("MB right after a start", ".0f")
     parts = [Row(f"MB after {requests * part // PARTS:,} requests", ".0f") for part in range(1, PARTS + 1)]
     size = Row("KB a context", ".0f")
@@ -48,7 +48,7 @@ async def remembered(setting: Setting, sessions: int, requests: int) -> list[Row
 
 
 async def _call(agents: Sequence[Agent], times: Times) -> None:
-    """A call of every agent, one after the other."""
+    """Make one call for each agent in turn."""
     for agent in agents:
         if agent.step:
             await agent.live(1, times)

@@ -1,4 +1,4 @@
-"""Figures of one kind for each side, as the scenes give them."""
+"""Rows of a scene's table: one figure for each side."""
 
 import statistics
 from collections.abc import Sequence
@@ -9,24 +9,24 @@ from bench.agents.sides import Side
 
 @dataclass(slots=True)
 class Row:
-    """A figure: a value of each side for each round or time it was taken."""
+    """A figure with its values by side, one for each round or measurement."""
 
     what: str
     form: str = ".1f"
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, side: Side, value: float) -> None:
-        """One more value of a side."""
+        """Add a value of a side."""
         self.values.setdefault(side.name, []).append(value)
 
     def of(self, side: str) -> float | None:
-        """The median of a side."""
+        """Return the median of a side, None without values."""
         found = self.values.get(side)
         return statistics.median(found) if found else None
 
 
 def rows_table(rows: Sequence[Row], sides: Sequence[str]) -> str:
-    """Medians, and the ratio of each side to the first."""
+    """Return a Markdown table of medians, and of the ratio of each side to the first."""
     base, *compared = sides
     lines = [
         f"| | {' | '.join(sides)} | {' | '.join(f'{side} / {base}' for side in compared)} |",

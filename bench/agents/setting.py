@@ -1,4 +1,4 @@
-"""What all scenes are played on: the sides, started on one Postgres, and the recordings."""
+"""The setting of all scenes: the sides, started on one Postgres, and the recordings."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ from bench.quality.servers import temporary_folder
 
 @dataclass(slots=True)
 class Setting:
-    """The floor and the sides compared with it, the first of which is the code at hand. `others` are pids to watch."""
+    """The floor and the sides compared with it, the first of which runs this code. `others` are more pids by role."""
 
     postgres: EmbeddedPostgres
     folder: Path
@@ -37,17 +37,17 @@ class Setting:
     _begun: float = field(default_factory=time.monotonic)
 
     def fresh(self, name: str) -> str:
-        """A name that no session has yet."""
+        """Return a session name that is not used yet."""
         return f"{name}-{next(self._numbers)}"
 
     def say(self, what: str) -> None:
-        """Tell whoever waits how far it is."""
+        """Print progress to stderr."""
         print(f"{time.monotonic() - self._begun:5.0f} s  {what}", file=sys.stderr, flush=True)
 
     async def one_more(
         self, name: str, *, together: bool = False, checkout: Path | None = None, processes: int = 1
     ) -> Ours:
-        """Another side of ours, stopped with the rest."""
+        """Start another side of ours, which is stopped with the rest."""
         side = await ours(
             self.postgres, self.folder, self.ask, name, together=together, checkout=checkout, processes=processes
         )
@@ -55,7 +55,7 @@ class Setting:
         return side
 
     async def whole(self) -> Whole:
-        """Another side of ours, whose clients send their whole conversations."""
+        """Start another side of ours, whose clients send their whole conversations."""
         side = await self.one_more("whole")
         return Whole(side.name, side.url, side.stack, side.ask)
 
@@ -64,10 +64,10 @@ class Setting:
 async def a_setting(
     recordings: Sequence[Recording], ask: Ask, *, floor_tokens: int | None = None, other: Path | None = None
 ) -> AsyncIterator[Setting]:
-    """Everything started, and stopped at the end; the floor fills `floor_tokens`, or what ours may fill."""
+    """Start everything, and stop it at the end; the floor fills `floor_tokens`, by default the target of ours."""
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        options = {**embedded.OPTIONS, "max_connections": "200"}  # all sides are there at once
+        options = {**embedded.OPTIONS, "max_connections": "200"}  # all sides are connected at the same time
         postgres = await asyncio.to_thread(embedded.start, folder / "data", options)
         stack.callback(postgres.stop)
         floor = await a_floor(postgres, ask)

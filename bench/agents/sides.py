@@ -1,4 +1,4 @@
-"""The two sides that are compared, ours and the floor: how each is started, looked at and spoken to."""
+"""The two sides that are compared, ours and the floor: how to start, inspect and call each."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How contexts are asked for; `floor_tokens` is what the floor is asked for instead."""
+    """Parameters of a context request; `floor_tokens` is the size requested from the floor instead."""
 
     form: str = "anthropic"
     window: int = 60_000
@@ -48,12 +48,12 @@ class Ask:
         return MODELS[self.form]
 
     def in_window(self, window: int) -> "Ask":
-        """The same in another window."""
+        """Return a copy with another window."""
         return replace(self, window=window, floor_tokens=self.floor_tokens * window // self.window)
 
 
 class Side(Protocol):
-    """A server under the same traffic as the others."""
+    """A server under test."""
 
     name: str
     url: str
@@ -62,37 +62,37 @@ class Side(Protocol):
 
     @property
     def ports(self) -> Sequence[int]:
-        """Of all processes that answer, `port` the first."""
+        """Ports of all API processes, `port` first."""
 
     async def restart(self) -> None:
-        """A new process that remembers nothing but what is stored."""
+        """Replace the API process by a new one, whose memory is empty."""
 
     async def idle(self) -> None:
-        """Return when nothing is left to do behind the requests."""
+        """Return when no background work is left."""
 
     async def open(self, http: Http | Spread, session: str, life: Life) -> None:
-        """Begin a session."""
+        """Create a session."""
 
     async def append(self, http: Http | Spread, session: str, messages: Sequence[str]) -> None:
-        """Post messages."""
+        """Append messages."""
 
     async def context(self, http: Http | Spread, session: str) -> bytes:
-        """The answer with the context."""
+        """Return the body of the context response."""
 
     async def forget(self, http: Http | Spread, session: str) -> None:
-        """Erase a session, and with it the work that waits for it."""
+        """Erase a session and its queued work."""
 
     def hold_worker(self) -> None:
-        """Let the worker stand still."""
+        """Suspend the worker."""
 
     def free_worker(self) -> None:
-        """Let it go on."""
+        """Resume the worker."""
 
     async def tokens(self) -> int:
-        """Of all logs, as this side counts them."""
+        """Return the tokens of all logs, as this side counts them."""
 
     def pids(self) -> Mapping[str, int]:
-        """Of the processes, by role; those that answer have roles that begin with `api`."""
+        """Return the pids by role; the roles of API processes begin with `api`."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Ours:
         await self.stack.restart_api()
 
     async def stop(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         for one in (*self.beside, self.stack):
             await one.stop()
 
@@ -159,13 +159,13 @@ class Ours:
     def pids(self) -> Mapping[str, int]:
         if self.together:
             return {"api": self.stack.pid("serve")}
-        beside = {f"api {number}": one.pid("api") for number, one in enumerate(self.beside, 2)}
-        return {"api": self.stack.pid("api"), **beside, "worker": self.stack.pid("worker")}
+        further = {f"api {number}": one.pid("api") for number, one in enumerate(self.beside, 2)}
+        return {"api": self.stack.pid("api"), **further, "worker": self.stack.pid("worker")}
 
 
 @dataclass(slots=True)
 class Whole(Ours):
-    """The same for clients that append nothing, and send their whole conversation with every call."""
+    """Our server for clients that append nothing and send their whole conversation with every call."""
 
     _said: dict[str, list[str]] = field(default_factory=dict)
 
@@ -180,9 +180,9 @@ class Whole(Ours):
 
 @dataclass(slots=True)
 class Floor:
-    """The least a server can do for the same traffic, in a process of its own (`bench/speed/floor.py`).
+    """The minimal server for the same traffic, in a process of its own (`bench/speed/floor.py`).
 
-    `processes` is how it is started. With `summaries` it also queues what its least worker does.
+    `processes` is its multiprocessing context. With `summaries` it also queues jobs for its minimal worker.
     """
 
     url: str
@@ -198,7 +198,7 @@ class Floor:
         return [self.port]
 
     async def start(self) -> None:
-        """Start it; return when it answers."""
+        """Start the process; return when it accepts connections."""
         self._process = self.processes.Process(target=_serve_floor, args=(self.url, self.port), daemon=True)
         self._process.start()
         async with asyncio.timeout(READY_SECONDS):
@@ -213,7 +213,7 @@ class Floor:
 
     @asynccontextmanager
     async def summarizing(self) -> AsyncIterator[None]:
-        """With its least worker, as long as the block lasts."""
+        """Run the minimal worker while the block lasts."""
         await execute(self.url, floor.SUMMARIES_TABLE)
         worker = self.processes.Process(target=_summarize, args=(self.url,), daemon=True)
         worker.start()
@@ -224,7 +224,7 @@ class Floor:
         worker.join()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the process."""
         if self._process is not None:
             self._process.terminate()
             self._process.join()
@@ -271,7 +271,7 @@ class Floor:
 
 
 def _serve_floor(url: str, port: int) -> None:
-    """Serve the floor as `palimpsest api` is served: its loop, parser, pool size, and thresholds of the collector."""
+    """Serve the floor with the settings of `palimpsest api`: event loop, parser, pool size, collector thresholds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -293,7 +293,7 @@ def _summarize(url: str) -> None:
 
 
 async def database(postgres: EmbeddedPostgres, name: str) -> str:
-    """The URL of a new database."""
+    """Create a database; return its URL."""
     await execute(postgres.url, f"CREATE DATABASE {name}")
     return make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
 
@@ -308,7 +308,7 @@ async def execute(url: str, statements: str) -> None:
 
 
 async def number(url: str, statement: str) -> int:
-    """What a statement finds in a database."""
+    """Return the number that a statement selects."""
     raw = await asyncpg.connect(dsn(url))
     try:
         return int(await raw.fetchval(statement))
@@ -317,7 +317,7 @@ async def number(url: str, statement: str) -> int:
 
 
 async def a_floor(postgres: EmbeddedPostgres, ask: Ask) -> Floor:
-    """A floor that answers, on a new database."""
+    """Start the floor on a new database."""
     url = await database(postgres, "floor")
     await execute(url, floor.MESSAGES_TABLE)
     made = Floor(url, ask)
@@ -335,20 +335,20 @@ async def ours(
     checkout: Path | None = None,
     processes: int = 1,
 ) -> Ours:
-    """A server of ours that answers, on a new database; `processes` of the API, and one worker."""
+    """Start a server of ours on a new database, with `processes` API processes and one worker."""
     roles = ("serve",) if together else ("worker", "api")
     url = await database(postgres, name.replace("-", "_"))
     stack = Stack(url, folder, roles, checkout)
     await stack.migrate()
     await stack.start()
-    beside = [Stack(url, folder, ("api",)) for _ in range(1, processes)]
-    for one in beside:
+    further = [Stack(url, folder, ("api",)) for _ in range(1, processes)]
+    for one in further:
         await one.start()
-    return Ours(name, url, stack, ask, together, beside)
+    return Ours(name, url, stack, ask, together, further)
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU that a process has used, and those that it started, ended ones too."""
+    """Return the CPU seconds of a process and of all its descendants, ended ones included."""
     try:
         process = psutil.Process(pid)
         every = [process, *process.children(recursive=True)]
@@ -365,15 +365,15 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process, without those that it started."""
+    """Return the resident memory of a process in MB of 2^20 bytes, without its children."""
     return float(psutil.Process(pid).memory_info().rss / 2**20)
 
 
 def postmaster(postgres: EmbeddedPostgres) -> int:
-    """The process that all of Postgres descends from."""
+    """Return the pid of the postmaster."""
     return int((postgres.folder / "postgres" / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0])
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))

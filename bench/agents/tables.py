@@ -1,4 +1,4 @@
-"""What was seen, as Markdown."""
+"""Results as Markdown tables."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from bench.agents.lived import Lived
 
 
 def median(slices: Sequence[Slice], of: Callable[[Slice], float | None]) -> float | None:
-    """Over the rounds that have the figure."""
+    """Return the median over the rounds that have the figure."""
     found = [value for value in map(of, slices) if value is not None]
     return statistics.median(found) if found else None
 
@@ -18,7 +18,7 @@ def _figure(value: float | None, form: str = ".1f") -> str:
 
 
 def _cpu(role: str) -> Callable[[Slice], float | None]:
-    """Of all processes of a role."""
+    """Return a function for the CPU ms a call of all processes of a role."""
 
     def used(one: Slice) -> float | None:
         found = [seconds for name, seconds in one.cpu.items() if name.split()[0] == role]
@@ -46,7 +46,7 @@ RATIOS = list(COLUMNS)[:6]
 
 
 def lived_table(found: Sequence[Lived]) -> str:
-    """Medians of the rounds, and of each round's ratio to the floor in the same round."""
+    """Return the medians of the rounds, and of each round's ratio to the floor in the same round."""
     lines = [f"| agents | side | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
     for one in found:
         cells = [_figure(median(one.slices, of), form) for of, form in COLUMNS.values()]
@@ -68,7 +68,7 @@ def _ratios(one: Lived, base: Lived) -> Iterator[str]:
 
 
 def worker_table(found: Sequence[Lived]) -> str:
-    """What the worker used, and the contexts that opened an epoch against the others."""
+    """Return the worker's CPU, and the contexts that opened an epoch against the others."""
     lines = [
         "| agents | side | million tokens appended | worker CPU s for each | calls that opened an epoch | their p50 |",
         "|---|---|---|---|---|---|",
@@ -76,7 +76,7 @@ def worker_table(found: Sequence[Lived]) -> str:
     for one in found:
         if one.worker_tokens:
             millions, opened = one.worker_tokens / 1e6, sum(each.openings for each in one.slices)
-            worker = one.worker_seconds / millions if one.worker_seconds else None  # of `serve` it is among the API's
+            worker = one.worker_seconds / millions if one.worker_seconds else None  # part of the API's under `serve`
             share = opened / sum(each.calls for each in one.slices)
             lines.append(
                 f"| {one.agents} | {one.side} | {millions:.2f} | {_figure(worker)} | {share:.1%}"

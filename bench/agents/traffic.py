@@ -1,4 +1,4 @@
-"""Recorded sessions as agents post them: what happened since the last call, in a provider's own messages."""
+"""Recorded sessions as agents post them: the events since the last call, as a provider's messages."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,19 +13,19 @@ from app.recordings.recording import AppendEvents, ModelCall, Object, Recording
 from bench.quality.recorded import SYSTEM
 
 PREFERRED: Final = ("coding_agent", "long_coding_agent")
-"""Of a folder that has them, only these: other recordings are no coding sessions."""
+"""Recordings that hold coding sessions; of a folder that has them, only these are used."""
 LIFE_CHARS: Final = 350_000
-"""Shorter recordings are lived through one after the other, and again, in one session until it has so many."""
+"""Size of a session in characters; shorter recordings are replayed one after the other until it is reached."""
 
 BULK_EVENTS: Final = 500
-"""In one request that imports."""
+"""Events in one request of an import."""
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happened between two calls of a model: the messages, each as JSON, and how many events they are."""
+    """The messages between two calls of a model, each as JSON, and the number of their events."""
 
     messages: tuple[str, ...]
     events: int
@@ -33,14 +33,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A session: the events of its system prompt and tools as JSON, and what is posted before each call."""
+    """A session: the events of its system prompt and tools as JSON, and the messages before each call."""
 
     id: str
     head: tuple[str, ...]
     steps: tuple[Step, ...]
 
     def batches(self, events: int) -> Iterator[tuple[str, ...]]:
-        """The messages of the first steps that hold so many events, as few requests."""
+        """Yield the messages of the first steps that hold `events` events, in as few requests as possible."""
         messages: list[str] = []
         held = begun = 0
         for step in self.steps:
@@ -56,12 +56,12 @@ class Life:
 
 
 def body_of(form: str, messages: Sequence[str]) -> bytes:
-    """A request that posts messages."""
+    """Return the body of a request that appends messages."""
     return f'{{"format":"{form}","messages":[{",".join(messages)}]}}'.encode()
 
 
 def load(folder: Path, files: Sequence[str] = ()) -> list[Recording]:
-    """The sessions of the neutral JSONL files of a folder; without names, the coding sessions among them, or else all.
+    """Load the sessions of a folder's neutral JSONL files: the named ones, or the coding sessions, or else all.
 
     Raises ValueError if there are none.
     """
@@ -74,7 +74,7 @@ def load(folder: Path, files: Sequence[str] = ()) -> list[Recording]:
 
 
 def lives_of(recordings: Sequence[Recording], form: str, chars: int = LIFE_CHARS) -> list[Life]:
-    """A life that begins with each of the recordings, in a provider's format."""
+    """Return one life for each recording, which begins with it, in a provider's format."""
     return [a_life(recordings, number, form, chars=chars) for number in range(len(recordings))]
 
 
@@ -88,7 +88,7 @@ def _recordings(file: Path) -> Iterator[Recording]:
 
 
 def a_life(recordings: Sequence[Recording], first: int, form: str, *, chars: int = 0, events: int = 0) -> Life:
-    """A recording, and the ones behind it until there is as much as asked for, whose calls have names of their own."""
+    """Return a recording and those that follow it, up to `chars` and `events`; call ids are made unique."""
     steps: list[Step] = []
     had_chars = had_events = 0
     for part, recording in enumerate(islice(cycle(recordings), first % len(recordings), None)):
@@ -135,7 +135,7 @@ def _by_model(event: Event) -> bool:
 
 
 def anthropic(events: Sequence[Event], mark: str) -> Iterator[Event]:
-    """Messages of Anthropic's: a turn of the model's or of the user's with all its parts."""
+    """Yield Anthropic messages, each a whole turn of the model or the user."""
     for by_model, group in groupby(events, _by_model):
         parts: list[Event] = []
         for event in group:
@@ -151,7 +151,7 @@ def anthropic(events: Sequence[Event], mark: str) -> Iterator[Event]:
 
 
 def openai(events: Sequence[Event], mark: str) -> Iterator[Event]:
-    """Messages of OpenAI's chat completions."""
+    """Yield messages of OpenAI's chat completions."""
     for by_model, group in groupby(events, _by_model):
         if not by_model:
             yield from (_openai_input(event, mark) for event in group)
@@ -175,7 +175,7 @@ def _openai_input(event: Event, mark: str) -> Event:
 
 
 def openai_responses(events: Sequence[Event], mark: str) -> Iterator[Event]:
-    """Items of OpenAI's responses."""
+    """Yield items of OpenAI's responses."""
     for event in events:
         if event["type"] == "tool.call":
             called = {"call_id": event["call_id"] + mark, "name": event["tool"]}

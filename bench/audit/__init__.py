@@ -1,1 +1,1 @@
-"""How long the audit query takes over many records of calls."""
+"""Latency of the audit query over many records of calls."""

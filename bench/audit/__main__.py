@@ -1,7 +1,7 @@
 """`make bench-audit`: the audit query over five million records of calls, filter by filter.
 
-A scratch database is filled and deleted again; times are of whole pages of 50, at random arguments and random places,
-through the same code as the API's. p50 and the longest of ROUNDS, after as many to warm up.
+A scratch database is filled and deleted again. Times are of whole pages of 50, at random arguments and places, through
+the same code as the API's: p50, p99 and the longest of ROUNDS, after as many to warm up.
 """
 
 import argparse
@@ -34,12 +34,12 @@ GOAL_MS: Final = 50.0
 
 
 def moment(within: random.Random) -> datetime:
-    """Some time of those that calls were made in."""
+    """Return a random time within the period of the calls."""
     return datetime.now(UTC) - timedelta(days=within.uniform(0.1, DAYS - 0.1))
 
 
 def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Question]]:
-    """What is asked, by name."""
+    """Return the audit questions by name."""
 
     def session() -> str:
         return f"bench-{within.randrange(filled.sessions)}"
@@ -56,7 +56,7 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Q
 
     def during(**more: object) -> Question:
         since, until = day()
-        return Question(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named just below
+        return Question(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named below
 
     return {
         "nothing": Question,
@@ -76,12 +76,12 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Q
 
 
 def md5(text: str) -> str:
-    """As Postgres' function of that name."""
+    """Return the digest as Postgres' `md5` does."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 async def measure(database: Database, filled: Filled, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each page, by filter."""
+    """Return the milliseconds of each page, by filter."""
     audit, within = Audit(database), random.Random(5)
     times: dict[str, list[float]] = {}
     for name, ask in questions(filled, within).items():
@@ -100,7 +100,7 @@ async def measure(database: Database, filled: Filled, rounds: int) -> dict[str, 
 
 
 def print_table(filled: Filled, times: dict[str, list[float]]) -> None:
-    """Markdown."""
+    """Print the results as Markdown."""
     table, indexes = filled.table_bytes / 1024**3, filled.index_bytes / 1024**3
     print(
         f"{filled.calls:,} calls in {filled.sessions:,} sessions of {CALLS_PER_SESSION}, {AT_ONCE} at once, over {DAYS}"
@@ -117,7 +117,7 @@ def print_table(filled: Filled, times: dict[str, list[float]]) -> None:
 
 
 async def run(url: str, calls: int, rounds: int) -> None:
-    """Fill, measure, print."""
+    """Fill the database, measure, and print."""
     await migrate.upgrade(url)
     connection = await asyncpg.connect(for_asyncpg(url), timeout=60, command_timeout=3600)
     try:
@@ -134,7 +134,7 @@ async def run(url: str, calls: int, rounds: int) -> None:
 
 
 def main() -> None:
-    """Run it on a scratch database of its own."""
+    """Run on a scratch database."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=CALLS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -1,4 +1,4 @@
-"""A database full of records of calls, written inside Postgres."""
+"""A database full of records of calls, generated inside Postgres."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from app.store.sessions import session_key
 CALLS_PER_SESSION: Final = 250
 CALLS_PER_EPOCH: Final = 25
 AT_ONCE: Final = 100
-"""Sessions that go on side by side."""
+"""Sessions that are active at the same time."""
 DAYS: Final = 90
 CHUNK: Final = 250_000
 MODELS: Final = ("claude-sonnet-4-5", "gpt-5", "gpt-4o", "gpt-5-mini", "claude-haiku-4-5", "rare-model")
@@ -41,7 +41,7 @@ MANIFEST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What was written, and how large it is."""
+    """The number and size of the records written."""
 
     calls: int
     sessions: int
@@ -52,7 +52,7 @@ class Filled:
 
 
 async def fill(connection: asyncpg.Connection, calls: int) -> Filled:
-    """`calls` records over DAYS days up to now, in sessions of CALLS_PER_SESSION, with their epochs and summaries."""
+    """Write `calls` records over the last DAYS days, in sessions of CALLS_PER_SESSION, with epochs and summaries."""
     started = time.perf_counter()
     sessions = max(1, calls // CALLS_PER_SESSION)
     indexes = await connection.fetch(
@@ -110,8 +110,8 @@ SELECT session_id, '{DEFAULT_TENANT}', 'main', e, e * 100, 'budget',
 FROM numbered, generate_series(1, {CALLS_PER_SESSION // CALLS_PER_EPOCH}) e
 """
 
-# Call n of all: its session, and its place in it. Half the calls evicted nothing, the others up to a million tokens,
-# larger ones ever more rarely; one in a thousand overflowed; one in fifty thousand is of the rare model.
+# Call n of all, with its session and its place in it. Half the calls evicted nothing, the others up to a million
+# tokens, larger amounts being rarer; one in a thousand overflowed; one in fifty thousand is of the rare model.
 _CALLS: Final = f"""
 INSERT INTO model_calls (session_id, call_id, tenant_id, view, head, epoch, policy_name, policy_version, format, model,
     render_version, manifest, breakpoints, estimate, target, sha256, created_at, counted, evicted_tokens, evicted_class,

@@ -1,1 +1,1 @@
-"""What a policy costs: recorded sessions through the planner, billed as a provider would."""
+"""Costs of policies: recorded sessions through the planner, billed as a provider would."""

@@ -1,11 +1,10 @@
-"""`make bench-cost RECORDINGS=folder`: what each policy would have been billed on recorded sessions.
+"""`make bench-cost RECORDINGS=folder`: the bill of each policy on recorded sessions.
 
 Context sizes are our estimates for a Claude model; append-only is billed as if the window had no end. Grounding is the
-share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them;
-a miss may cost a re-fetch, and "a miss may cost" is what it may cost in input tokens before the saving is gone.
-Edits: of the texts that edits quote to replace them, and that had been seen, the share visible word for word; "with
-re-reads" bills one more call and its result for those that were not, "with recalls" also one for each value of results
-that a call used and did not see.
+share of values seen in tool results only (and of all values) that were still visible verbatim when a call used them; a
+miss may cost a re-fetch, and "a miss may cost" is the number of input tokens that uses up the saving. Edits: the share,
+visible word for word, of the texts that edits quote and that had been seen; "with re-reads" bills one more call and its
+result for those that were not, "with recalls" also one for each value of results that a call used and did not see.
 """
 
 import argparse
@@ -28,7 +27,7 @@ WINDOW = 200_000
 
 
 def players(window: int) -> dict[str, Player]:
-    """By the names of the table, append-only first."""
+    """Return the policies by their names in the table, append-only first."""
     found: dict[str, Player] = {
         "append-only": rivals.append_only,
         "newest that fit": rivals.newest(window),
@@ -40,7 +39,7 @@ def players(window: int) -> dict[str, Player]:
 
 
 def best(session: Session, cache: CacheProfile) -> Player:
-    """The offline optimum of one session."""
+    """Return the offline optimum of one session."""
     chosen = optimum.evictions(session, cache)
     return rivals.evicting(lambda number: chosen[number])
 
@@ -48,7 +47,7 @@ def best(session: Session, cache: CacheProfile) -> Player:
 def measure(
     sessions: list[Session], profile: CacheProfile, window: int, *, outside: bool = False
 ) -> dict[str, list[Tally]]:
-    """Each policy's outcome, session by session."""
+    """Return each policy's outcome, session by session."""
     found: dict[str, list[Tally]] = {}
     for policy, play in (keeping.players(window) if outside else players(window)).items():
         found[policy] = [_one(session, play, profile) for session in sessions]
@@ -63,7 +62,7 @@ def _one(session: Session, play: Player, profile: CacheProfile) -> Tally:
 
 
 def table(found: Mapping[str, list[Tally]]) -> str:
-    """Markdown, a line for each policy."""
+    """Return a Markdown table with a line for each policy."""
     base = sum(tally.bill.billed for tally in found["append-only"])
     least = sum(tally.bill.billed for tally in found["offline optimum"])
     lines = [
@@ -94,16 +93,16 @@ def table(found: Mapping[str, list[Tally]]) -> str:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
-    parser.add_argument("--sets", nargs="*", help="names of files without .jsonl; all of the folder's if none is given")
+    parser.add_argument("--sets", nargs="*", help="names of files without .jsonl, by default all of the folder")
     parser.add_argument("--rules", nargs="*", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--window", type=int, default=WINDOW)
     parser.add_argument("--outside", action="store_true", help="tools and system prompts kept outside of the log")
-    parser.add_argument("--short", type=int, help="cut the sessions into runs of so many tool calls each")
+    parser.add_argument("--short", type=int, help="cut the sessions into runs of this many tool calls")
     parser.add_argument("--bare", action="store_true", help="without the prefix tokens that the recordings lack")
-    parser.add_argument("--picture", type=Path, help="where to write an SVG of the longest session of the first set")
+    parser.add_argument("--picture", type=Path, help="a file for an SVG of the longest session of the first set")
     given = parser.parse_args()
     files = sorted(given.data.glob("*.jsonl"))
     for file in [f for f in files if f.stem in given.sets] if given.sets else files:

@@ -1,4 +1,4 @@
-"""Requests as the provider's cache sees them, and what they are billed."""
+"""Billing of requests as the provider's cache sees them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ PROFILES: Final = {
 }
 
 CALL_TOKENS: Final = 100
-"""What a call that reads a file takes: written by the model, and sent back to it."""
+"""Tokens of a call that reads a file, which the model writes and then gets back as input."""
 REREAD_TOKENS_MAX: Final = 4_000
 OUTPUT_PRICE: Final = 5.0
-"""Output tokens cost this many times input tokens: Anthropic's list prices, 2025 and 2026."""
+"""Price of an output token in input tokens: Anthropic's list prices, 2025 and 2026."""
 
 
 @dataclass(slots=True)
@@ -38,35 +38,35 @@ class Tally:
     edits: int = 0
     edits_seen: int = 0
     rereads: float = 0.0
-    """Cost of reading again what edits quote and no context showed, in input tokens at full price."""
+    """Cost of reading again the texts that edits quote and no context showed, in input tokens at full price."""
     recalls: float = 0.0
-    """Cost of getting back results for the values of them that calls used and no context showed, without `rereads`."""
+    """Cost of recalling results whose values calls used and no context showed, without `rereads`."""
     sizes: tuple[tuple[int, bool], ...] = ()
-    """Of the last session: tokens of each call, and whether it opened an epoch."""
+    """Tokens of each call of the last session, and whether it opened an epoch."""
 
     @property
     def grounding(self) -> float:
-        """Of the values seen in tool results only, the share still visible when they were used."""
+        """Share of the values seen in tool results only that were still visible when they were used."""
         return self.seen_in_results / self.used_in_results if self.used_in_results else 1.0
 
     @property
     def sight(self) -> float:
-        """Of the texts that edits quoted and that had been seen before, the share still visible word for word."""
+        """Share of the texts quoted by edits and seen before that were still visible word for word."""
         return self.edits_seen / self.edits if self.edits else 1.0
 
     @property
     def total(self) -> float:
-        """The bill with what was read again or recalled."""
+        """The bill, rereads and recalls included."""
         return self.bill.billed + self.rereads + self.recalls
 
     @property
     def grounding_of_all(self) -> float:
-        """The same of all values used."""
+        """Share of all values used that were still visible when they were used."""
         return self.seen / self.used if self.used else 1.0
 
 
 def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CacheProfile) -> None:
-    """Bill the requests of one session, and see what of the values used was visible."""
+    """Bill the requests of one session, and count the used values that were visible."""
     cache = Cache()
     last: tuple[BilledBlock, ...] = ()
     texts = {event.seq: text_of(event) for event in session.events} if any(c.edits for c in session.calls) else {}
@@ -102,9 +102,9 @@ def account(tally: Tally, session: Session, sent: Iterable[Sent], rules: CachePr
             if value.only_results and not seen:
                 unseen.add(value.holders[-1])
         missing = _unseen_edits(tally, call.edits, visible, texts)
-        reread = _again(session, missing, rules, size)
+        reread = _reread_price(session, missing, rules, size)
         tally.rereads += reread
-        tally.recalls += _again(session, missing | unseen, rules, size) - reread
+        tally.recalls += _reread_price(session, missing | unseen, rules, size) - reread
     tally.sizes = tuple(sizes)
 
 
@@ -125,29 +125,30 @@ def _unseen_edits(
     return missing
 
 
-def _again(session: Session, seqs: Collection[int], rules: CacheProfile, size: int) -> float:
-    """Price of reading or recalling these events at once.
+def _reread_price(session: Session, seqs: Collection[int], rules: CacheProfile, size: int) -> float:
+    """Return the price of reading or recalling these events in one further call.
 
-    That is one more call: it reads the context of `size` tokens from the cache, and writes the call and the events, of
-    each at most REREAD_TOKENS_MAX.
+    It reads the context of `size` tokens from the cache, and writes the call and the events, each up to
+    REREAD_TOKENS_MAX.
     """
     if not seqs:
         return 0.0
-    anew = sum(min(session.events[seq - 1].tokens, REREAD_TOKENS_MAX) for seq in seqs)
-    return rules.read_price * size + rules.write_price * (anew + CALL_TOKENS) + OUTPUT_PRICE * CALL_TOKENS
+    written = sum(min(session.events[seq - 1].tokens, REREAD_TOKENS_MAX) for seq in seqs)
+    return rules.read_price * size + rules.write_price * (written + CALL_TOKENS) + OUTPUT_PRICE * CALL_TOKENS
 
 
 def _words(shown: str | None) -> str:
-    """What a model reads of an event that is not shown whole: where arguments follow as JSON, the texts in them."""
+    """Return the text that is shown of a shortened event; arguments that follow as JSON are replaced by their texts."""
     start = (shown or "").find("{")
     inner = parsed((shown or "")[start:]) if start >= 0 else {}
     return "\n".join(((shown or "")[:start], *strings(dict(inner)))) if inner else shown or ""
 
 
 def breakpoints(blocks: tuple[BilledBlock, ...], kept: int, lookback: int, markers: int) -> tuple[int, ...]:
-    """Where a careful client's markers stand: behind the prefix, behind what is as in the last request, at the end.
+    """Return a careful client's marker positions: after the prefix, after the blocks of the last request, at the end.
 
-    `kept` is how many blocks are; those that are left go between there and the end, where that is too far for one step.
+    The `kept` blocks are the last request's. Other markers go where the provider's lookback would not bridge the
+    distance.
     """
     end = len(blocks)
     start = max(1, kept)

@@ -1,9 +1,9 @@
-"""The offline optimum: what evicting could cost at best, were the future known.
+"""The offline optimum: the lowest bill that evictions could achieve if the future were known.
 
-Told when each result is used for the last time (`meta.grounding`: of the values seen in tool results only, the latest
-earlier holder is needed until then), it chooses the calls at which to evict, and at each evicts all that will not be
-used again: the shortest path over the calls, exact for that choice. It evicts no arguments, and no result before the
-model has seen it once.
+It knows the last use of each result (`meta.grounding`: of the values seen in tool results only, the latest earlier
+holder is needed until then), chooses the calls at which to evict, and at each evicts every result that will not be used
+again: the shortest path over the calls, exact for that choice. It evicts no arguments, and no result before the model
+has seen it once.
 """
 
 from itertools import accumulate
@@ -19,14 +19,14 @@ NEVER: Final = -1
 
 
 def evictions(session: Session, cache: CacheProfile) -> tuple[set[int] | None, ...]:
-    """For each call the seqs to evict at it, None where nothing new is."""
+    """Return the seqs to evict at each call, None where there are no new ones."""
     steps = _eligible(session)
     path = _cheapest(session, cache, steps)
     return tuple(steps[number] if number in path else None for number in range(len(session.calls)))
 
 
 def _eligible(session: Session) -> list[set[int]]:
-    """For each call the seqs of results that have been seen and are not used from it on."""
+    """Return for each call the seqs of results that have been seen and are not used from that call on."""
     needed: dict[int, int] = {}
     for number, call in enumerate(session.calls):
         for value in call.values:
@@ -41,7 +41,7 @@ def _eligible(session: Session) -> list[set[int]]:
 
 
 def _cheapest(session: Session, cache: CacheProfile, steps: list[set[int]]) -> set[int]:
-    """The numbers of the calls to evict at."""
+    """Return the numbers of the calls to evict at."""
     rendered = [event.tokens if event.rendered else 0 for event in session.events]
     fixed = session.prefix_tokens + REQUEST_TOKENS + sum(e.tokens for e in session.events if not e.rendered)
     sizes = [0, *accumulate(rendered)]
@@ -75,5 +75,5 @@ def _cheapest(session: Session, cache: CacheProfile, steps: list[set[int]]) -> s
 
 
 def _saved(session: Session, gone: set[int]) -> list[int]:
-    """How much the first n events take less, for each n."""
+    """Return for each n the tokens saved in the first n events."""
     return [0, *accumulate(e.tokens - STUB_TOKENS if e.seq in gone else 0 for e in session.events)]

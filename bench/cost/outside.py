@@ -1,7 +1,7 @@
-"""What a policy costs where the client keeps tools and system prompt outside of the log.
+"""Costs of policies where the client keeps tools and system prompt outside of the log.
 
-The planner sees the log alone. It is told what is outside, or is not and learns it from the usage that each call
-reports; its markers are those of its own requests, where a careful client's own would also stand behind the tools.
+The planner sees the log alone. It either knows the size outside, or learns it from the usage that each call reports.
+Its markers are those of its own requests; a careful client would set another after the tools.
 """
 
 from collections.abc import Iterator
@@ -27,21 +27,20 @@ OWN_MARGIN: Final = COUNTER.estimator.margin
 
 
 def players(window: int) -> dict[str, Player]:
-    """By the names of the table, append-only first."""
+    """Return the policies by their names in the table, append-only first."""
     found: dict[str, Player] = {
         "append-only": rivals.append_only,
         "`default`, no marker on a log below the minimum": keeping_outside(PRESETS["default"], window, late=True),
         "`default`, `outside_tokens` not given": keeping_outside(PRESETS["default"], window),
     }
-    named = ("default", "timeline", "clip", "threshold")  # `pipeline` marks the system prompt only, and has none here
+    named = ("default", "timeline", "clip", "threshold")  # `pipeline` marks the system prompt, which this log lacks
     return found | {
         f"`{name}`, `outside_tokens` given": keeping_outside(PRESETS[name], window, told=True) for name in named
     }
 
 
 def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
-    """A policy through the planner. `told`: it knows from the start what is outside. `late`: it sets no markers while
-    what it sees is smaller than what the provider caches."""
+    """Return a policy's player that knows the size outside (`told`), or omits markers below the minimum (`late`)."""
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         state: Frontier = START
@@ -51,7 +50,7 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
         own = started(MODEL, COUNTER.estimator.name, OWN_MARGIN)
         for call in session.calls:
             events = session.events[: call.events]
-            beside = session.prefix_tokens if told else own.outside or 0
+            outside = session.prefix_tokens if told else own.outside or 0
             read = PlanInputs(
                 events,
                 events[-1].turn,
@@ -60,9 +59,9 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
                 now=call.at,
                 used_at=used_at,
                 cache=cache,
-                outside_tokens=beside,
+                outside_tokens=outside,
             )
-            planned = plan(read, budget_for(policy, window, OWN_MARGIN, outside=beside), policy, state)
+            planned = plan(read, budget_for(policy, window, OWN_MARGIN, outside=outside), policy, state)
             last = () if late and planned.context.tokens < cache.minimum_tokens else _marks(planned, state, last, cache)
             state, used_at = planned.state, call.at
             before = EarlierPlan(planned.context, state, len(events))
@@ -73,8 +72,8 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
 
 
 def _reported(own: Learned, context: Context, session: Session, *, told: bool) -> Learned:
-    said = session.prefix_tokens if told else None
-    return with_point(own, Point(context.tokens, context.tokens + session.prefix_tokens, said), OWN_MARGIN)
+    stated = session.prefix_tokens if told else None
+    return with_point(own, Point(context.tokens, context.tokens + session.prefix_tokens, stated), OWN_MARGIN)
 
 
 def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheProfile) -> tuple[int, ...]:

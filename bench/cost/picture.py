@@ -1,4 +1,4 @@
-"""A picture of context sizes over calls, epochs marked."""
+"""A chart of context sizes over calls, with epochs marked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ COLOURS: Final = ("#999999", "#d1495b", "#2e7d5b", "#30638e", "#edae49")
 
 
 def svg(title: str, lines: Mapping[str, Sequence[tuple[int, bool]]]) -> str:
-    """One line for each name: tokens of each call, a dot where an epoch was opened."""
+    """Draw a line for each name: the tokens of each call, with a dot where an epoch was opened."""
     calls = max(len(line) for line in lines.values())
     most = max(tokens for line in lines.values() for tokens, _ in line)
 

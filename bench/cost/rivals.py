@@ -1,4 +1,4 @@
-"""What is sent at each call: by a policy of ours through the planner, or by the rules others use."""
+"""Players: the requests sent at each call by our policies, through the planner, or by other eviction rules."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +18,12 @@ from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER, Session
 
 STUB_TOKENS: Final = 45
-"""What a plain stub takes."""
+"""Tokens of a plain stub."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One event as it is sent: `version` differs whenever its bytes do. `text` is what is left of it, None: all."""
+    """One event as it is sent. `version` changes with its bytes; `text` is the text left of it, None for all."""
 
     seq: int
     tokens: int
@@ -34,8 +34,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request; `cause` says why something in it was decided anew, None: nothing was. `marks` are the seqs behind
-    which it has cache markers; None: where a careful client sets them, in front of `once_from` if that is not 0."""
+    """One request. `cause` is None without a new decision; `marks` is None for a careful client's markers."""
 
     shown: tuple[Shown, ...]
     prefix_tokens: int
@@ -49,7 +48,7 @@ Player = Callable[[Session, CacheProfile], Iterator[Sent]]
 
 
 def ours(policy: Policy, window: int) -> Player:
-    """A policy through the planner."""
+    """Return a player that runs a policy through the planner."""
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
         budget = budget_for(policy, window, COUNTER.estimator.margin)
@@ -63,7 +62,7 @@ def ours(policy: Policy, window: int) -> Player:
                 events,
                 events[-1].turn,
                 COUNTER,
-                ephemeral_tokens=session.prefix_tokens,  # the recording lacks them: they take room all the same
+                ephemeral_tokens=session.prefix_tokens,  # missing from the recording, but part of the request
                 before=before,
                 now=call.at,
                 used_at=used_at,
@@ -85,7 +84,7 @@ def ours(policy: Policy, window: int) -> Player:
 
 
 def shown_of(item: Item) -> Shown:
-    """An item as it is sent."""
+    """Return an item as it is sent."""
     joins = item.event.type is EventType.TOOL_CALL
     if item.stub is None:
         return Shown(item.event.seq, item.tokens, joins=joins)
@@ -96,12 +95,12 @@ def shown_of(item: Item) -> Shown:
 
 
 def append_only(session: Session, _: CacheProfile) -> Iterator[Sent]:
-    """Everything, as if the window had no end."""
+    """Send everything, as if the window had no end."""
     yield from _masked(session, lambda results, gone, tokens: gone)
 
 
 def mask_every_turn(keep: int) -> Player:
-    """At every call all results but the newest are stubs."""
+    """Return a player that stubs all results but the newest `keep` at every call."""
 
     def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
         yield from _masked(session, lambda results, gone, tokens: {event.seq for event in results[:-keep]})
@@ -110,7 +109,7 @@ def mask_every_turn(keep: int) -> Player:
 
 
 def clear_above(threshold: int, keep: int, least: int) -> Player:
-    """Above a threshold all results but the newest are cleared, if that saves at least so much."""
+    """Return a player that clears all but the newest `keep` results above a threshold, if that saves `least` tokens."""
 
     def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
         def decide(results: Sequence[Event], gone: set[int], tokens: int) -> set[int]:
@@ -126,7 +125,7 @@ def clear_above(threshold: int, keep: int, least: int) -> Player:
 
 
 def newest(window: int) -> Player:
-    """The newest rounds that fit the target of the `default` policy, in whole rounds, chosen afresh at each call."""
+    """Return a player that sends the newest whole rounds within the `default` policy's target, chosen at each call."""
 
     def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
         target = budget_for(Policy(), window, COUNTER.estimator.margin).target
@@ -150,14 +149,14 @@ def newest(window: int) -> Player:
 
 
 def _continues(before: Event, event: Event) -> bool:
-    """Whether an event belongs to the round of the one before it: a result, or a further item of one answer."""
+    """Return whether an event belongs to the round of the one before it: a result, or another item of a response."""
     if event.type is EventType.TOOL_RESULT:
         return True
     return event.type is EventType.TOOL_CALL and before.type in (EventType.TOOL_CALL, EventType.ASSISTANT_MESSAGE)
 
 
 def evicting(at: Callable[[int], set[int] | None]) -> Player:
-    """What a plan made in advance evicts at each call, by the call's number; None: nothing more."""
+    """Return a player that evicts by a plan made in advance: seqs by the call's number, None for no more."""
 
     def play(session: Session, _: CacheProfile) -> Iterator[Sent]:
         number = -1
@@ -173,7 +172,7 @@ def evicting(at: Callable[[int], set[int] | None]) -> Player:
 
 
 def _masked(session: Session, decide: Callable[[Sequence[Event], set[int], int], set[int]]) -> Iterator[Sent]:
-    """Plain stubs in the place of what `decide` says is gone; smaller results stay as they are."""
+    """Send plain stubs for the events that `decide` returns; results smaller than a stub stay."""
     events = [event for event in session.events if event.rendered]
     seqs = [event.seq for event in events]
     fixed = [event for event in session.events if event.type in (EventType.SYSTEM_PROMPT, EventType.TOOLS)]

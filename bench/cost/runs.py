@@ -1,4 +1,4 @@
-"""Recorded sessions cut into short runs: what a policy costs an agent that stops after a few tool calls."""
+"""Recorded sessions cut into short runs, for the cost of a policy to an agent that stops after a few tool calls."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,11 +7,11 @@ Value = dict[str, Any]
 
 
 def runs(value: Value, tool_calls: int) -> Iterator[Value]:
-    """One line of a neutral JSONL file as sessions of about `tool_calls` tool calls each, in order.
+    """Cut one line of a neutral JSONL file into sessions of about `tool_calls` tool calls each, in order.
 
-    A run ends in front of the message behind which it would have more, and holds whole messages. Where it does not
-    begin with a message of the user's, the one that it works on stands in front of it. Values that a call used belong
-    to its run; those whose holders are in an earlier one are not visible there, and not counted.
+    A run holds whole messages, and ends before the message that would exceed the number. If it does not begin with a
+    user message, the last one before it is put first. Values that a call used belong to its run; those whose holders
+    are in an earlier run are not visible there, and not counted.
     """
     starts = list(_starts(value["messages"], tool_calls))
     for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(value["messages"])], strict=True), start=1):

@@ -1,4 +1,4 @@
-"""Recorded sessions as logs and model calls: what the planner and its rivals are both given."""
+"""Recorded sessions as logs and model calls, the input of the planner and of the other players."""
 
 import json
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ MODEL: Final = "claude-sonnet-4-5"
 COUNTER: Final[Counter] = Counting({}).counter(MODEL)
 STEP_SECONDS: Final = 5.0
 USER_SECONDS: Final = 20.0
-"""How long a message and a user take where the recording has no clock."""
+"""Duration of a message of the model and of the user where the recording has no clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Something the model used at a call, and the seqs of the earlier events that hold it verbatim.
+    """A value that the model used at a call, and the seqs of the earlier events that hold it verbatim.
 
-    `only_results`: it was seen in tool results only, so that evicting them loses it.
+    `only_results` means that it was seen in tool results only, so that evicting them loses it.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One recording. `prefix_tokens` is the system prompt and tools that it lacks."""
+    """One recording. `prefix_tokens` are those of the system prompt and tools that it lacks."""
 
     id: str
     events: tuple[Event, ...]
@@ -64,8 +64,7 @@ class Session:
 
 
 def load(file: Path, *, outside: bool = False, short: int | None = None) -> Iterator[Session]:
-    """The sessions of a neutral JSONL file; with `outside`, their tools and system prompts are part of the prefix that
-    the log lacks; with `short`, cut into runs of so many tool calls."""
+    """Load a neutral JSONL file's sessions; `outside` moves their prefix out, `short` is the tool calls of a run."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             whole = json.loads(line)
@@ -74,7 +73,7 @@ def load(file: Path, *, outside: bool = False, short: int | None = None) -> Iter
 
 
 def without_prefix(value: dict[str, Any], line: int) -> Session:
-    """One line of the file, its tools and system prompt kept outside of the log."""
+    """Return one line of the file with its tools and system prompt outside of the log."""
     whole = session(value, line)
     fixed = (e.tokens for e in whole.events if e.type in (EventType.TOOLS, EventType.SYSTEM_PROMPT))
     bare = session({**value, "tools": None, "system": None}, line)
@@ -82,7 +81,7 @@ def without_prefix(value: dict[str, Any], line: int) -> Session:
 
 
 def session(value: dict[str, Any], line: int) -> Session:
-    """One line of the file."""
+    """Return one line of the file as a session."""
     recording = neutral.recording(value, line)
     meta = value.get("meta") or {}
     has_clock = meta.get("ts") is not None
@@ -105,7 +104,7 @@ def session(value: dict[str, Any], line: int) -> Session:
 
 
 class _Log:
-    """Appends as the store does."""
+    """A log that is appended to as in the store."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -129,19 +128,19 @@ class _Log:
 
 
 def text_of(event: Event) -> str:
-    """All text of an event, arguments included, without line numbers."""
+    """Return all text of an event, arguments included, without line numbers."""
     body = event.body or {}
     return unnumbered("\n".join(strings({name: body.get(name) for name in ("content", "arguments")})))
 
 
 def _call_numbers(value: dict[str, Any]) -> dict[int, int]:
-    """The number of the call that wrote a message, by the message's index."""
+    """Return the number of the call that wrote each message, by the message's index."""
     by_model = [index for index, message in enumerate(value["messages"]) if message["role"] == "assistant" and index]
     return {index: call for call, index in enumerate(by_model)}
 
 
 def _edits(value: dict[str, Any], log: _Log) -> dict[int, tuple[Edit, ...]]:
-    """The edits whose text had been seen, by the number of the call that made them."""
+    """Return the edits whose text had been seen, by the number of the call that made them."""
     texts = [(event.seq, _message_of(event), text_of(event)) for event in log.events if event.rendered]
     found: dict[int, list[Edit]] = {}
     for index, call in _call_numbers(value).items():
@@ -154,7 +153,7 @@ def _edits(value: dict[str, Any], log: _Log) -> dict[int, tuple[Edit, ...]]:
 
 
 def _values(value: dict[str, Any], log: _Log) -> dict[int, tuple[Value, ...]]:
-    """The values used, by the number of the call that used them."""
+    """Return the values used, by the number of the call that used them."""
     call_of = _call_numbers(value)
     message_of = [_message_of(event) for event in log.events]
     found: dict[int, list[Value]] = {}
@@ -170,6 +169,6 @@ def _values(value: dict[str, Any], log: _Log) -> dict[int, tuple[Value, ...]]:
 
 
 def _message_of(event: Event) -> int:
-    """The message an event was made of: its id is `m<message>.<part>`; -1 for the prefix."""
+    """Return the index of the event's message, from an id of the form `m<message>.<part>`; -1 for the prefix."""
     name = str((event.body or {}).get("id", ""))
     return int(name[1:].split(".")[0]) if "." in name else -1

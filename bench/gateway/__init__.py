@@ -1,1 +1,1 @@
-"""What the gateway adds to the time until a provider's first byte."""
+"""Latency that the gateway adds to a provider's first byte."""

@@ -1,8 +1,8 @@
-"""`make bench-gateway`: one growing conversation, asked of a stand-in provider itself and through the gateway.
+"""`make bench-gateway`: one growing conversation, sent to a stand-in provider directly and through the gateway.
 
-The ways are interleaved. What the gateway adds is compared with the same list's `POST …/context`, which reads and plans
-as much. The stand-in is a process of its own and answers at once with a stream of one piece. Quote the ratios, not the
-times.
+The ways are interleaved. The latency that the gateway adds is compared with `POST …/context` for the same list, which
+reads and plans as much. The stand-in is a separate process that responds immediately with a stream of one piece. Quote
+the ratios, not the times.
 """
 
 import argparse
@@ -38,15 +38,13 @@ WAYS = ("the provider itself", "passed through", "a context", "through the gatew
 
 
 class StandIn(asyncio.Protocol):
-    """A provider that answers whatever it is asked with the same stream."""
+    """A provider that responds to every request with the same stream."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: there is a connection."""
         self._transport: Any = transport
         self._wanted, self._size, self._head = 0, 0, b""
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: more of a request has come."""
         if not self._wanted:
             self._head += data
             head, end, rest = self._head.partition(b"\r\n\r\n")
@@ -82,7 +80,7 @@ def serve(settings: Settings, url: str, listener: socket.socket) -> None:
 
 
 def request(turns: int, number: int) -> dict[str, Any]:
-    """A call's body behind so many turns of a conversation."""
+    """Return the request body after `turns` turns of a conversation."""
     messages: list[dict[str, str]] = []
     for turn in range(turns):
         messages.append({"role": "user", "content": f"{number} {turn} {WORDS * 6}"})
@@ -92,7 +90,7 @@ def request(turns: int, number: int) -> dict[str, Any]:
 
 
 async def measure(port: int, provider: int, rounds: int, turns: int) -> dict[str, list[float]]:
-    """Milliseconds of each way, by its name."""
+    """Return the milliseconds of each way, by its name."""
     ours, theirs = await Http.connect(port), await Http.connect(provider)
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(rounds):
@@ -109,14 +107,14 @@ async def measure(port: int, provider: int, rounds: int, turns: int) -> dict[str
             started = time.perf_counter()
             await http.request("POST", path, text)
             times[way].append((time.perf_counter() - started) * 1e3)
-            await asyncio.sleep(0.02)  # what is written behind the answer is not the next one's
+            await asyncio.sleep(0.02)  # the work after a response must not slow down the next one
     ours.close()
     theirs.close()
-    return {way: found[1:] for way, found in times.items()}  # the first reads everything in
+    return {way: found[1:] for way, found in times.items()}  # the first request loads everything
 
 
 def listening() -> socket.socket:
-    """A socket on a free port of loopback."""
+    """Return a listening socket on a free port of loopback."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(64)
@@ -124,7 +122,7 @@ def listening() -> socket.socket:
 
 
 def main() -> None:
-    """Start everything, measure, print."""
+    """Start everything, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--turns", type=int, default=150, help="length of the conversation at the start")

@@ -1,7 +1,7 @@
-"""`make bench-peers`: an append, and a context that fits a budget, from sessions that hold more and more events.
+"""`make bench-peers`: an append, and a context that fits a budget, from sessions of increasing length.
 
-Ours is asked over HTTP, API and worker being processes of their own. The peers are called in process, each in a process
-and an environment of its own. All have their turns one after the other, on one embedded Postgres.
+Ours is called over HTTP, with API and worker as separate processes. The peers are called in process, each in a process
+and an environment of its own. All take turns, on one embedded Postgres.
 """
 
 import argparse
@@ -26,13 +26,13 @@ from bench.quality.servers import temporary_folder
 SIZES: Final = (100, 1_000, 10_000, 100_000)
 PATIENCE_SECONDS: Final = 15
 LEAST: Final = 5
-"""A side that has used up the patience with a size is asked no more than so often."""
+"""Calls of a side at a size after which PATIENCE_SECONDS ends the size early."""
 RESTARTS: Final = 3
 FIRST: Final = "ours, first of a new process"
 
 
 class Run:
-    """What was seen so far."""
+    """The results so far."""
 
     def __init__(self, sides: Sequence[Side], count: int) -> None:
         self.sides, self.count = list(sides), count
@@ -40,7 +40,7 @@ class Run:
         self.contexts = {side.name: Line() for side in sides} | {FIRST: Line()}
 
     async def at(self, size: int) -> None:
-        """Fill all sides, and ask each in turn; the first round warms up."""
+        """Fill all sides, and call each in turn; the first round warms up."""
         filled = await asyncio.gather(*[self._fill(side, size) for side in self.sides])
         self.sides = [side for side, done in zip(self.sides, filled, strict=True) if done]
         for number in range(self.count + 1):
@@ -72,7 +72,7 @@ class Run:
 
 
 async def play(given: argparse.Namespace) -> Run:
-    """Everything that was seen."""
+    """Run the benchmark and return its results."""
     with temporary_folder() as folder:
         postgres = await asyncio.to_thread(embedded.start, folder / "data")
         try:
@@ -99,15 +99,15 @@ def _say(what: str) -> None:
 
 
 def main() -> None:
-    """Run, print, and draw."""
+    """Run the benchmark, print its tables, and draw the picture."""
     parser = argparse.ArgumentParser(
         prog="bench.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="events of a session, ascending")
-    parser.add_argument("--count", type=int, default=20, help="of each call at each size")
-    parser.add_argument("--picture", type=Path, help="a file for the picture")
+    parser.add_argument("--count", type=int, default=20, help="calls of each kind at each size")
+    parser.add_argument("--picture", type=Path, help="a file for the SVG")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, processes included
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle like Ctrl-C, so that the processes are stopped
     print(f"{cores()} cores; {given.count} of each call at each size", end="\n\n", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         run = runner.run(play(given))

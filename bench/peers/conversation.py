@@ -1,6 +1,6 @@
-"""The conversation that every side holds: a user's message, a tool call, its result and an answer, again and again.
+"""The conversation that every side holds: a user message, a tool call, its result and a response, repeated.
 
-It imports nothing but the standard library, because a peer's process has an environment of its own.
+It imports only the standard library, because a peer's process has an environment of its own.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 BUDGET_TOKENS: Final = 8_000
 NEWEST: Final = 100
-"""So many of the newest events fit the budget: what a peer is told whose only limit is a number of events."""
+"""Number of newest events that fit the budget, for peers whose only limit is a number of events."""
 _WORDS: Final = (
     "after again and answer before build call change check client code config count default each error every fails "
     "field file first folder found from function has import index into is it key last left line list log made main "
@@ -21,11 +21,11 @@ VOCABULARY: Final = tuple(_WORDS.split())
 USER_WORDS, CALL_WORDS, RESULT_WORDS, ANSWER_WORDS = 36, 14, 174, 60
 
 Message = dict[str, Any]
-"""One of OpenAI's chat completions, from which every side makes its own."""
+"""A message of OpenAI's chat completions, which every side converts to its own form."""
 
 
 def message(number: int) -> Message:
-    """Return the event of a number, counted from 0. It is the same whenever it is asked for, and like no other."""
+    """Return the message of a number, counted from 0: deterministic, and unlike any other."""
     call_id = f"call_{number // 4}"
     match number % 4:
         case 0:

@@ -28,13 +28,13 @@ class GoogleADK:
         self._service, self._session = service, session
 
     def native(self, given: Message) -> Event:
-        """One event, with one part."""
+        """Return an event with one part."""
         by_user = given["role"] == "user"
         content = types.Content(role="model" if given["role"] == "assistant" else "user", parts=[_part(given)])
         return Event(author="user" if by_user else "agent", invocation_id="invocation", content=content)
 
     async def fill(self, natives: Sequence[Event]) -> None:
-        """The service takes one event a call, so its own rows are written here, a microsecond apart."""
+        """Insert rows of the service's own class, a microsecond apart, because it takes one event a call."""
         begun = time.time() - len(natives) / 1e6
         for number, event in enumerate(natives):
             event.timestamp = begun + number / 1e6

@@ -18,19 +18,19 @@ THREAD: Final = {"configurable": {"thread_id": "one"}}
 
 
 class DeltaState(TypedDict):
-    """The messages as LangGraph's beta keeps them: what each update adds, and now and then the whole."""
+    """The messages in LangGraph's beta form: the additions of each update, and from time to time a snapshot."""
 
     messages: Annotated[list[Any], DeltaChannel(_messages_delta_reducer)]
 
 
 class LangGraph:
-    """`aupdate_state`, and `aget_state` with `trim_messages`, which counts approximately, as recommended for it."""
+    """`aupdate_state`, and `aget_state` with `trim_messages`, counting approximately as the documentation advises."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
 
     def native(self, given: Message) -> BaseMessage:
-        """One message of LangChain's."""
+        """Return a message of LangChain's."""
         (made,) = convert_to_messages([given | {"content": given["content"] or ""}])
         return made
 

@@ -11,7 +11,7 @@ from bench.peers.process import serve
 
 Item = dict[str, Any]
 AT_ONCE: Final = 50
-"""Items of one call while filling: a call's items share a timestamp, and reading sorts those that share one."""
+"""Items of one call while filling: a call's items share a timestamp, and reading must sort those."""
 
 
 class OpenAIAgents:
@@ -21,7 +21,7 @@ class OpenAIAgents:
         self._session = session
 
     def native(self, given: Message) -> Item:
-        """One input item of OpenAI's responses."""
+        """Return an input item of OpenAI's responses."""
         if given["role"] == "tool":
             return {"type": "function_call_output", "call_id": given["tool_call_id"], "output": given["content"]}
         for call in given.get("tool_calls", ()):

@@ -1,4 +1,4 @@
-"""A picture of milliseconds against events, both by their logarithm: appends on the left, contexts on the right."""
+"""A chart of milliseconds against events, both logarithmic: appends on the left, contexts on the right."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ PANEL: Final = (WIDTH - 2 * MARGIN - GAP) / 2
 
 
 def svg(appends: Mapping[str, Line], contexts: Mapping[str, Line]) -> str:
-    """One line for each side and call, through its medians; a side has the same colour in both panels."""
+    """Draw a line through the medians for each side and call; a side has the same colour in both panels."""
     names = list(contexts)
     every = [line.p50(size) for lines in (appends, contexts) for line in lines.values() for size in line.seconds]
     low, high = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))

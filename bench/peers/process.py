@@ -1,7 +1,7 @@
-"""A peer in a process and an environment of its own: a command is a line of JSON on stdin, its answer one on stdout.
+"""A peer in a process and an environment of its own: commands are lines of JSON on stdin, responses on stdout.
 
-`["fill", 0, 1000]` gives the peer the events of these numbers, `["append", 1000]` one more, `["context"]` asks for what
-a model would be shown. Only the peer's own work is timed: its messages are made before.
+`["fill", 0, 1000]` appends the messages with these numbers, `["append", 1000]` one more, `["context"]` returns the
+messages a model would be shown. Only the peer's own work is timed; its messages are made before.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ class Peer(Protocol):
     """A session store, with one session."""
 
     def native(self, given: Message) -> Any:
-        """Return a message as the peer takes it."""
+        """Return a message in the peer's own form."""
 
     async def fill(self, natives: Sequence[Any]) -> None:
-        """Take many messages, in as few calls as the peer allows."""
+        """Append many messages, in as few calls as the peer allows."""
 
     async def append(self, native: Any) -> None:
-        """Take one message."""
+        """Append one message."""
 
     async def context(self) -> Sequence[Any]:
         """Return the newest messages that fit the budget, by the peer's own means."""
 
 
 def serve(opened: Callable[[str], AbstractAsyncContextManager[Peer]], *packages: str) -> None:
-    """Do what is asked for until stdin ends; the database's URL is the program's argument."""
+    """Run commands until stdin ends; the database's URL is the program's first argument."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    sys.stdout = sys.stderr  # what a library prints is no answer
+    sys.stdout = sys.stderr  # keep a library's output out of the responses
 
     async def main() -> None:
         async with opened(sys.argv[1]) as peer:

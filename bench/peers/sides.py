@@ -21,11 +21,11 @@ from bench.peers.conversation import message
 ROOT: Final = Path(__file__).parents[2]
 ENVIRONMENTS: Final = Path(__file__).parent / ".venv"
 WINDOW_TOKENS: Final = 9_070
-"""A tenth of it is reserve and the estimator's margin comes off: a target of 8,003, which is the budget."""
+"""A target of 8,003, which is the budget, after a tenth for the reserve and the estimator's margin."""
 FILL_SECONDS: Final = 300
-"""A peer that is not filled to a size in this time is not asked at it."""
+"""Time limit for filling a peer to a size; a peer that exceeds it is dropped."""
 SETTLING_CALLS, SETTLE_SECONDS = 3, 120
-"""What our worker is told by contexts, once a session is filled, and how long it may be at it before it is held."""
+"""Contexts that enqueue our worker's jobs once a session is filled, and the time limit of those jobs."""
 SESSION: Final = "one"
 
 
@@ -37,24 +37,24 @@ class Side(Protocol):
 
     @property
     def url(self) -> str:
-        """Of its database."""
+        """URL of its database."""
 
     async def fill(self, events: int) -> None:
-        """Let the session hold so many events, if it holds fewer.
+        """Fill the session up to `events` events.
 
-        Raises TimeoutError where that takes too long; the side is of no more use then.
+        Raises TimeoutError where that takes too long; the side cannot be used afterwards.
         """
 
     async def append(self) -> float:
-        """Append the next event; the seconds that it took."""
+        """Append the next event; return the seconds it took."""
 
     async def context(self) -> tuple[float, int]:
-        """Ask for a context; the seconds that it took, and how many messages it has."""
+        """Request a context; return the seconds it took, and the number of its messages."""
 
 
 @dataclass(slots=True)
 class Served:
-    """Ours. Its worker runs while sessions are filled and in our own turns, and is held in those of others."""
+    """Our server. Its worker runs while sessions are filled and in our own turns, and is suspended in others'."""
 
     side: Ours
     http: Http
@@ -72,7 +72,7 @@ class Served:
             await self.side.open(self.http, SESSION, Life(SESSION, (), ()))
         while self.held < events:
             await self._post(min(BULK_EVENTS, events - self.held))
-        with suppress(TimeoutError):  # the worker goes on in our turns
+        with suppress(TimeoutError):  # the worker continues in our turns
             async with asyncio.timeout(SETTLE_SECONDS):
                 for _ in range(SETTLING_CALLS):
                     await self.side.context(self.http, SESSION)
@@ -92,7 +92,7 @@ class Served:
         return seconds, len(json.loads(answer)["request"]["messages"])
 
     async def restarted(self) -> float:
-        """The seconds of the first context of a new API process."""
+        """Return the seconds of the first context of a new API process."""
         await self.side.restart()
         return (await self.context())[0]
 
@@ -106,7 +106,7 @@ class Served:
 
 @dataclass(slots=True)
 class InProcess:
-    """A peer, used in process: the time is taken there, and the way to that process and back is not in it."""
+    """A peer, timed within its own process, so that the pipe to it and back is not counted."""
 
     name: str
     url: str
@@ -151,7 +151,7 @@ async def _line(process: Process, name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """How a peer is started: its environment, its module here, and what the module is told."""
+    """The environment of a peer, its module here, and the module's arguments."""
 
     name: str
     environment: str
@@ -169,11 +169,11 @@ PEERS: Final = (
 
 @asynccontextmanager
 async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tuple[Served, list[InProcess]]]:
-    """All sides, each on a database of its own, stopped at the end."""
+    """Start all sides, each on a database of its own, and stop them at the end."""
     async with AsyncExitStack() as stack:
         served = await ours(postgres, folder, Ask("openai", WINDOW_TOKENS))
         stack.push_async_callback(served.stack.stop)
-        stack.callback(served.free_worker)  # held, it would not hear that it is to stop
+        stack.callback(served.free_worker)  # a suspended worker would not receive its stop signal
         peers = []
         for number, peer in enumerate(PEERS):
             url = await database(postgres, f"peer_{number}")

@@ -1,4 +1,4 @@
-"""What was seen, as Markdown."""
+"""Results as Markdown tables."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Line:
-    """A side's seconds of one call, and the messages of its contexts, by the events that the session held."""
+    """A side's seconds of one call, and the number of messages of its contexts, by the events in the session."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
     messages: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, size: int, seconds: float, messages: int | None = None) -> None:
-        """One more call."""
+        """Add a call."""
         self.seconds.setdefault(size, []).append(seconds)
         if messages is not None:
             self.messages.setdefault(size, []).append(messages)
 
     def p50(self, size: int) -> float:
-        """The median, in ms."""
+        """Return the median in ms."""
         return statistics.median(self.seconds[size]) * 1e3
 
 
@@ -27,7 +27,7 @@ Lines = Mapping[str, Line]
 
 
 def times_table(appends: Lines, contexts: Lines, sizes: Sequence[int], count: int) -> str:
-    """Median and longest in ms; in brackets how many calls it was, where they are not `count`."""
+    """Return a table of median and longest in ms; the number of calls is in brackets where it is not `count`."""
     head = f"| call | side | {' | '.join(f'{size:,}' for size in sizes)} |\n|---|---|{'---:|' * len(sizes)}"
     return "\n".join([head, *_rows("append", appends, sizes, count), *_rows("context", contexts, sizes, count)])
 
@@ -50,7 +50,7 @@ def _ms(seconds: float) -> str:
 
 
 def messages_table(contexts: Lines) -> str:
-    """The median of how many messages a context had."""
+    """Return a table of the median number of messages in a context."""
     sizes = next(iter(contexts.values())).messages
     lines = [
         f"| messages in a context | {' | '.join(f'{size:,}' for size in sizes)} |",

@@ -1,1 +1,1 @@
-"""What planning costs."""
+"""Latency of planning."""

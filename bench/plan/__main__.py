@@ -1,7 +1,7 @@
-"""`make bench-plan`: planning a tail of 2,000 events on one core, by what has to be looked at.
+"""`make bench-plan`: planning a tail of 2,000 events on one core, by the state that is already known.
 
-`anew`: nothing is held of the view. `grown`: an earlier plan is held. Times are medians; the last column is how many
-times as long it takes as printing the same events as JSON, in the same run.
+`anew`: nothing of the view is held. `grown`: an earlier plan is held. Times are medians; the last column is the ratio
+to printing the same events as JSON, in the same run.
 """
 
 import json
@@ -30,7 +30,7 @@ WINDOW: Final = 2_000_000
 
 
 def session(events: int) -> tuple[Event, ...]:
-    """A coding agent's log: a user's message every 40 events, between them text, a call and its result in turn."""
+    """Return a coding agent's log: a user message every 40 events, between them text, a call and its result in turn."""
     raw: list[dict[str, object]] = []
     for number in range(events):
         if number % 40 == 0:
@@ -59,7 +59,7 @@ def session(events: int) -> tuple[Event, ...]:
 
 
 def median_ms(prepare: Callable[[], tuple[Event, ...]], work: Callable[[tuple[Event, ...]], object]) -> float:
-    """Of ROUNDS runs, without what prepares them."""
+    """Return the median of ROUNDS runs of `work`, without `prepare`."""
     times = []
     for _ in range(ROUNDS):
         given = prepare()
@@ -70,7 +70,7 @@ def median_ms(prepare: Callable[[], tuple[Event, ...]], work: Callable[[tuple[Ev
 
 
 def fresh(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The same events with nothing found out about them yet."""
+    """Return copies of the events without their memoized values."""
     return tuple(replace(event) for event in events)
 
 

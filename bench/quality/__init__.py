@@ -1,1 +1,1 @@
-"""What a model sees of what it will need, measured over HTTP on recorded sessions."""
+"""Visibility of the values that a model will need, measured over HTTP on recorded sessions."""

@@ -1,30 +1,30 @@
-"""`make bench-quality RECORDINGS=folder`: what a model sees of what it will need, over HTTP on a server of its own.
+"""`make bench-quality RECORDINGS=folder`: the share of later needs that a context shows, over HTTP on its own server.
 
 At each point where a recorded agent compacted (in a file where none ever did: at half and at four fifths of each
-session), a context is asked for and its `request` searched. The worker is woken by appends and contexts alone, as
-everywhere; it writes without a model. Sessions have the policy `{"window_tokens": window}`, so that it goes by that
-window, and every context is asked for with `max_tokens` of the same and with the recorded time as its `now`.
+session), a context is requested and its `request` searched. Only appends and contexts enqueue the worker's jobs, as in
+production; it writes without a model. Sessions have the policy `{"window_tokens": window}`, so that the worker uses
+that window, and every context is requested with the same `max_tokens` and with the recorded time as its `now`.
 
 * first asked: all messages in bulk, the worker done, then the first context.
-* the window in the call alone: the same without that policy, so that the worker goes by the model's own window until
-  the first context; and asked again when the worker has done what there is to do then.
-* lived through: appended as the agent did, a context before each of its calls; the worker, where it has something to
-  do, is done before the agent's call returns (`--settle 0`: nobody waits for it).
-* after a restart: at the same point once more, by an API that was started anew.
+* the window in the call alone: as before but without that policy, so that the worker uses the model's own window until
+  the first context; then requested again when the worker is done.
+* lived through: appended as the agent did, a context before each of its calls; the worker finishes its jobs before the
+  agent's call returns (`--settle 0`: without waiting).
+* after a restart: at the same point again, by a restarted API.
 * a smaller view: as first asked with twice the window; then a second view.
-* other policies: from the start, and the same view changed to them after a context under `default`, measured at once
-  and when the worker has done what there is to do then.
+* other policies: from the start, and the same view changed to them after a context under `default`, measured
+  immediately and when the worker is done.
 
-Beside it, of the same target by the same estimator: the newest messages in whole rounds, and the recorded agent's own
-summary with the newest messages. A session that lacks its system prompt is given a short one.
+For comparison, with the same target by the same estimator: the newest messages in whole rounds, and the recorded
+agent's own summary with the newest messages. A session that lacks its system prompt is given a short one.
 
-values: of values in the arguments of later calls that had been seen before the point, those that stand in the text,
-every use counted; distinct: each value of a point once; not shown again: uses before which nothing behind the point had
-shown the value. edits: of the texts that edits of the next 120 messages replace, seen before the point, those that
-stand in the text word for word, line numbers aside. constraints: the system prompt, and sentences of users that say
-never, always or must. dropped: events that the answer says are dropped; of them covered: those in the span of a live
-summary; of all covered: how much of the log such spans take in; least used: the smallest share of the target in use
-where anything was dropped.
+values: the share, present in the text, of values in the arguments of later calls that had been seen before the point,
+counting every use; distinct: each value of a point once; not shown again: only uses before which no message after the
+point had shown the value. edits: the share, present word for word apart from line numbers, of the texts that edits of
+the next 120 messages replace and that were seen before the point. constraints: the system prompt, and sentences of
+users that say never, always or must. dropped: events that the response reports as dropped; of them covered: those in
+the span of a live summary; of all covered: the share of the log in such spans; least used: the smallest share of the
+target in use where anything was dropped.
 """
 
 import argparse
@@ -57,11 +57,11 @@ POLICIES: Final = tuple(name for name in DOCUMENTS if name != "default")
 SCENARIOS: Final = ("first", "lived", "restart", "smaller", "untold", "policies")
 
 Unit: TypeAlias = Callable[[Lane], AsyncIterator[Record]]
-"""Something to be measured on one server, by itself."""
+"""A measurement that runs on one server."""
 
 
 def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator[Unit]:
-    """All there is to measure, what takes longest first."""
+    """Yield all measurements, the longest first."""
     if {"lived", "restart"} & set(given.scenarios):
         for window in given.lived_windows:
             for part in range(given.lanes):
@@ -79,7 +79,7 @@ def units(recordings: Sequence[Recorded], given: argparse.Namespace) -> Iterator
 
 
 def _first(recording: Recorded, number: int, given: argparse.Namespace) -> Iterator[Unit]:
-    """A second view of a window is asked beside the first context of twice the window."""
+    """Yield the first contexts of a point; smaller views are measured with the first context of twice their window."""
     asked = set(given.windows) if "first" in given.scenarios else set()
     smaller = set(given.windows) if "smaller" in given.scenarios else set()
     for window in sorted(asked | {2 * one for one in smaller}):
@@ -112,7 +112,7 @@ def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
 async def measure(
     recordings: Sequence[Recorded], given: argparse.Namespace, keep: Callable[[Sequence[Record]], None]
 ) -> list[Record]:
-    """Everything that was asked for, on as many servers as there are lanes; `keep` is given each part as it is done."""
+    """Run all requested measurements, on one server a lane; `keep` is called with the records of each as it is done."""
     todo = deque(units(recordings, given))
     found: list[Record] = []
     begun, every = time.monotonic(), len(todo)
@@ -126,7 +126,7 @@ async def measure(
             print(f"{every - len(todo)} of {every} begun, {passed:.0f} s", file=sys.stderr, flush=True)
 
     async with AsyncExitStack() as servers:
-        # One after the other: two migrations in one process get in each other's way.
+        # Started one after the other: two migrations in one process would interfere.
         lanes = [Lane(await servers.enter_async_context(a_stack()), given.settle) for _ in range(given.lanes)]
         async with asyncio.TaskGroup() as working:
             for lane in lanes:
@@ -134,8 +134,8 @@ async def measure(
     return found
 
 
-def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[Record]:
-    """What the same windows hold without a server."""
+def baseline_records(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[Record]:
+    """Yield the records of the same windows without a server."""
     for recording in recordings:
         for moment in recording.moments:
             for window in windows:
@@ -147,7 +147,7 @@ def beside(recordings: Sequence[Recorded], windows: Sequence[int]) -> Iterator[R
 
 
 def report(records: Sequence[Record]) -> str:
-    """Markdown: values by window and by policy, then all figures of each scenario."""
+    """Return Markdown: values by window and by policy, then all figures of each scenario."""
     parts = ["Values needed later that are visible:", tables.comparison(records)]
     parts += ["Texts that later edits replace that are visible:", tables.comparison(records, tables.edits)]
     parts += ["The same under other policies:", tables.policies(records)]
@@ -157,7 +157,7 @@ def report(records: Sequence[Record]) -> str:
 
 
 def picture(records: Sequence[Record], title: str) -> str:
-    """SVG: the share of values visible against the window, a line for each of the common scenarios."""
+    """Draw an SVG of the share of values visible against the window, a line for each of the common scenarios."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for name in tables.DRAWN:
         points = [(window, tables.values(records, name, window)) for window in tables.windows(records)]
@@ -166,8 +166,8 @@ def picture(records: Sequence[Record], title: str) -> str:
     return svg(title, lines)
 
 
-def again(file: Path) -> Iterator[tuple[str, list[Record]]]:
-    """What was measured before, by one run or several: the records of each file of recordings, the latest of each."""
+def read_records(file: Path) -> Iterator[tuple[str, list[Record]]]:
+    """Yield the records of one or several earlier runs by recordings file, the latest of each kind."""
     found: dict[str, dict[tuple[str, int, str, int], Record]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         value = json.loads(line)
@@ -178,8 +178,8 @@ def again(file: Path) -> Iterator[tuple[str, list[Record]]]:
     yield from ((name, list(records.values())) for name, records in found.items())
 
 
-def anew(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
-    """What is measured now: the records of each file of recordings, also written to `--json`."""
+def measure_files(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
+    """Measure; yield the records of each file of recordings, which are also written to `--json`."""
     for file in sorted(given.data.glob("*.jsonl")):
         if given.files and file.stem not in given.files:
             continue
@@ -192,7 +192,7 @@ def anew(given: argparse.Namespace) -> Iterator[tuple[str, list[Record]]]:
             continue
         keep = partial(_write, given.json, file.stem)
         records = asyncio.run(measure(recordings, given, keep))
-        others = list(beside(recordings, tables.windows(records)))
+        others = list(baseline_records(recordings, tables.windows(records)))
         keep(others)
         yield file.stem, records + others
 
@@ -204,10 +204,10 @@ def _write(file: Path | None, name: str, records: Sequence[Record]) -> None:
 
 
 def main() -> None:
-    """Run, print, and write what was asked for."""
+    """Run the benchmark, print its tables, and write the requested files."""
     given = _arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
-    for name, records in anew(given) if given.again is None else again(given.again):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle like Ctrl-C, so that the servers are stopped
+    for name, records in measure_files(given) if given.again is None else read_records(given.again):
         points = {(record.recording, record.at) for record in records}
         sessions = {recording for recording, _ in points}
         print(f"\n### {name}: {len(sessions)} sessions, {len(points)} points\n\n{report(records)}", flush=True)
@@ -220,18 +220,20 @@ def _arguments() -> argparse.Namespace:
         prog="bench.quality", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
-    parser.add_argument("--files", nargs="+", default=["coding_agent"], help="names of its files; none: all")
-    parser.add_argument("--sessions", type=int, help="only so many of each file")
+    parser.add_argument("--files", nargs="+", default=["coding_agent"], help="names of its files")
+    parser.add_argument("--sessions", type=int, help="number of sessions of each file")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
-    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="of what is asked first")
-    parser.add_argument("--lived-windows", type=int, nargs="+", default=WINDOWS, help="of what is lived through")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="windows of the other scenarios")
+    parser.add_argument("--lived-windows", type=int, nargs="+", default=WINDOWS, help="windows of the scenario lived")
     parser.add_argument("--policy-windows", type=int, nargs="+", default=OTHERS)
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
-    parser.add_argument("--settle", type=int, default=1, help="wait for the worker after so many contexts; 0: never")
-    parser.add_argument("--lanes", type=int, default=2, help="servers that measure side by side")
-    parser.add_argument("--json", type=Path, help="a file that every context measured is added to, one a line")
-    parser.add_argument("--again", type=Path, help="print what was written to such a file, measure nothing")
-    parser.add_argument("--picture", type=Path, help="write the picture of the last file there")
+    parser.add_argument(
+        "--settle", type=int, default=1, help="contexts after which the worker is waited for; 0 means never"
+    )
+    parser.add_argument("--lanes", type=int, default=2, help="number of concurrent servers")
+    parser.add_argument("--json", type=Path, help="a JSONL file to which every measured context is appended")
+    parser.add_argument("--again", type=Path, help="print the tables of such a file without measuring")
+    parser.add_argument("--picture", type=Path, help="a file for an SVG of the last recordings file")
     return parser.parse_args()
 
 

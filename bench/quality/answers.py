@@ -1,4 +1,4 @@
-"""Short answers of users in a context: how many stand with the questions that they answer."""
+"""Short answers of users in a context, and whether the questions that they answer are shown with them."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from app.core.digest.sentences import own_words
 from app.core.log.event import Event
 
 PART_CHARS: Final = 60
-"""A question may be shown shortened: so many of its first letters and digits tell that it is there."""
+"""Letters and digits that identify a part of a question, which may be shown shortened."""
 _PARTS: Final = re.compile(r"(?<=[.?!…:]) |; ")
 _WITH_QUESTION: Final = re.compile(r' \(asked: ".*$')
 _NOT_READ: Final = re.compile(r"[\W_]+")
@@ -26,23 +26,23 @@ class ShortAnswer:
 
 
 def short_answers(events: Sequence[Event]) -> tuple[ShortAnswer, ...]:
-    """All short answers, oldest first."""
+    """Return all short answers, oldest first."""
     return tuple(ShortAnswer(words, tuple(_parts(question))) for _, words, question in user_lines(events) if question)
 
 
 def with_questions(answers: Sequence[ShortAnswer], request: Any, text: str) -> tuple[int, int]:
-    """Number of answers shown in a request that stand with their question, given also all its text.
+    """Return how many answers are shown in a request together with their question, and how many are shown.
 
-    Of equal answers the newest are taken to be shown.
+    `text` is all text of the request. Of equal answers the newest are taken to be shown.
     """
-    lines = Counter(line for said in _said(request) for line in _lines(said))
-    read = _letters(text)
+    lines = Counter(line for own_text in _user_texts(request) for line in _lines(own_text))
+    letters = _letters(text)
     shown = found = 0
     for answer in reversed(answers):
         if lines[answer.words]:
             lines[answer.words] -= 1
             shown += 1
-            found += all(part in read for part in answer.question)
+            found += all(part in letters for part in answer.question)
     return found, shown
 
 
@@ -57,8 +57,8 @@ def _letters(text: str) -> str:
     return _NOT_READ.sub("", text).lower()
 
 
-def _said(request: Any) -> Iterator[str]:
-    """The texts of a request in the role of the user, summaries included."""
+def _user_texts(request: Any) -> Iterator[str]:
+    """Yield the texts of a request in the user's role, summaries included."""
     messages = request["messages"] if isinstance(request, Mapping) else request
     for message in messages:
         if isinstance(message, str):
@@ -69,7 +69,7 @@ def _said(request: Any) -> Iterator[str]:
 
 
 def _lines(text: str) -> Sequence[str]:
-    """The lines of a text without marks and questions, and its own words on one line if that is none of them."""
+    """Return the lines of a text without list marks and questions, and the user's own words as one line."""
     lines = [_WITH_QUESTION.sub("", " ".join(line.split()).removeprefix("- ")) for line in text.split("\n")]
     whole = " ".join(own_words(text).split())
     return lines if whole in lines else [*lines, whole]

@@ -1,4 +1,4 @@
-"""What a window of the same size holds without a server: the newest messages, and a summary beside them."""
+"""The content of a window of the same size without a server: the newest messages, with or without a summary."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ from bench.retention.points import message_of
 
 
 def newest(recording: Recorded, moment: Moment, window: int) -> Kept:
-    """The prefix and the newest rounds that fit the target of the `default` policy."""
+    """Measure the prefix and the newest rounds that fit the target of the `default` policy."""
     return _measured(recording, moment, window, "")
 
 
 def own_summary(recording: Recorded, moment: Moment, window: int) -> Kept | None:
-    """The same with the recorded agent's own summary in front; None where it made none or that does not fit."""
+    """Measure the same after the recorded agent's own summary; None without one, or if it does not fit."""
     summary = moment.point.summary
     return _measured(recording, moment, window, summary) if summary and _room(moment, window, summary) > 0 else None
 
@@ -39,9 +39,9 @@ def _measured(recording: Recorded, moment: Moment, window: int, summary: str) ->
 
 
 def fitting(messages: Sequence[Object], tokens: Sequence[int], room: int) -> tuple[int, int]:
-    """Where the newest messages begin that fit, in whole rounds, and what they take.
+    """Return the index of the first message of the newest whole rounds that fit, and their tokens.
 
-    A round is a message of the model with the results of its calls; any other message stands alone.
+    A round is a message of the model with the results of its calls; any other message is a round of its own.
     """
     first, taken, pending = len(messages), 0, 0
     for index in reversed(range(len(messages))):
@@ -55,7 +55,7 @@ def fitting(messages: Sequence[Object], tokens: Sequence[int], room: int) -> tup
 
 
 def tokens_by_message(events: Sequence[Event], messages: int) -> list[int]:
-    """What each of the first messages takes, as the server counts its events."""
+    """Return the tokens of each of the first messages, as the server counts their events."""
     tokens = [0] * messages
     for event in events:
         if message_of(event) >= 0:
@@ -64,7 +64,7 @@ def tokens_by_message(events: Sequence[Event], messages: int) -> list[int]:
 
 
 def _room(moment: Moment, window: int, summary: str) -> int:
-    """What is left of the target for messages."""
+    """Return the part of the target that is left for messages."""
     prefix = sum(event.tokens for event in moment.point.events if message_of(event) < 0)
     return _target(window) - REQUEST_TOKENS - prefix - (COUNTER.message(summary) if summary else 0)
 

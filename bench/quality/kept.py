@@ -1,4 +1,4 @@
-"""What of what is needed later stands in a request, and what the server says of the rest."""
+"""The share of later needs that a request shows, and what the server reports about the rest."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,20 +9,20 @@ from bench.edits import unnumbered
 from bench.quality.recorded import Moment
 
 Share: TypeAlias = tuple[int, int]
-"""How many of how many."""
+"""A count and the total it is a part of."""
 NONE: Final[Share] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One context measured.
+    """Measurements of one context.
 
     Of values in the arguments of later calls: `values` counts every use, `distinct` each value once, `unseen` the uses
-    before which nothing behind the point had shown the value again. `files` and `names` are the modified files by
+    before which no message after the point had shown the value again. `files` and `names` are the modified files by
     their full paths and by their names; `constraints` are the system prompt and the users' rules. `answers` are the
-    short answers of users that are shown, and of these the ones whose question is too. `used` is the
-    estimate as a share of the target. `lost` are events dropped although a live summary covers them, of `dropped` ones;
-    `covered` the events that one covers, of all. `edits` are the texts that edits behind the point replace.
+    short answers of users that are shown, and among these the ones whose question is too. `used` is the estimate as a
+    share of the target. `lost` is the number of dropped events that a live summary covers, of `dropped` ones; `covered`
+    the events covered, of all. `edits` are the texts that edits after the point replace.
     """
 
     values: Share
@@ -43,7 +43,7 @@ class Kept:
 
 
 def seen(moment: Moment, system: str, text: str) -> Kept:
-    """What of a moment's needs stands in the text that a model is shown."""
+    """Return the needs of a moment that are present in the text."""
     point = moment.point
     flat, lines = " ".join(text.split()), unnumbered(text)
     return Kept(
@@ -58,12 +58,12 @@ def seen(moment: Moment, system: str, text: str) -> Kept:
 
 
 def text_of(request: Any) -> str:
-    """All that a model reads of a request: its strings, and of arguments that are JSON text also what that holds."""
+    """Return all text of a request: its strings, and those within arguments given as JSON text."""
     return "\n".join(_strings(request))
 
 
 def lost(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many of the events said to be dropped a summary covers, and how many were dropped."""
+    """Return how many of the events reported as dropped a summary covers, and how many were dropped."""
     dropped = {
         seq for run in evictions if run["disposition"] == "dropped" for seq in range(run["from_seq"], run["to_seq"] + 1)
     }
@@ -71,12 +71,12 @@ def lost(evictions: Iterable[Mapping[str, Any]], summaries: Iterable[Mapping[str
 
 
 def covered(summaries: Iterable[Mapping[str, Any]]) -> set[int]:
-    """The seqs that summaries stand for."""
+    """Return the seqs that summaries cover."""
     return {seq for one in summaries for seq in range(one["from_seq"], one["to_seq"] + 1)}
 
 
 def total(shares: Sequence[Share]) -> Share:
-    """All together."""
+    """Return the sum of the shares."""
     return sum(found for found, _ in shares), sum(of for _, of in shares)
 
 

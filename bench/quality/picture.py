@@ -1,4 +1,4 @@
-"""A picture of the share kept against the window."""
+"""A chart of the share kept against the window."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ TENTHS: Final = 10
 
 
 def svg(title: str, lines: Mapping[str, Sequence[tuple[int, float]]]) -> str:
-    """One line for each name: the share at each window, windows laid out by their logarithm."""
+    """Draw a line for each name through the share at each window, on a logarithmic axis."""
     windows = sorted({window for line in lines.values() for window, _ in line})
     least, most = math.log(windows[0]), math.log(max(windows[-1], windows[0] + 1))
 

@@ -1,4 +1,4 @@
-"""Recorded sessions as a client posts them, with the points at which a context is measured."""
+"""Recorded sessions as a client appends them, with the points at which a context is measured."""
 
 import json
 import re
@@ -15,19 +15,18 @@ from bench.quality.answers import ShortAnswer, short_answers
 from bench.retention.points import Point, points
 
 SYSTEM: Final = "You are a coding agent. Never push without being asked. Always say which tests you ran."
-"""Put before a recording that lacks its system prompt."""
+"""Prompt of a recording that lacks one."""
 WITHOUT_COMPACTION: Final = (0.5, 0.8)
-"""Where the sessions of a file are measured in which no agent ever compacted, as shares of their messages."""
+"""Points of the sessions of a file without compactions, as shares of their messages."""
 RULE: Final = re.compile(r"\b(?:never|always|must)\b", re.IGNORECASE)
 RULE_CHARS: Final = (12, 400)
-"""A shorter sentence says nothing by itself, a longer one is no sentence."""
+"""Bounds of a rule's length: a shorter sentence means nothing alone, a longer one is no sentence."""
 _SENTENCE_ENDS: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point of a recording. `now` is its recorded time; `constraints` and `answers` are the users' rules and short
-    answers up to it."""
+    """A point of a recording, its time, and the users' rules and short answers up to it."""
 
     point: Point
     now: str | None
@@ -47,7 +46,7 @@ class Recorded:
     moments: tuple[Moment, ...]
 
     def calls(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The messages from `first` up to `last` as an agent appends them: (from, up to), a model call behind each."""
+        """Yield the spans of messages `first` to `last` that an agent appends before each call, as (from, up to)."""
         begun = first
         for index in range(first, last + 1):
             by_model = index == last or self.messages[index]["role"] == "assistant"
@@ -57,7 +56,7 @@ class Recorded:
 
 
 def load(file: Path) -> list[Recorded]:
-    """The sessions of a neutral JSONL file that have a point to be measured at."""
+    """Load the sessions of a neutral JSONL file that have a point to measure."""
     with file.open(encoding="utf-8") as lines:
         values = [(json.loads(line), number) for number, line in enumerate(lines, start=1)]
     shares = () if any((value.get("meta") or {}).get("compactions") for value, _ in values) else WITHOUT_COMPACTION
@@ -66,11 +65,11 @@ def load(file: Path) -> list[Recorded]:
 
 
 def recorded(value: dict[str, Any], line: int, shares: Sequence[float] = ()) -> Recorded:
-    """One line of the file; its points are also those `shares` of it where its agent never compacted."""
+    """Parse one line of the file; `shares` give the points of a session whose agent never compacted."""
     value = value | {"system": value.get("system") or SYSTEM}
     messages = value["messages"]
     times = _times(value)
-    found = sorted(points(value, line, _behind(messages, shares)), key=lambda point: point.at)
+    found = sorted(points(value, line, _points_at(messages, shares)), key=lambda point: point.at)
     return Recorded(
         id=value["id"],
         system=value["system"],
@@ -85,22 +84,22 @@ def recorded(value: dict[str, Any], line: int, shares: Sequence[float] = ()) -> 
 
 
 def rules(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The sentences of users' messages that say never, always or must, each once."""
+    """Return the sentences of users' messages that say never, always or must, each once."""
     texts = (message["content"] for message in messages if message["role"] == "user")
     sentences = (part.strip() for text in texts if isinstance(text, str) for part in _SENTENCE_ENDS.split(text))
     least, most = RULE_CHARS
     return tuple(dict.fromkeys(one for one in sentences if least <= len(one) <= most and RULE.search(one)))
 
 
-def _behind(messages: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> tuple[int, ...]:
-    """The model's first message behind each of the shares of a session."""
+def _points_at(messages: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> tuple[int, ...]:
+    """Return the index of the model's first message after each of the shares of a session."""
     by_model = [index for index, message in enumerate(messages) if message["role"] == "assistant" and index]
     found = (next((i for i in by_model if i >= len(messages) * share), None) for share in shares)
     return tuple(sorted({index for index in found if index is not None}))
 
 
 def _times(value: Mapping[str, Any]) -> tuple[str | None, ...]:
-    """When each message had arrived: no earlier than any before it."""
+    """Return the time of each message, made monotonic; None before the first known one."""
     latest: float | None = None
     found: list[str | None] = []
     for at in (value.get("meta") or {}).get("ts") or [None] * len(value["messages"]):

@@ -1,4 +1,4 @@
-"""The ways in which a session comes to the point at which its context is measured."""
+"""Scenarios: the ways in which a session reaches the point at which its context is measured."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +18,12 @@ FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after 
 UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
 ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
 BULK_MESSAGES: Final = 450
-"""In one request. The worker is waited for behind each, so that what it writes does not depend on how fast it is."""
+"""Messages in one request; the worker finishes after each, so that its summaries do not depend on its speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One context measured: `scenario` in one of the words above, at the message `at` of a recording."""
+    """A measured context: its `scenario` is one of the names above, `at` a message of a recording."""
 
     scenario: str
     window: int
@@ -34,8 +34,7 @@ class Record:
 
 @dataclass(slots=True)
 class Lane:
-    """One server and the scenarios on it, one after the other. `settle`: after every so many contexts that say that a
-    summary is being written, wait for the worker; 0: never."""
+    """One server and the scenarios on it; after `settle` contexts that report a due summary it waits for the worker."""
 
     stack: Stack
     settle: int
@@ -44,7 +43,7 @@ class Lane:
     async def first_asked(
         self, recording: Recorded, moment: Moment, window: int, smaller: int | None, *, asked: bool = True
     ) -> AsyncIterator[Record]:
-        """All messages in bulk, the worker done, then the first context; then that of a second view with `smaller`."""
+        """Append all messages in bulk, wait for the worker, and measure the first context, and a second view's."""
         session = await self._loaded(recording, moment, policy_of("default", window))
         record = await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
         if asked:
@@ -54,20 +53,19 @@ class Lane:
             yield await self._measured(SMALLER, session, recording, moment, side)
 
     async def untold(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
-        """As first asked, but nothing but the call says how large the window is: until then the worker goes by the
-        model's own. Asked again when the worker has done what there is to do then."""
+        """Measure the first context where only its request names the window, and another when the worker is done."""
         session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
         yield await self._measured(UNTOLD, session, recording, moment, body)
         await self.stack.idle()
         yield await self._measured(UNTOLD_LATER, session, recording, moment, body)
 
     async def alone(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
-        """As first asked, under another preset from the start."""
+        """Measure the first context under another preset."""
         session = await self._loaded(recording, moment, policy_of(preset, window))
         yield await self._measured(ALONE.format(preset), session, recording, moment, {"max_tokens": window})
 
     async def switched(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
-        """Under `default` first, then the same view under another preset: at once, and when the worker is done."""
+        """Measure a view whose preset changes from `default`: immediately, and when the worker is done."""
         session = await self._loaded(recording, moment, policy_of("default", window))
         await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
         other = {"max_tokens": window, "policy": policy_of(preset, window)}
@@ -76,8 +74,9 @@ class Lane:
         yield await self._measured(SWITCHED_LATER.format(preset), session, recording, moment, {"max_tokens": window})
 
     async def lived(self, recordings: Sequence[Recorded], window: int, *, restart: bool) -> AsyncIterator[Record]:
-        """Every session call by call with a context before each; measured at its points, and there once more by an
-        API that was started anew, which then goes on with the session."""
+        """Append sessions call by call and measure contexts at their points; with `restart`, again after an API
+        restart.
+        """
         lives = [_Life(recording, self._name()) for recording in recordings]
         for life in lives:
             await self.stack.client.put_session(life.session, policy_of("default", window), MODEL)
@@ -93,7 +92,7 @@ class Lane:
                     yield await self._measured(RESTARTED, life.session, life.recording, moment, body)
 
     async def _live(self, life: "_Life", moment: Moment, window: int) -> Record:
-        """From where the session stands to the moment's point, the context there measured."""
+        """Advance the session to the moment's point, and measure the context there."""
         at, client = moment.point.at, self.stack.client
         written = 0
         for begun, upto in life.recording.calls(life.done, at):
@@ -117,7 +116,7 @@ class Lane:
         return await self._measured(LIVED, life.session, life.recording, moment, {"max_tokens": window})
 
     async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any] | None) -> str:
-        """A new session that holds all messages before a moment, and what the worker makes of them by itself."""
+        """Create a session with all messages before a moment, and wait for the worker's summaries."""
         client, session = self.stack.client, self._name()
         await client.put_session(session, policy, MODEL)
         await client.append(session, AppendEvents(recording.head))
@@ -128,7 +127,7 @@ class Lane:
         return session
 
     async def _measured(self, scenario: str, session: str, recording: Recorded, moment: Moment, body: Object) -> Record:
-        """A context asked for, and what is in it."""
+        """Request a context and measure it."""
         record = Record(scenario, body["max_tokens"], recording.id, moment.point.at, seen(moment, recording.system, ""))
         try:
             answer = await self.stack.client.context(session, _asked(body, moment.now))
@@ -158,7 +157,7 @@ class Lane:
 
 @dataclass(slots=True)
 class _Life:
-    """A session as it is lived through: its first `done` messages are in the log."""
+    """A session that is replayed; its first `done` messages are in the log."""
 
     recording: Recorded
     session: str
@@ -166,7 +165,7 @@ class _Life:
 
 
 def policy_of(preset: str, window: int) -> Mapping[str, Any]:
-    """A preset as somebody writes it whose model has such a window: by that the worker is woken."""
+    """Return a preset with a window, which the worker uses."""
     return {**DOCUMENTS[preset], "window_tokens": window}
 
 

@@ -21,14 +21,14 @@ READY_SECONDS: Final = 90.0
 IDLE_SECONDS: Final = 300.0
 STOP_SECONDS: Final = 45.0
 POLL_SECONDS: Final = (0.01, 0.1)
-"""Between two looks at the queue: at first, and at most."""
+"""Interval between two polls of the queue: at first, and at most."""
 _JOBS: Final = re.compile(r'^palimpsest_jobs\{kind="compact",state="\w+"\} (\S+)$', re.MULTILINE)
 
 
 class Stack:
-    """The processes, and a client that talks to the API among them.
+    """The server's processes, and a client of its API.
 
-    `roles` are the commands that run, the API the last. Another `checkout` of the code may be run instead of this one.
+    `roles` are the commands that run, the API last. `checkout` is another checkout of the code to run.
     """
 
     def __init__(
@@ -57,32 +57,32 @@ class Stack:
         self.client = Client(self.http)
 
     async def start(self) -> None:
-        """Start all roles; return when the API answers."""
+        """Start all roles; return when the API responds."""
         for role in self._roles[:-1]:
             self._running[role] = await self.run(role)
         await self._start_api()
 
     async def restart_api(self) -> None:
-        """End the API's process and start another one, which remembers nothing but what is stored."""
+        """Replace the API process by a new one, whose memory is empty."""
         await _end(self._running.get(self._roles[-1]))
         await self._start_api()
 
     async def migrate(self) -> None:
-        """Bring the database to the schema of the code that is run."""
+        """Migrate the database to the schema of the code that runs."""
         if await (await self.run("migrate")).wait():
-            raise RuntimeError(f"cannot migrate:\n{self._said()}")
+            raise RuntimeError(f"cannot migrate:\n{self._log()}")
 
     def pid(self, role: str) -> int:
-        """Of the process that runs a role."""
+        """Return the pid of the process that runs a role."""
         return self._running[role].pid
 
     async def stop(self) -> None:
-        """End both processes."""
+        """Stop all processes."""
         await self.http.aclose()
         await asyncio.gather(*map(_end, self._running.values()))
 
     async def idle(self) -> None:
-        """Wait until no job waits for the worker and none is under way."""
+        """Wait until no job is queued or running."""
         pause, most = POLL_SECONDS
         async with asyncio.timeout(IDLE_SECONDS):
             while await self._jobs():
@@ -90,7 +90,7 @@ class Stack:
                 pause = min(most, pause * 1.5)
 
     async def all(self, path: str, **params: str | int) -> list[dict[str, Any]]:
-        """Every item of a list that is paged."""
+        """Return every item of a paged list."""
         items: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
@@ -102,7 +102,7 @@ class Stack:
                 return items
 
     async def run(self, role: str) -> Process:
-        """A process that runs a command."""
+        """Start a process that runs a command."""
         own = None if self._checkout is None else self._checkout / ".venv" / "bin" / "python"
         with self._output.open("ab") as sink:
             return await asyncio.create_subprocess_exec(
@@ -112,7 +112,7 @@ class Stack:
                 stdin=DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes in good order
+                start_new_session=True,  # Ctrl-C stops the benchmark, which then stops its processes
             )
 
     async def _jobs(self) -> float:
@@ -127,16 +127,16 @@ class Stack:
         async with asyncio.timeout(READY_SECONDS):
             while not await is_palimpsest(self._url):
                 if api.returncode is not None:
-                    raise RuntimeError(f"the API ended while starting:\n{self._said()}")
+                    raise RuntimeError(f"the API ended while starting:\n{self._log()}")
                 await asyncio.sleep(POLL_SECONDS[1])
 
-    def _said(self) -> str:
+    def _log(self) -> str:
         return self._output.read_text(errors="replace")
 
 
 @asynccontextmanager
 async def a_stack() -> AsyncIterator[Stack]:
-    """A server on a data folder of its own; everything is stopped and removed at the end."""
+    """Start a server on a data folder of its own; stop and remove everything at the end."""
     with temporary_folder() as folder:
         postgres = await asyncio.to_thread(embedded.start, folder / "data")
         try:
@@ -153,10 +153,10 @@ async def a_stack() -> AsyncIterator[Stack]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for data, gone at the end."""
+    """Create a folder for data, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-quality-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        folder.chmod(0o711)  # run by root, Postgres has an account of its own, which must be able to walk in here
+        folder.chmod(0o711)  # if run by root, Postgres has an account of its own, which must be able to enter
         yield folder
 
 

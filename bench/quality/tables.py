@@ -1,4 +1,4 @@
-"""Markdown of what was measured."""
+"""Markdown tables of the measurements."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,23 +46,23 @@ _OTHERS: Final = (
 
 
 def share(kept: Sequence[Kept], of: Callable[[Kept], Share]) -> float | None:
-    """Of all contexts together, each weighing as much as it was to hold; None where there was nothing to hold."""
+    """Return the share over all contexts, weighted by their totals; None where there was nothing to show."""
     found, every = total([of(one) for one in kept])
     return found / every if every else None
 
 
 def values(records: Sequence[Record], scenario: str, window: int) -> float | None:
-    """The share of uses of values that are visible in a scenario at a window."""
+    """Return the share of uses of values that are visible in a scenario at a window."""
     return share(_kept(records, scenario, window), lambda kept: kept.values)
 
 
 def edits(records: Sequence[Record], scenario: str, window: int) -> float | None:
-    """The share of the texts that edits replace that are visible in a scenario at a window."""
+    """Return the share of the texts replaced by edits that are visible in a scenario at a window."""
     return share(_kept(records, scenario, window), lambda kept: kept.edits)
 
 
 def comparison(records: Sequence[Record], of: Callable[[Sequence[Record], str, int], float | None] = values) -> str:
-    """One line a window: what is visible of values needed later, or of what else `of` says, by scenario."""
+    """Return a table of visible values, or of another share `of`, by window and scenario."""
     names = [name for name in SHORT if any(record.scenario == name for record in records)]
     lines = [f"| window | {' | '.join(names)} | first asked less lived through |", "|---" * (len(names) + 2) + "|"]
     for window in windows(records):
@@ -74,7 +74,7 @@ def comparison(records: Sequence[Record], of: Callable[[Sequence[Record], str, i
 
 
 def policies(records: Sequence[Record]) -> str:
-    """A line for each preset and window: values that are visible, and events dropped although covered."""
+    """Return a line for each preset and window: values that are visible, and events dropped although covered."""
     heads = [
         "from the start",
         "after `default`",
@@ -98,7 +98,7 @@ def policies(records: Sequence[Record]) -> str:
 
 
 def scenario_table(records: Sequence[Record], scenario: str) -> str:
-    """All figures of one scenario, a line for each window."""
+    """Return all figures of one scenario, a line for each window."""
     heads = [name for name, _ in _SHARES] + list(_OTHERS)
     lines = [f"| window | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for window in windows(records):
@@ -109,12 +109,12 @@ def scenario_table(records: Sequence[Record], scenario: str) -> str:
 
 
 def windows(records: Sequence[Record]) -> list[int]:
-    """Those that anything was measured at."""
+    """Return the windows that were measured."""
     return sorted({record.window for record in records})
 
 
 def scenarios(records: Sequence[Record]) -> list[str]:
-    """Those that were measured, the common ones first."""
+    """Return the scenarios that were measured, the common ones first."""
     found = dict.fromkeys(record.scenario for record in records)
     return [name for name in SHORT if name in found] + sorted(name for name in found if name not in SHORT)
 

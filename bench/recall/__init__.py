@@ -1,1 +1,1 @@
-"""Whether what is asked for is found again in recorded dialogues, and what one recall adds to a context."""
+"""Recall of evidence in recorded dialogues, and the cost of one recall in a context."""

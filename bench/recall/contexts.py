@@ -1,4 +1,4 @@
-"""All evidence of a question in what a model sees: the rendered context, and one recall by the question's words."""
+"""All evidence of a question in the model's input: the rendered context, and one recall by the question's words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -11,14 +11,14 @@ from bench.retention import dialogue
 from bench.retention.points import message_of
 
 ROOM: Final = 1_000
-"""Tokens of one recall. They are taken off the window, so that context and answer fit it together."""
+"""Tokens of one recall. They are taken off the window, so that the context and the recall fit it together."""
 
 Make: TypeAlias = Callable[[Sequence[Event], int, Counter], dialogue.Context]
 MAKERS: Final[Mapping[str, Make]] = {"plain": dialogue.plain, "rendered": dialogue.rendered}
 
 
 def table(dialogues: Sequence[Asked]) -> str:
-    """Markdown: by window, the share of questions all of whose evidence stands there word for word."""
+    """Return Markdown: by window, the share of questions all of whose evidence is visible word for word."""
     lines = [
         f"All evidence word for word. With a recall: a context of the window less {ROOM:,} tokens, and at most {FIRST}"
         f" results in at most {ROOM:,} tokens.\n",
@@ -51,7 +51,7 @@ def _alone(asked: Asked, make: Make, window: int, counter: Counter) -> list[bool
 
 
 def _with_recall(asked: Asked, make: Make, window: int, counter: Counter) -> list[tuple[bool, int, int]]:
-    """For each question whether all is there, the tokens of the recall, and those of context and recall together."""
+    """Return for each question whether all evidence is visible, the recall's tokens, and the tokens of both."""
     events = asked.one.events
     context = make(events, window - ROOM, counter)
     visible = dialogue.visibility(asked.one, context, True)
@@ -69,7 +69,7 @@ def _with_recall(asked: Asked, make: Make, window: int, counter: Counter) -> lis
 def _recalled(
     question: Question, index: Index, events: Mapping[int, Event], shown: set[int], counter: Counter
 ) -> tuple[set[int], int]:
-    """The messages that one recall gives back whole, and what it takes."""
+    """Return the messages that one recall returns whole, and its tokens."""
     order = [one.seq for one in index.find(question.text)]
     weights = weights_of(question.text, index.holding(question.text))
     chosen = [events[seq] for seq in pick(order, shown, FIRST)]

@@ -1,4 +1,4 @@
-"""All evidence of a question in one answer, by what the question needs: ten results, and as many as come by default."""
+"""All evidence of a question in one recall, by kind of question: in ten results, and in the default number."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bench.retention import dialogue
 from bench.retention.points import message_of
 
 MANY: Final = 4
-"""The number of evidence turns from which on questions are counted together."""
+"""Number of evidence turns from which on questions are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Results:
 
     @property
     def turns(self) -> int:
-        """The number of messages that hold the answer."""
+        """Number of messages that hold the answer."""
         return len(set(self.question.evidence))
 
     def whole(self, messages: frozenset[int]) -> bool:
-        """Whether all that hold it are among these."""
+        """Return whether `messages` include all that hold the answer."""
         return messages.issuperset(self.question.evidence)
 
 
 def table(dialogues: Sequence[Asked]) -> str:
-    """Markdown: by category and by number of evidence turns, the share of questions with all evidence."""
+    """Return Markdown: by category and by number of evidence turns, the share of questions with all evidence."""
     counter = dialogue.COUNTERS["heuristic"]
     results = [one for asked in dialogues for one in _results(asked, counter)]
     kinds: dict[str, list[Results]] = {"all": results}

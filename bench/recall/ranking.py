@@ -18,7 +18,7 @@ FIRST: Final = 10
 _WORD: Final = re.compile(r"\w+")
 
 Search: TypeAlias = Callable[[str], Sequence[int]]
-"""From a question to messages, the best first."""
+"""A search from a question to messages, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A dialogue and what is asked about it."""
+    """A dialogue and its questions."""
 
     one: dialogue.Dialogue
     questions: tuple[Question, ...]
 
 
 def load(file: Path) -> Iterator[Asked]:
-    """The dialogues of a neutral JSONL file, with their questions."""
+    """Load the dialogues of a neutral JSONL file, with their questions."""
     for one in dialogue.load(file):
         yield Asked(one, tuple(map(Question, one.questions, one.evidence, one.categories)))
 
 
 class Index:
-    """What the store does, in memory: entries, and the hits of a query with the statistics to score them by."""
+    """An in-memory version of the store's index: entries, and a query's hits with the statistics to score them by."""
 
     def __init__(self, entries: Sequence[IndexEntry]) -> None:
         self._entries = entries
@@ -53,7 +53,7 @@ class Index:
         self._length = sum(one.length for one in entries)
 
     def find(self, query: str, nearby: Sequence[float] = NEARBY) -> list[Ranked]:
-        """The entries that match or are near a match, the best first."""
+        """Return the entries that match or are near a match, best first."""
         words = query_terms(query)
         counts = [[one.terms.get(word, 0) for word in words] for one in self._entries]
         holding = [sum(row[n] > 0 for row in counts) for n in range(len(words))]
@@ -68,12 +68,12 @@ class Index:
         return [one for one in found if one.seq in self._seqs]
 
     def holding(self, query: str) -> list[int]:
-        """For each term of a query how many entries hold it."""
+        """Return for each term of a query the number of entries that hold it."""
         return [sum(word in one.terms for one in self._entries) for word in query_terms(query)]
 
 
 def entries(events: Sequence[Event], make: Callable[[Event], IndexEntry | None] = entry) -> list[IndexEntry]:
-    """What can be found of these events."""
+    """Return the index entries of the events that have one."""
     return [made for made in map(make, events) if made is not None]
 
 
@@ -117,7 +117,7 @@ METHODS: Final[Mapping[str, Callable[[Sequence[Event]], Search]]] = {
 
 
 def table(dialogues: Sequence[Asked]) -> str:
-    """Markdown: by method, how many questions have all and any of their evidence among the first results."""
+    """Return Markdown: by method, the share of questions with all and any of their evidence among the first results."""
     total = sum(len(asked.questions) for asked in dialogues)
     lines = [
         f"{total} questions, asked in their own words; evidence among the first {FIRST} results.\n",

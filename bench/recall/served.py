@@ -1,4 +1,4 @@
-"""The same questions asked of a real server over HTTP."""
+"""The same questions over HTTP, against a real server."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from bench.retention.points import message_of
 
 @dataclass(slots=True)
 class Asking:
-    """The answers to all questions with one limit: whether all and any evidence is in them, and how long they took."""
+    """Results of all questions with one limit: whether they hold all and any evidence, and their seconds."""
 
     limit: int | None
     every: list[bool] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Asking:
         self.some.append(any(index in found for index in question.evidence))
 
     def row(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         count = len(self.every)
         half, most = (sorted(self.times)[count * part // 100] * 1000 for part in (50, 99))
         every, some = sum(self.every) / count, sum(self.some) / count
@@ -43,7 +43,7 @@ class Asking:
 
 
 async def table(dialogues: Sequence[Asked], url: str | None) -> str:
-    """Markdown: all and any evidence among the results that the server gives, and how long that takes."""
+    """Return Markdown: all and any evidence among the server's results, and their latency."""
     asking = [Asking(FIRST), Asking(None)]
     first: list[float] = []
     address = Address(url or Settings().server_url, named=url is not None)
@@ -70,7 +70,7 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
 
 
 async def _append(http: httpx2.AsyncClient, session: str, asked: Asked) -> None:
-    """All events of the dialogue with the time they were recorded at, in the place they have here."""
+    """Append all events of the dialogue with their recorded times; their seqs must equal those here."""
     events = [
         {"occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat()} | dict(event.body or {})
         for event in asked.one.events

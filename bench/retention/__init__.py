@@ -1,1 +1,1 @@
-"""What summaries made without a model keep, measured on recorded sessions."""
+"""Information kept by summaries made without a model, measured on recorded sessions."""

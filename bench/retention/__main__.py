@@ -1,11 +1,11 @@
-"""`make bench-retention RECORDINGS=folder`: what a summary made without a model keeps of what is needed later.
+"""`make bench-retention RECORDINGS=folder`: later needs kept by a summary made without a model.
 
-At each point where a recorded agent compacted, everything before it is summarized into so many tokens in all. A file
-counts as named if its full path stands in the text. A value needed later is one in the arguments of a call behind the
-point that had been seen before it, and counts for every call that uses it; "distinct" counts each value of a point
-once; "not shown again" are the uses before which nothing behind the point had shown the value. "Merged" is made of the
-summaries of neighbouring parts. The recorded agent's own summaries are measured likewise. For dialogues: the share of
-questions all of whose evidence is in the context.
+At each point where a recorded agent compacted, everything before it is summarized into a fixed number of tokens. A file
+counts as named if its full path is in the text. A value needed later is one in the arguments of a call after the point
+that had been seen before it, and counts for every call that uses it; "distinct" counts each value of a point once; "not
+shown again" are the uses before which no message after the point had shown the value. "Merged" is made of the summaries
+of neighbouring parts. The recorded agent's own summaries are measured likewise. For dialogues: the share of questions
+all of whose evidence is in the context.
 """
 
 import argparse
@@ -31,12 +31,12 @@ PARTS = 4
 
 
 def count(text: str) -> int:
-    """Tokens of a text as a message of the context holds it."""
+    """Return the tokens of a text as a message of the context holds it."""
     return COUNTER.estimator.count(text, TextKind.PROSE)
 
 
 def summarize(point: Point, tokens: int) -> str:
-    """Body and appendix together, in at most `tokens`."""
+    """Return body and appendix together, in at most `tokens`."""
     text = extractive(point.events, (), "", digest_of(point.events), tokens, COUNTER)
     if count(text) > tokens:
         raise AssertionError(f"{count(text)} tokens where {tokens} were allowed")
@@ -44,7 +44,7 @@ def summarize(point: Point, tokens: int) -> str:
 
 
 def merge(point: Point, tokens: int) -> str:
-    """The same from the summaries of PARTS neighbouring parts, as a worker merges them: no event is read again."""
+    """Return a summary merged from those of PARTS neighbouring parts as a worker does, without reading events again."""
     size = -(-len(point.events) // PARTS)
     parts = [point.events[at : at + size] for at in range(0, len(point.events), size)]
     digests = [digest_of(part) for part in parts]
@@ -53,7 +53,7 @@ def merge(point: Point, tokens: int) -> str:
 
 
 def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     pairs = list(zip(points, texts, strict=True))
     files = [path in text for point, text in pairs for path in point.modified]
     names = [path.rsplit("/", 1)[-1] in text for point, text in pairs for path in point.modified]
@@ -66,12 +66,12 @@ def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
 
 
 def share(found: Sequence[bool]) -> str:
-    """As `83.6% (of 2074)`."""
+    """Return a share in the form `83.6% (of 2074)`."""
     return f"{sum(found) / len(found):.1%} (of {len(found)})" if found else "none"
 
 
 def table(points: Sequence[Point]) -> str:
-    """Markdown: our summaries by size, and the recorded agents' own."""
+    """Return Markdown: our summaries by size, and the recorded agents' own."""
     lines = [
         "| summary | tokens on average | modified files, full path | by name | values needed later | distinct"
         " | not shown again |",
@@ -83,8 +83,8 @@ def table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def said(points: Sequence[Point]) -> str:
-    """Markdown: what summaries say of what was said, their form, and the truth of their states."""
+def statements(points: Sequence[Point]) -> str:
+    """Return Markdown: the statements that summaries keep, their form, and the truth of the states they give."""
     lines = [
         "| summary | user messages, whole | newest three texts, sentences | their content words"
         " | short answers shown, with their question | junk among names | sentences repeated | cut in a word |",
@@ -115,7 +115,7 @@ def _makers() -> Iterator[tuple[str, Callable[[Point], str]]]:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
     given = parser.parse_args()
@@ -123,9 +123,11 @@ def main() -> None:
     points = [point for file in files for point in read(file, load)]
     if points:
         halves = "".join(
-            f"\n\n{name} sessions, of {len(half)} compactions\n\n{said(half)}" for name, half in _halves(points) if half
+            f"\n\n{name} sessions, of {len(half)} compactions\n\n{statements(half)}"
+            for name, half in _halves(points)
+            if half
         )
-        print(f"### {len(points)} compactions\n\n{table(points)}\n\n{said(points)}{halves}")
+        print(f"### {len(points)} compactions\n\n{table(points)}\n\n{statements(points)}{halves}")
     else:
         print("No compactions in these recordings.")
     for file in files:
@@ -135,14 +137,14 @@ def main() -> None:
 
 
 def _halves(points: Sequence[Point]) -> Iterator[tuple[str, Sequence[Point]]]:
-    """The points of every other session, then those of the others."""
+    """Yield the points of every other session, then those of the others."""
     order = list(dict.fromkeys(point.session for point in points))
     for name, parity in (("Odd", 0), ("Even", 1)):
         yield name, [point for point in points if order.index(point.session) % 2 == parity]
 
 
 def read(file: Path, loader: Callable[[Path], Iterable[T]]) -> list[T]:
-    """What a file holds; nothing, with a word about it, where it is no neutral recording."""
+    """Return the content of a file; if it is no neutral recording, print that and return nothing."""
     try:
         return list(loader(file))
     except (MalformedRecording, ValueError, KeyError) as error:

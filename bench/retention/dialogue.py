@@ -1,4 +1,4 @@
-"""Dialogues with questions: how often all evidence for an answer is in the context, with a summary and without."""
+"""Dialogues with questions: the share with all evidence for an answer in the context, with a summary and without."""
 
 import json
 import math
@@ -32,10 +32,10 @@ POLICY: Final = {
     "low_water": 1,
     "summarize": {"view": "latest", "max_ratio": 0.72, "max_tokens": 100_000, "keep_ratio": 0.25},
 }
-"""One summary that stands for all but the newest turns, which have a quarter of the target."""
+"""A policy with one summary for all but the newest turns, which have a quarter of the target."""
 ENOUGH: Final = 0.8
 COUNTERS: Final = {"heuristic": Counter(HEURISTIC, AREA), "ceil4": Counter(FORMULAS["ceil4"], AREA)}
-"""Our own estimate for a Claude model, and four characters a token, as published figures have it."""
+"""Our own estimate for a Claude model, and four characters a token, as in published figures."""
 
 
 Make: TypeAlias = "Callable[[Sequence[Event], int, Counter], Context]"
@@ -53,7 +53,7 @@ class Dialogue:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a model sees: messages from `first` on verbatim, behind the lines of a summary."""
+    """A model's input: messages from `first` on verbatim, after the lines of a summary."""
 
     first: int
     lines: tuple[str, ...]
@@ -61,7 +61,7 @@ class Context:
 
 
 def load(file: Path) -> Iterator[Dialogue]:
-    """The dialogues with questions in a neutral JSONL file."""
+    """Load the dialogues with questions of a neutral JSONL file."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             value = json.loads(line)
@@ -77,7 +77,7 @@ def load(file: Path) -> Iterator[Dialogue]:
 
 
 def plain(events: Sequence[Event], window: int, counter: Counter) -> Context:
-    """The newest events that fit, and nothing else."""
+    """Return only the newest events that fit."""
     first, room = len(events), window
     while first and (cost := counter.message(events[first - 1].text)) <= room:
         first, room = first - 1, room - cost
@@ -85,7 +85,7 @@ def plain(events: Sequence[Event], window: int, counter: Counter) -> Context:
 
 
 def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
-    """The context that the plan makes, with the summary that a worker would have written for it."""
+    """Return the planned context, with the summary that a worker would have written for it."""
     policy = parse_policy(POLICY)
     budget = budget_for(policy, window, counter.estimator.margin)
     turn = events[-1].turn
@@ -107,7 +107,7 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
 def recall(
     dialogues: Sequence[Dialogue], window: int, counter: Counter, make: Make, *, strict: bool
 ) -> tuple[float, int]:
-    """The share of questions all of whose evidence is visible, and the largest context."""
+    """Return the share of questions all of whose evidence is visible, and the largest context's tokens."""
     found: list[bool] = []
     peak = 0
     for one in dialogues:
@@ -119,7 +119,7 @@ def recall(
 
 
 def visibility(one: Dialogue, context: Context, strict: bool) -> Callable[[int], bool]:
-    """Whether a message is visible: word for word, or (not `strict`) most of its words in a line with its speaker."""
+    """Return a test for visible messages: word for word, or if not `strict`, most words in a line with the speaker."""
     texts = {message_of(event): " ".join(event.text.split()) for event in one.events}
     place = {message_of(event): at for at, event in enumerate(one.events)}
     lines = [(line, content_words(line)) for line in context.lines]
@@ -142,7 +142,7 @@ def visibility(one: Dialogue, context: Context, strict: bool) -> Callable[[int],
 
 
 def table(dialogues: Sequence[Dialogue]) -> str:
-    """Markdown: the plain window against a window with a summary, by both rules."""
+    """Return Markdown: the plain window against a window with a summary, by both rules."""
     questions = sum(len(one.evidence) for one in dialogues)
     lines = [
         f"All evidence of {questions} questions. `verbatim`: every evidence message stands in the context word for"

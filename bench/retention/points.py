@@ -1,4 +1,4 @@
-"""The points at which a recorded agent compacted, and what it needed of the time before."""
+"""Points at which a recorded agent compacted, and the earlier information that it needed afterwards."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from bench.edits import quoted
 MODIFYING: Final = frozenset({"edit", "multiedit", "write", "notebookedit"})
 PATHS: Final = ("file_path", "path", "notebook_path")
 EDITS_WITHIN: Final = 120
-"""Messages behind a point whose edits it is asked for: later ones have read their files again."""
+"""Messages after a point whose edits count as needs: later ones have read their files again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A value in a call's arguments behind the point that had been seen before it.
+    """A value in a call's arguments after the point that had been seen before it.
 
-    `again`: something between the point and the call showed it once more, so that its loss would not have hurt.
+    `again` means that it was shown once more between the point and the call, so that losing it would not have hurt.
     """
 
     value: str
@@ -29,9 +29,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One compaction: the events before it, what they modified, what was needed later, and the agent's own summary.
+    """One compaction: the events before it, the files they modified, the later needs, and the agent's own summary.
 
-    `edits` are the texts that the edits behind it quote to replace them, and that had been seen before it.
+    `edits` are the texts that edits after it quote to replace them, and that had been seen before it.
     """
 
     session: str
@@ -44,14 +44,14 @@ class Point:
 
 
 def load(file: Path) -> Iterator[Point]:
-    """The compaction points of a neutral JSONL file."""
+    """Load the compaction points of a neutral JSONL file."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             yield from points(json.loads(line), number)
 
 
 def points(value: dict[str, Any], line: int, otherwise: Sequence[int] = ()) -> Iterator[Point]:
-    """The points of one line of the file; where the agent never compacted, those before the messages `otherwise`."""
+    """Yield the points of one line of the file; without compactions, those before the messages `otherwise`."""
     compactions = (value.get("meta") or {}).get("compactions") or [{"at": at} for at in otherwise]
     events = session(value, line).events if compactions else ()
     for compaction in compactions:
@@ -78,7 +78,7 @@ def _point(value: Mapping[str, Any], events: Sequence[Event], compaction: Mappin
 
 
 def _edits(messages: Iterable[Mapping[str, Any]], seen: Iterable[Event]) -> Iterator[str]:
-    """The texts that edits in these messages quote, and that an event had shown."""
+    """Yield the texts that edits in these messages quote, and that an event had shown."""
     texts = [text_of(event) for event in seen if event.rendered]
     for message in messages:
         for call in message.get("tool_calls") or ():
@@ -86,7 +86,7 @@ def _edits(messages: Iterable[Mapping[str, Any]], seen: Iterable[Event]) -> Iter
 
 
 def _modified(messages: Sequence[Mapping[str, Any]], files: Sequence[str]) -> tuple[str, ...]:
-    """Those of the session's modified files that an editing tool had been called on by then."""
+    """Return those of the session's modified files that an editing tool had been called on by then."""
     found: dict[str, None] = {}
     for message in messages:
         for call in message.get("tool_calls") or ():
@@ -99,6 +99,6 @@ def _modified(messages: Sequence[Mapping[str, Any]], files: Sequence[str]) -> tu
 
 
 def message_of(event: Event) -> int:
-    """The message an event was made of: its id is `m<message>.<part>`; -1 for the prefix."""
+    """Return the index of the event's message, from an id of the form `m<message>.<part>`; -1 for the prefix."""
     name = str((event.body or {}).get("id", ""))
     return int(name[1:].split(".")[0]) if "." in name else -1

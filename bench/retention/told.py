@@ -1,4 +1,4 @@
-"""Whether a summary says what was said: users' messages, answers with questions, the newest texts; and its form."""
+"""Statements kept by a summary: users' messages, answers with questions, the newest texts; and the summary's form."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,9 @@ from app.core.log.events import EventType
 NEWEST: Final = 3
 SHORT_WORDS: Final = 8
 QUESTION_CHARS: Final = 600
-"""How far from its end a text's question may stand."""
+"""Characters from the end of a text in which its questions are searched."""
 QUESTION_KEPT: Final = 0.6
-"""The share of a question's or option's words that must stand in the answer's line."""
+"""Share of a question's or option's words that must be in the answer's line."""
 
 _MADE: Final = re.compile(
     r"^\[[^\]]*\]$|^Base directory for this skill|^You are an expert|^Operation stopped by hook:"
@@ -29,7 +29,7 @@ _ANSWERS: Final = re.compile(
     r"|perfect|good|great|fine|i (?:think|like|prefer)|option|continue|[A-H]\b|\d{1,2}\b)",
     re.I,
 )
-"""How an answer begins; a short message that begins otherwise may as well be a remark or an instruction."""
+"""Openings of an answer; a short message with another opening may be a remark or an instruction."""
 _NAMES: Final = re.compile(r"<identifiers>\n(.*?)\n</identifiers>", re.S)
 _ASSIGNED: Final = re.compile(r"(?<=\S) ?[=:] (?=\S)")
 _STANDARD: Final = re.compile(
@@ -43,7 +43,7 @@ _LINE_NUMBER: Final = re.compile(r"\d{1,5}:?")
 
 
 def users(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
-    """The messages that a user wrote, each on one line, with their places."""
+    """Yield the messages that a user wrote, each on one line, with their indexes."""
     for at, event in enumerate(events):
         if event.type is EventType.USER_MESSAGE:
             said = " ".join(own_words(event.text).split())
@@ -52,13 +52,13 @@ def users(events: Sequence[Event]) -> Iterator[tuple[int, str]]:
 
 
 def questions(text: str) -> Sequence[str]:
-    """The questions near the end of an assistant's text."""
+    """Return the questions near the end of an assistant's text."""
     return [one for one in sentences(text[-QUESTION_CHARS:]) if _ASKING.search(one)]
 
 
 @dataclass(slots=True)
 class Told:
-    """Counts of one kind of summary over all points: found and all."""
+    """Counts of one kind of summary over all points, as one value for each thing looked for."""
 
     messages: list[bool] = field(default_factory=list)
     newest: list[bool] = field(default_factory=list)
@@ -120,7 +120,7 @@ def _before(events: Sequence[Event], at: int) -> str:
 
 
 def is_junk(name: str, events: Sequence[Event]) -> bool:
-    """Whether a name is one of the kinds that help nobody: standard library, abbreviations, word/word, line numbers."""
+    """Return whether a name is of a useless kind: standard library, abbreviation, word/word, line number."""
     if _STANDARD.fullmatch(name) or _ABBREVIATION.fullmatch(name) or _LINE_NUMBER.fullmatch(name):
         return True
     if re.fullmatch(r"[0-9a-f]{7,12}|[0-9a-f]{4}(?:-[0-9a-f]{4,12})+", name):
@@ -133,14 +133,14 @@ def is_junk(name: str, events: Sequence[Event]) -> bool:
 
 
 def _repeated(text: str) -> int:
-    """The sentences of five words or more that stand more than once."""
+    """Count the sentences of five words or more that occur more than once."""
     found = [one for one in sentences(re.sub(r"<[a-z-]+>", "\n", text)) if len(one.split()) >= 5]
     flat = " ".join(text.split())
     return sum(flat.count(one) > 1 for one in dict.fromkeys(found))
 
 
 def _cut(flat: str, events: Sequence[Event]) -> int:
-    """The texts shortened within a word: in the log a letter or digit follows what stands before the ellipsis."""
+    """Count the texts shortened within a word: in the log a letter or digit follows the text before the ellipsis."""
     log = "\n".join(" ".join(e.text.split()) for e in events)
     ends = (flat[max(0, found.start() - 25) : found.start()] for found in re.finditer("…", flat))
     return sum(

@@ -1,6 +1,6 @@
-"""Oracle by rules: whether the states, failures, blockers and constraints in a summary are those of the log.
+"""Rule-based oracle: whether the states, failures, blockers and constraints in a summary match the log.
 
-It shares no code with the digest. A state that no rule can settle is `unknown`, which a summary should not state.
+It shares no code with the digest. A state that no rule can settle is `unknown`; a summary should not state those.
 """
 
 import re
@@ -53,7 +53,7 @@ _TAKEN_BACK: Final = re.compile(
 
 
 def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
-    """Each stated thing as its kind, the verdict, and the line."""
+    """Yield each statement's kind, verdict and line."""
     runs = list(_runs(events))
     for state, command in _STATED.findall(text):
         found = _ends(command, runs)
@@ -85,7 +85,7 @@ def verdicts(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str
 
 
 def _ends(command: str, runs: Sequence[tuple[int, str, str, str]]) -> Sequence[str]:
-    """The outcomes of a stated command's runs, whether it ran by itself or as a part of another command."""
+    """Return the outcomes of a stated command's runs, alone or as a part of another command."""
     command = command.rstrip("…").rstrip()
     whole = [outcome for _, text, part, outcome in runs if part == text and text.startswith(command)]
     parts = [outcome for _, _, part, outcome in runs if _words(part) == _words(command)]
@@ -101,7 +101,7 @@ def _words(command: str) -> Sequence[str]:
 
 
 def _runs(events: Sequence[Event]) -> Iterator[tuple[int, str, str, str]]:
-    """Shell commands on one line, each of their parts and how these ended, with the place of the call."""
+    """Yield shell commands on one line, each of their parts and its outcome, with the index of the call."""
     answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     for at, call in enumerate(events):
         command = call.arguments.get("command") if call.type is EventType.TOOL_CALL else None
@@ -116,7 +116,7 @@ def _runs(events: Sequence[Event]) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _work(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
-    """Verdicts on commits, on how often files were changed, and on what is said to be older than the last edits."""
+    """Yield verdicts on commits, on the number of changes to files, and on runs stated to precede the last edits."""
     answers = {e.call_seq: e for e in events if e.type is EventType.TOOL_RESULT and e.call_seq}
     results = "\n".join(answer.text for answer in answers.values())
     for commit in _COMMITTED.findall(text):
@@ -140,14 +140,14 @@ def _work(text: str, events: Sequence[Event]) -> Iterator[tuple[str, str, str]]:
 
 
 def key(command: str) -> str:
-    """A command without the folder, environment and time limit in front of it, its redirections and its filters."""
+    """Return a command without its leading folder, environment and time limit, its redirections and its filters."""
     bare = _TRIM.sub("", command)
     bare = re.sub(r"\s*\d?>&\d|\s*\d?>+\s*\S+", "", bare)
     return " ".join(bare.split("|")[0].split())
 
 
 def outcome(command: str, result: Event | None) -> str:
-    """`ok`, `error` or `unknown`."""
+    """Return `ok`, `error` or `unknown` for a command's result."""
     if result is None or result.text.lstrip().startswith("<tool_use_error>"):
         return UNKNOWN
     codes = _CODE.findall(result.text[:200])

@@ -1,7 +1,7 @@
-"""`make bench-shards`: appends and contexts a second on one Postgres, and on a database in shards over three.
+"""`make bench-shards`: appends and contexts a second on one Postgres, and on a database in shards on three.
 
-Both are Debian's PostgreSQL 15 without fsync on this machine's cores, so what more nodes would carry is not seen: what
-the way to them costs is. Each has an API process and a worker; rounds are interleaved. Needs Citus (`make citus`).
+Both are Debian's PostgreSQL 15 without fsync on this machine's cores: the cost of reaching the nodes is measured, not
+their capacity. Each has an API process and a worker; rounds are interleaved. Needs Citus (`make citus`).
 """
 
 import argparse
@@ -28,13 +28,13 @@ from tests.citus import nodes
 SHARDS: Final = 8
 CLIENTS: Final = (1, 8)
 EVENTS: Final = 60
-"""Of a session before its first context: the window is full by then."""
+"""Events of a session before its first context, which fill the window."""
 _numbers = itertools.count()
 
 
 @dataclass
 class Side:
-    """A server on a database of its own, and the times of its operations: seconds each, and in all."""
+    """A server on a database of its own, with the seconds of each operation and of all together."""
 
     name: str
     port: int
@@ -42,7 +42,7 @@ class Side:
     walls: dict[tuple[str, int], float] = field(default_factory=dict)
 
     async def session(self, events: int) -> tuple[Http, str]:
-        """A new session with so many events."""
+        """Create a session of `events` events."""
         http, name = await Http.connect(self.port), f"s{next(_numbers)}"
         await http.request("PUT", f"/v1/sessions/{name}", json.dumps({"model": MODEL}).encode())
         if events:
@@ -50,12 +50,12 @@ class Side:
         return http, name
 
     async def append(self) -> Operation:
-        """An event to a session of one's own."""
+        """Return an append of one event to a new session."""
         http, name = await self.session(0)
         return Operation(lambda: http.request("POST", f"/v1/sessions/{name}/events", _events(1)))
 
     async def context(self) -> Operation:
-        """A context of a session of one's own that has grown by an event."""
+        """Return a context request after an append, in a new session."""
         http, name = await self.session(EVENTS)
         path = f"/v1/sessions/{name}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
         return Operation(
@@ -64,7 +64,7 @@ class Side:
         )
 
     async def outcome(self) -> Operation:
-        """The outcome of a call of a session of one's own; all are of one model."""
+        """Return the report of an outcome in a new session; all calls are of one model."""
         http, name = await self.session(EVENTS)
         path = f"/v1/sessions/{name}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
         calls: list[tuple[str, bytes]] = []
@@ -82,7 +82,7 @@ class Side:
         return Operation(call=report, before=another)
 
     async def play(self, count: int, *, counts: bool) -> None:
-        """One round of each operation."""
+        """Run one round of each operation."""
         for clients in CLIENTS:
             operations = {"append": self.append, "append and context": self.context, "outcome": self.outcome}
             for name, make in operations.items():
@@ -98,7 +98,7 @@ def _events(number: int) -> bytes:
 
 
 def report(sides: Sequence[Side]) -> str:
-    """A Markdown table; the ratio is to the first side, of operations a second."""
+    """Return a Markdown table; ratios are those of operations a second to the first side."""
     lines = [
         "| operation | clients | where | p50 ms | p99 ms | a second | against one Postgres |",
         "|---|---|---|---|---|---|---|",
@@ -116,7 +116,7 @@ def report(sides: Sequence[Side]) -> str:
 
 
 async def _database(cluster: nodes.Cluster, *, shards: bool) -> str:
-    """A migrated database, in shards or not; return its URL."""
+    """Create a migrated database, in shards or not; return its URL."""
     url = checked(await cluster.make("bench"))
     await migrate.upgrade(url)
     if shards:
@@ -125,7 +125,7 @@ async def _database(cluster: nodes.Cluster, *, shards: bool) -> str:
 
 
 async def _serve(stack: ExitStack, name: str, url: str) -> Side:
-    """Start an API process and a worker, stopped with the rest."""
+    """Start an API process and a worker, which are stopped with the rest."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -144,14 +144,14 @@ async def _serve(stack: ExitStack, name: str, url: str) -> Side:
 
 
 async def main(rounds: int, count: int) -> None:
-    """Start everything, measure, print, stop everything."""
+    """Start everything, measure, print, and stop everything."""
     with ExitStack() as stack:
         alone, three = (stack.enter_context(nodes.running(workers)) for workers in (0, 2))
         sides = [
             await _serve(stack, "one Postgres", await _database(alone, shards=False)),
             await _serve(stack, "three nodes", await _database(three, shards=True)),
         ]
-        for number in range(rounds + 1):  # the first warms up
+        for number in range(rounds + 1):  # the first round warms up
             for side in sides:
                 await side.play(count, counts=number > 0)
         print(report(sides))

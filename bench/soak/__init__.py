@@ -1,1 +1,1 @@
-"""Half an hour of the load that users are, at a share of what the machine can do: what grows that should not?"""
+"""A soak test: half an hour of mixed load at a share of the capacity, and the quantities that grow."""

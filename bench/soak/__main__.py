@@ -1,9 +1,9 @@
-"""`make bench-soak RECORDINGS=folder`: half an hour of mixed load at 70% of what the machine can do, and what grew.
+"""`make bench-soak RECORDINGS=folder`: half an hour of mixed load at 70% of the capacity, and the quantities that grew.
 
 Two API processes, each request to any of them, and two workers on one embedded Postgres, fsync on. First the same mix
-is done as fast as it is answered: its pace is the capacity. Then things are begun at 70% of that pace at random
-moments, whether those before are done or not. What is sampled meanwhile must be flat by bounds that stand in
-`verdicts.py`; nothing may be refused, fail, or be lost. The exit status is 1 where something is not so.
+runs as fast as it is answered: its pace is the capacity. Then operations start at 70% of that pace at random moments,
+whether earlier ones have ended or not. The quantities sampled meanwhile must stay flat within the bounds of
+`verdicts.py`; nothing may be refused, fail, or be lost. The exit status is 1 if any of this does not hold.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from bench.speed.servers import dsn
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 PROCESSES: Final = 2
-"""Of the API, and as many workers."""
+"""Number of API processes, and of workers."""
 STREAMS: Final = 4
 AT_ONCE: Final = 16
-"""Things that are done at once while the capacity is measured."""
+"""Concurrent operations while the capacity is measured."""
 MEASURED: Final = 0.1
-"""How long the capacity is measured, as a share of the minutes asked for; three of thirty."""
+"""Time for measuring the capacity, as a share of the load's minutes: three of thirty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a soak runs on."""
+    """The servers under test, and the receiver of their webhooks."""
 
     url: str
     stacks: Sequence[Stack]
@@ -52,14 +52,14 @@ class Place:
     receiver: Receiver
 
     def pids(self) -> dict[str, int]:
-        """Of the processes that are watched."""
+        """Return the pids of the processes that are sampled."""
         roles = [(role, number, stack) for role in ("api", "worker") for number, stack in enumerate(self.stacks, 1)]
         return {f"{role} {number}": stack.pid(role) for role, number, stack in roles}
 
 
 @asynccontextmanager
 async def a_place(ask: Ask) -> AsyncIterator[Place]:
-    """Everything started, and stopped at the end."""
+    """Start everything, and stop it at the end."""
     async with AsyncExitStack() as ends:
         folder = ends.enter_context(temporary_folder())
         postgres = await asyncio.to_thread(embedded.start, folder / "data")
@@ -80,7 +80,7 @@ async def a_place(ask: Ask) -> AsyncIterator[Place]:
 
 
 async def soak(given: argparse.Namespace) -> bool:
-    """Whether all was flat and nothing lost; prints what was seen."""
+    """Run the soak and print its results; return whether all was flat and nothing lost."""
     ask = Ask(given.format, given.window)
     lives = lives_of(load(given.data, given.files), ask.form, given.chars)
     async with a_place(ask) as place:
@@ -90,7 +90,7 @@ async def soak(given: argparse.Namespace) -> bool:
         await crowd.begin(given.agents)
         _say("the agents are there")
         seconds = given.minutes * 60
-        await crowd.closed(AT_ONCE, seconds * MEASURED / 3)  # caches are cold
+        await crowd.closed(AT_ONCE, seconds * MEASURED / 3)  # warm the caches
         capacity = await crowd.closed(AT_ONCE, seconds * MEASURED)
         await side.idle()
         print(f"capacity: {capacity:.1f} things a second; {given.share:.0%} of it for {given.minutes:g} minutes\n")
@@ -113,7 +113,7 @@ async def soak(given: argparse.Namespace) -> bool:
 async def _loaded(
     place: Place, crowd: Crowd, seen: Seen, per_second: float, seconds: float
 ) -> tuple[list[verdicts.Verdict], Watch, float]:
-    """What the load came to: the verdicts on what was sampled and on the times."""
+    """Run the load; return the verdicts on its samples and latencies, the samples, and the time it began."""
     seen.times.clear()
     seen.ticks = 0
     gc.collect()
@@ -149,7 +149,7 @@ async def _loaded(
 
 
 async def _checked(place: Place, crowd: Crowd, form: str) -> list[verdicts.Verdict]:
-    """The verdicts on what is stored."""
+    """Return the verdicts on the stored data."""
     written = crowd.sessions()
     lost = await checks.lost(dsn(place.url), written, crowd.erased)
     calls, wrong = await checks.sample(place.stacks[-1], written, form)
@@ -165,13 +165,13 @@ def _say(what: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run and print; exit with 1 where something is not as it must be."""
+    """Run the soak and print its results; exit with 1 if a condition does not hold."""
     given = _arguments(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C: in good order, servers included
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handle like Ctrl-C, so that the servers are stopped
     print(f"{cores()} cores; {PROCESSES} API processes, {PROCESSES} workers, {given.agents} agents, {given.format}\n")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        well: Any = runner.run(soak(given))
-    raise SystemExit(0 if well else 1)
+        passed: Any = runner.run(soak(given))
+    raise SystemExit(0 if passed else 1)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -179,14 +179,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="bench.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
-    parser.add_argument("--files", nargs="+", default=(), help="names of its files; none: the coding sessions")
-    parser.add_argument("--minutes", type=float, default=30.0, help="of load; the capacity is measured before that")
-    parser.add_argument("--share", type=float, default=0.7, help="of the capacity")
-    parser.add_argument("--agents", type=int, default=40, help="that live at a time")
-    parser.add_argument("--chars", type=int, default=350_000, help="how long a session becomes before it ends")
+    parser.add_argument("--files", nargs="+", default=(), help="names of its files, by default the coding sessions")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes of load, after the capacity is measured")
+    parser.add_argument("--share", type=float, default=0.7, help="load as a share of the capacity")
+    parser.add_argument("--agents", type=int, default=40, help="number of concurrent agents")
+    parser.add_argument("--chars", type=int, default=350_000, help="length of a session in characters")
     parser.add_argument("--format", choices=("anthropic", "openai"), default="anthropic")
     parser.add_argument("--window", type=int, default=60_000)
-    parser.add_argument("--json", type=Path, help="a file for everything that was sampled")
+    parser.add_argument("--json", type=Path, help="a file for all samples")
     return parser.parse_args(arguments)
 
 

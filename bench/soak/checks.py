@@ -1,4 +1,4 @@
-"""What must hold when the load is over: nothing acknowledged is lost, and recorded calls render again."""
+"""Checks after the load: no acknowledged event is lost, and recorded calls render again."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ FROM sessions s LEFT JOIN events e USING (session_id) GROUP BY s.session_id
 
 
 async def lost(dsn: str, written: Sequence[Written], erased: Sequence[str]) -> list[str]:
-    """Sessions whose log is not what was acknowledged: too short, with a gap, or there although erased."""
+    """Return the sessions whose log differs from what was acknowledged: too short, with a gap, or not erased."""
     raw = await asyncpg.connect(dsn)
     try:
         rows = {row["name"]: row for row in await raw.fetch(_LOGS)}
@@ -42,8 +42,7 @@ async def lost(dsn: str, written: Sequence[Written], erased: Sequence[str]) -> l
 
 
 async def sample(stack: Stack, written: Sequence[Written], form: str) -> tuple[int, list[str]]:
-    """Of some sessions the whole log is what was posted, and each call renders again; how many calls, and what is not
-    so."""
+    """Compare some sessions with what was posted and render their calls; return the calls and the faults."""
     calls, wrong = 0, []
     for one in Random(1).sample(list(written), min(SESSIONS, len(written))):
         _, faults = await verify_log(stack.client, one.name, posted(one, form))
@@ -64,7 +63,7 @@ async def sample(stack: Stack, written: Sequence[Written], form: str) -> tuple[i
 
 
 def posted(written: Written, form: str) -> list[Object]:
-    """The events of what was posted."""
+    """Return the events that were posted to a session."""
     events = [json.loads(text) for text in written.life.head]
     for step in written.life.steps[: written.steps]:
         events += FORMATS[form].read([json.loads(text) for text in step.messages])

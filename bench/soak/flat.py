@@ -1,4 +1,4 @@
-"""When a quantity that was sampled over time counts as flat; pure functions of samples."""
+"""The criterion for a flat quantity, as pure functions of its samples."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from itertools import combinations
 from typing import Final
 
 WARM_UP: Final = 0.2
-"""The share of the time that comes before the first third: caches fill, and Postgres' backends prepare statements."""
+"""Share of the time before the first third: caches fill, and Postgres' backends prepare statements."""
 THIRD_LEAST: Final = 3
-"""Samples that a third needs."""
+"""Minimum number of samples in a third."""
 PAIRS_MAX: Final = 200
-"""Samples whose slopes are compared with each other; of more, so many are taken evenly."""
+"""Samples whose slopes are compared with each other; of a longer series, evenly spaced ones."""
 
 Series = Sequence[tuple[float, float]]
 """Seconds since the beginning, and the value then."""
@@ -19,7 +19,7 @@ Series = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """By how much a quantity may grow: a share of its first third's median, or `slack` in its unit, if that is more."""
+    """Permitted growth of a quantity: a share of its first third's median, or `slack` in its unit if that is more."""
 
     share: float
     slack: float
@@ -27,10 +27,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How a quantity went: the medians of the first and the last third, and its slope an hour.
+    """Trend of a quantity: the medians of the first and the last third, and its slope an hour.
 
-    `allowed_per_hour` is the slope that comes to what the bound allows in the whole time. None where there were too few
-    samples to say.
+    `allowed_per_hour` is the slope at which the growth over the whole time equals the bound. All are None with too few
+    samples.
     """
 
     first: float | None
@@ -41,11 +41,11 @@ class Trend:
 
 
 def trend(series: Series, bound: Bound) -> Trend:
-    """Whether a quantity is flat.
+    """Return the trend of a quantity, and whether it is flat.
 
-    Behind the warm-up the time is cut into thirds. Flat is what has grown by no more than the bound allows, both from
-    the first third's median to the last's, and by its slope (Theil and Sen's: the median of the slopes between any two
-    samples, which outliers do not move) over the whole of that time. What falls is flat.
+    The time after the warm-up is cut into thirds. A quantity is flat if it has grown by no more than the bound allows,
+    both from the first third's median to the last's, and by its slope (Theil and Sen's: the median of the slopes
+    between any two samples, which is robust against outliers) over the whole of that time. A falling quantity is flat.
     """
     begun = series[0][0] + (series[-1][0] - series[0][0]) * WARM_UP if series else 0.0
     kept = [sample for sample in series if sample[0] >= begun]
@@ -63,13 +63,13 @@ def trend(series: Series, bound: Bound) -> Trend:
 
 
 def _slope(series: Series) -> float:
-    """The median of the slopes between any two samples, a second."""
+    """Return the median of the slopes between any two samples, a second."""
     step = -(-len(series) // PAIRS_MAX)
     pairs = combinations(series[::step], 2)
     return statistics.median((b - a) / (then - at) for (at, a), (then, b) in pairs if then > at)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

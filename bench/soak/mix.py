@@ -1,4 +1,4 @@
-"""What users do, in the shares in which they do it: sessions that begin, live and end, and what is asked of them."""
+"""The load's operations and their shares: sessions that begin, grow and end, and the requests made of them."""
 
 import asyncio
 import json
@@ -20,12 +20,12 @@ from bench.http import Spread
 from bench.soak.wire import Listener
 
 SHARES: Final = {"call": 88, "recall": 4, "audit": 3, "fork": 2, "erase": 3}
-"""How often each is done, of a hundred."""
+"""Share of each operation, in percent."""
 WHOLE_EVERY: Final = 5
-"""One agent in so many sends its whole conversation with every call."""
+"""One agent in this number sends its whole conversation with every call."""
 STRIDE_CALLS: Final = 8
 LISTEN_SECONDS: Final = 20.0
-"""How long a stream follows one session."""
+"""Time that a stream follows one session."""
 FAILURES_SHOWN: Final = 10
 _HEAD: Final = re.compile(rb'"head":(\d+)')
 _CALL: Final = re.compile(rb'"call_id":"([0-9a-f-]+)"')
@@ -33,12 +33,12 @@ _QUERIES: Final = ("error in the build", "which file was changed", "test failed"
 
 
 class Refused(Exception):
-    """An answer that is not what was asked for."""
+    """A response with unexpected content."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the load has seen: when each request was made and the seconds it took, by kind; and what failed."""
+    """Start and seconds of each request by kind, and failures."""
 
     times: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     failed: Counter[str] = field(default_factory=Counter)
@@ -53,11 +53,11 @@ class Seen:
         self.add(kind, begun)
 
     def add(self, kind: str, since: float) -> None:
-        """Note what has taken from `since` until now."""
+        """Record the time from `since` until now."""
         self.times.setdefault(kind, []).append((since, time.perf_counter() - since))
 
     def failure(self, kind: str, error: Exception | str) -> None:
-        """Note a request that was refused or failed."""
+        """Record a request that was refused or failed."""
         self.failed[kind] += 1
         if len(self.failures) < FAILURES_SHOWN:
             self.failures.append(f"{kind}: {error}")
@@ -65,7 +65,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Written:
-    """A session: what has been posted to it, as far as that was acknowledged, and the sessions forked from it."""
+    """A session: the acknowledged part of its life, and the number of sessions forked from it."""
 
     name: str
     life: Life
@@ -78,7 +78,7 @@ class Written:
 
 @dataclass(slots=True)
 class User:
-    """An agent: it lives in one session after the other, and asks for whatever else it asks for of that."""
+    """An agent: it lives in one session after the other, and makes all its requests of the current one."""
 
     name: str
     side: Ours
@@ -93,11 +93,11 @@ class User:
 
     @property
     def kind(self) -> str:
-        """What a call of it is called."""
+        """Kind of its context requests in the results."""
         return "whole list" if isinstance(self.side, Whole) else "context"
 
     async def begin(self, until: int = 0) -> None:
-        """A new session, lived up to a step of its life, several calls at a time."""
+        """Begin a session and advance it to a step of its life, several calls at a time."""
         self.born += 1
         life = self.lives[self.life]
         self.life = (self.life + 1) % len(self.lives)
@@ -108,15 +108,15 @@ class User:
             await self.call(min(STRIDE_CALLS, until - written.steps))
 
     async def begin_at(self, life: int, step: int) -> None:
-        """A first session, at a step of a life."""
+        """Begin the first session, at a step of a life."""
         self.life = life
         await self.begin(step)
 
     async def call(self, steps: int = 1) -> None:
-        """Say what happened since the last call, ask for the context, and report what the call came to."""
+        """Append what happened since the last call, request the context, and report the call's outcome."""
         written = self._written()
-        some = written.life.steps[written.steps : written.steps + steps]
-        messages = [text for step in some for text in step.messages]
+        steps_made = written.life.steps[written.steps : written.steps + steps]
+        messages = [text for step in steps_made for text in step.messages]
         if isinstance(self.side, Whole):
             await self.side.append(self.http, written.name, messages)
         else:
@@ -128,7 +128,7 @@ class User:
         async with self.seen.timed(self.kind):
             answer = await self.side.context(self.http, written.name)
         written.head = _number(_HEAD, answer)
-        written.steps += len(some)
+        written.steps += len(steps_made)
         written.chars += sum(map(len, messages))
         written.calls += 1
         tokens, call = TOKENS.search(answer), _CALL.search(answer)
@@ -149,21 +149,21 @@ class User:
             )
 
     async def audit(self) -> None:
-        """Look up what became of every event in the last call, and which calls there were."""
+        """Request the disposition of every event in the last call, and the list of calls."""
         name = self._written().name
         async with self.seen.timed("audit"):
             await self.http.request("GET", f"/v1/sessions/{name}/calls/{self.call_id}")
             await self.http.request("GET", f"/v1/audit/calls?session={name}&limit=20")
 
     async def fork(self) -> None:
-        """Begin another session with this one's log, and ask for its context."""
+        """Fork the session, and request the fork's context."""
         written = self._written()
         written.forks += 1
         name = f"{written.name}-{written.forks}"
         async with self.seen.timed("fork"):
             given = json.dumps({"id": name}).encode()
             await self.http.request("POST", f"/v1/sessions/{written.name}/fork", given)
-            await Ours.context(self.side, self.http, name)  # also by one that sends whole lists
+            await Ours.context(self.side, self.http, name)  # with GET, also for an agent that sends whole lists
 
     async def erase(self, name: str) -> None:
         """Erase a session that has ended, and its forks."""
@@ -184,7 +184,7 @@ def _number(pattern: re.Pattern[bytes], answer: bytes) -> int:
 
 
 def spread(lengths: Sequence[int], agents: int) -> list[tuple[int, int]]:
-    """Places (a life, a step of it) at even distances over lives of these lengths behind one another."""
+    """Return evenly spaced places (a life, a step of it) over lives of these lengths laid end to end."""
     ends = list(accumulate(lengths))
     places = [number * ends[-1] // agents for number in range(agents)]
     lives = [bisect_right(ends, place) for place in places]
@@ -192,7 +192,7 @@ def spread(lengths: Sequence[int], agents: int) -> list[tuple[int, int]]:
 
 
 class Crowd:
-    """All agents. Whoever is free does what is next; `ended` are sessions that have ended, and stay until erased."""
+    """All agents; the next free one runs the next operation. `ended` are ended sessions that are not erased yet."""
 
     def __init__(self, sides: tuple[Ours, Whole], lives: Sequence[Life], seen: Seen, seed: int = 1) -> None:
         self._sides, self._lives, self._seen = sides, lives, seen
@@ -204,9 +204,9 @@ class Crowd:
         self.streamed = 0
 
     async def begin(self, agents: int) -> None:
-        """Have so many agents, each going through all lives again and again, spread evenly over these.
+        """Start the agents, spread evenly over all lives, which each goes through in a cycle.
 
-        So the sessions are as long on average at one time as at another.
+        So the sessions are equally long on average at all times.
         """
         for number in range(agents):
             side = self._sides[number % WHOLE_EVERY == 0]
@@ -218,16 +218,16 @@ class Crowd:
             self._free.put_nowait(user)
 
     def sessions(self) -> list[Written]:
-        """All that are not erased."""
+        """Return all sessions that are not erased."""
         return [*self.ended, *(user.now for user in self._users if user.now is not None)]
 
     def mean_kb(self) -> float:
-        """What has been posted to a living session, on average."""
+        """Return the mean KB posted to a running session."""
         living = [user.now.chars for user in self._users if user.now is not None]
         return sum(living) / max(1, len(living)) / 1024
 
     async def tick(self, due: float | None = None) -> None:
-        """One thing that users do, by the first agent that is free; `due` is when it was to begin."""
+        """Run one operation by the next free agent; `due` is the time at which it was to begin."""
         user = await self._free.get()
         if due is not None:
             self._seen.add("late", due)
@@ -237,7 +237,7 @@ class Crowd:
             self._seen.ticks += 1
         except (RuntimeError, OSError, Refused) as error:
             self._seen.failure(kind, error)
-            with suppress(RuntimeError, OSError, Refused):  # what it was about to say is not known to be there
+            with suppress(RuntimeError, OSError, Refused):  # begin again, because its last append may be missing
                 await user.begin()
         finally:
             self._free.put_nowait(user)
@@ -258,20 +258,20 @@ class Crowd:
             await user.call()
 
     async def closed(self, at_once: int, seconds: float) -> float:
-        """So many at once, one thing behind the other; what they do in a second."""
+        """Run `at_once` operations concurrently for some time; return the number completed a second."""
         until = time.perf_counter() + seconds
         before = self._seen.ticks
 
-        async def go_on() -> None:
+        async def work() -> None:
             while time.perf_counter() < until:
                 await self.tick()
 
         begun = time.perf_counter()
-        await asyncio.gather(*[go_on() for _ in range(at_once)])
+        await asyncio.gather(*[work() for _ in range(at_once)])
         return (self._seen.ticks - before) / (time.perf_counter() - begun)
 
     async def open(self, per_second: float, seconds: float) -> None:
-        """So many a second on average, at random moments, whether those before are done or not."""
+        """Start `per_second` operations a second on average, at random moments, without waiting for earlier ones."""
         due = begun = time.perf_counter()
         async with asyncio.TaskGroup() as running:
             while (due := due + self._chance.expovariate(per_second)) < begun + seconds:
@@ -288,18 +288,18 @@ class Crowd:
                 listener = await Listener.listen(port, written.name, written.head)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(listener.ended.wait(), LISTEN_SECONDS)
-                self._heard(listener, written)
+                self._record_stream(listener, written)
         finally:
             if listener is not None:
                 listener.close()
 
-    def _heard(self, listener: Listener, written: Written) -> None:
+    def _record_stream(self, listener: Listener, written: Written) -> None:
         listener.close()
         self.streamed += listener.read
         if listener.gaps or (listener.status != 200 and written.name not in self.erased):
             self._seen.failure("stream", f"{listener.gaps} gaps, status {listener.status}")
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for user in self._users:
             user.http.close()

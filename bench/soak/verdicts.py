@@ -1,4 +1,4 @@
-"""What must be flat and what must be none, and what came of it, as Markdown."""
+"""Bounds of the sampled quantities, and the verdicts on them as Markdown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ FILES: Final = Bound(0.0, 6.0)
 CONNECTIONS: Final = Bound(0.0, 6.0)
 QUEUE: Final = Bound(0.5, 20.0)
 SESSIONS: Final = Bound(0.1, 0.0)
-"""Where the load itself grows, nothing else says anything."""
+"""If the load itself grows, the other verdicts mean nothing."""
 MIDDLE: Final = Bound(0.25, 3.0)
 TAIL: Final = Bound(0.5, 40.0)
 FEW: Final = 0.01
 WINDOWS: Final = 30
-"""Latencies are looked at by the minute of half an hour, or as many parts of less."""
+"""Number of intervals over which latencies are grouped: minutes of half an hour, or shorter ones."""
 WINDOW_LEAST: Final = 5.0
 REQUESTS_LEAST: Final = 5
-"""Requests of a kind that a part needs; a part with fewer is left out."""
+"""Minimum number of requests of a kind in an interval; intervals with fewer are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One line of the table. `flat` None: there was too little to say."""
+    """A line of the table. `flat` is None where there were too few samples."""
 
     name: str
     first: float | None
@@ -37,23 +37,23 @@ class Verdict:
 
 
 def of_series(name: str, series: Series, bound: Bound) -> Verdict:
-    """Whether a quantity is flat."""
+    """Return the verdict on whether a quantity is flat."""
     found = trend(series, bound)
     return Verdict(name, found.first, found.last, found.per_hour, found.allowed_per_hour, found.flat)
 
 
 def few(name: str, number: int, of: int) -> Verdict:
-    """Whether there was little of what there should not be, as a share of all."""
+    """Return the verdict on whether `number` is a small share of `of`."""
     return Verdict(name, None, number, None, of * FEW, number <= of * FEW)
 
 
 def none(name: str, number: float) -> Verdict:
-    """Whether there was none of what there must not be."""
+    """Return the verdict on whether `number` is zero."""
     return Verdict(name, None, number, None, 0.0, number == 0)
 
 
 def bound_of(name: str) -> Bound:
-    """What a sampled quantity may grow by."""
+    """Return the permitted growth of a sampled quantity."""
     if name == SESSION:
         return SESSIONS
     if name.startswith("Postgres"):
@@ -66,7 +66,7 @@ def bound_of(name: str) -> Bound:
 
 
 def by_window(times: Sequence[tuple[float, float]], begun: float, seconds: float) -> tuple[Series, Series]:
-    """p50 and p99 of a kind's latencies in ms, by the minute, or by a thirtieth of the time if that is less."""
+    """Return p50 and p99 of a kind's latencies in ms, by the minute, or by a thirtieth of the time if that is less."""
     window = max(WINDOW_LEAST, min(60.0, seconds / WINDOWS))
     parts: dict[int, list[float]] = {}
     for at, took in times:
@@ -78,7 +78,7 @@ def by_window(times: Sequence[tuple[float, float]], begun: float, seconds: float
 
 
 def of_times(times: Mapping[str, Sequence[tuple[float, float]]], begun: float, seconds: float) -> list[Verdict]:
-    """Whether the latencies of each kind are flat."""
+    """Return the verdicts on the latencies of each kind."""
     found = []
     for kind, taken in sorted(times.items()):
         middle, tail = by_window(taken, begun, seconds)
@@ -88,7 +88,7 @@ def of_times(times: Mapping[str, Sequence[tuple[float, float]]], begun: float, s
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Markdown."""
+    """Return the verdicts as a Markdown table."""
     lines = [
         "| quantity | first third | last third | slope an hour | at most | |",
         "|---|---|---|---|---|---|",
@@ -103,7 +103,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def sizes(tables: Mapping[str, Series], least: float = 1.0) -> str:
-    """How large the tables were at first and at last, those of a megabyte and more; Markdown. A log grows."""
+    """Return a Markdown table of the first and last sizes of tables of `least` MB or more, which may grow."""
     lines = ["| table | MB at first | at last |", "|---|---|---|"]
     for name, series in sorted(tables.items(), key=lambda one: -one[1][-1][1]):
         if series[-1][1] >= least:

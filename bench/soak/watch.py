@@ -1,4 +1,4 @@
-"""What is sampled while the load runs: memory, files, connections, the queue, and how large the tables are."""
+"""Samples taken while the load runs: memory, files, connections, the queue, and the sizes of the tables."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 EVERY_SECONDS: Final = 5.0
 TABLES_EVERY: Final = 12
-"""Tables are looked at with every so many samples."""
+"""Samples between two measurements of the tables."""
 CONNECTIONS: Final = "connections"
 WAITING_JOBS: Final = "jobs waiting"
 DEAD_JOBS: Final = "jobs dead"
@@ -38,7 +38,7 @@ ON n.oid = c.relnamespace WHERE n.nspname = 'public' AND c.relkind = 'r'
 
 @dataclass(slots=True)
 class Watch:
-    """Everything that was sampled, by quantity: seconds since the beginning, and the value. Tables are in MB."""
+    """All samples by quantity: seconds since the beginning, and the value. Tables are in MB."""
 
     pids: Mapping[str, int]
     postmaster: int
@@ -49,7 +49,7 @@ class Watch:
     tables: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     scrapes: int = 0
     untold: int = 0
-    """Scrapes without the queue's figures: a process leaves them out if the database takes too long to tell them."""
+    """Scrapes without the queue's figures: a process leaves them out if the database is too slow."""
     begun: float = field(default_factory=time.perf_counter)
 
     async def run(self) -> None:
@@ -74,11 +74,11 @@ class Watch:
         self._add(CONNECTIONS, await raw.fetchval(_BUSY))
         scraped = [await metrics(http) for http in self.apis]
         self._add(WAITING, sum(one.get("palimpsest_pool_waiting", 0.0) for one in scraped))
-        told = [one for one in scraped if JOBS.keys() <= one.keys()]
+        complete = [one for one in scraped if JOBS.keys() <= one.keys()]
         self.scrapes += len(scraped)
-        self.untold += len(scraped) - len(told)
-        for metric, name in JOBS.items() if told else ():
-            self._add(name, told[-1][metric])  # every process tells the same
+        self.untold += len(scraped) - len(complete)
+        for metric, name in JOBS.items() if complete else ():
+            self._add(name, complete[-1][metric])  # all processes report the same figures
         if tables:
             at = time.perf_counter() - self.begun
             for row in await raw.fetch(_TABLES):
@@ -89,7 +89,7 @@ class Watch:
 
 
 async def metrics(http: httpx2.AsyncClient) -> dict[str, float]:
-    """The figures of `/metrics`, those of a state by its name behind a space; kinds are added up."""
+    """Return the gauges of `/metrics`, summed over kinds; a `state` label is appended to the name after a space."""
     text = (await http.get("/metrics")).raise_for_status().text
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(text):
@@ -100,13 +100,13 @@ async def metrics(http: httpx2.AsyncClient) -> dict[str, float]:
 
 
 def private_mb(postmaster: int) -> float:
-    """Memory of all of Postgres' processes that they do not share: its cache is of a fixed size, and fills."""
+    """Return the private memory of all Postgres processes; the shared cache has a fixed size and is left out."""
     process = psutil.Process(postmaster)
     total = 0
     for one in [process, *process.children(recursive=True)]:
         try:
             found = _PRIVATE.search(Path(f"/proc/{one.pid}/status").read_text(encoding="ascii", errors="replace"))
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # ended since it was listed
             continue
         total += int(found[1]) if found else 0
     return total / 1024

@@ -1,4 +1,4 @@
-"""What else talks HTTP in a soak, as light as its requests: a reader of streams, and a receiver of webhooks."""
+"""Minimal HTTP peers of a soak: a reader of streams, and a receiver of webhooks."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ _NO_CONTENT: Final = b"HTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n"
 
 
 class Listener(asyncio.Protocol):
-    """A reader of one session's events behind a seq. `seq` is the last one's; `gaps` counts what did not follow it."""
+    """A reader of one session's events. `seq` is the last one's; `gaps` counts the seqs that did not follow it."""
 
     def __init__(self, path: str, seq: int) -> None:
         self._path = path
@@ -25,35 +25,30 @@ class Listener(asyncio.Protocol):
 
     @classmethod
     async def listen(cls, port: int, session: str, after: int) -> "Listener":
-        """To a server on loopback."""
+        """Connect to a server on loopback."""
         path = f"/v1/sessions/{session}/stream?types=appended&after={after}"
         _, made = await asyncio.get_running_loop().create_connection(lambda: cls(path, after), "127.0.0.1", port)
         return made
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: there is a connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(f"GET {self._path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
 
     def connection_lost(self, error: Exception | None) -> None:
-        """asyncio: there is none any more."""
         self.ended.set()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes came."""
         self._parser.feed_data(data)
 
     def on_headers_complete(self) -> None:
-        """httptools: the answer begins."""
         self.status = self._parser.get_status_code()
 
     def on_body(self, data: bytes) -> None:
-        """httptools: a piece of the body."""
         whole, _, self._rest = (self._rest + data).rpartition(b"\n")
         for found in _ID.finditer(whole):
             seq = int(found[1])
@@ -62,7 +57,7 @@ class Listener(asyncio.Protocol):
 
 
 class Receiver:
-    """A receiver of webhooks that takes everything. `received` counts."""
+    """A receiver that accepts every webhook; `received` counts them."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -71,24 +66,24 @@ class Receiver:
 
     async def start(self) -> None:
         """Listen on a free port of loopback."""
-        make = asyncio.get_running_loop().create_server(lambda: _Receiving(self._came), "127.0.0.1", 0)
+        make = asyncio.get_running_loop().create_server(lambda: _Receiving(self._on_webhook), "127.0.0.1", 0)
         self._server = await make
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 
-    def _came(self) -> None:
+    def _on_webhook(self) -> None:
         self.received += 1
 
 
 class _Receiving(asyncio.Protocol):
-    """One connection of whoever sends webhooks."""
+    """A connection from a sender of webhooks."""
 
-    def __init__(self, came: Callable[[], None]) -> None:
-        self._came = came
+    def __init__(self, on_webhook: Callable[[], None]) -> None:
+        self._on_webhook = on_webhook
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
 
@@ -99,6 +94,6 @@ class _Receiving(asyncio.Protocol):
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
-        self._came()
+        self._on_webhook()
         if self._transport is not None:
             self._transport.write(_NO_CONTENT)

@@ -1,1 +1,1 @@
-"""How fast an append and a context are, against the least that the same work can cost."""
+"""Latency of an append and of a context, against the minimal cost of the same work."""

@@ -28,17 +28,17 @@ from bench.speed import floor
 from bench.speed.servers import dsn, serve
 
 MODEL = "gpt-4o"
-WINDOW_TOKENS = 9_070  # a tenth of it is reserve and the estimator's margin comes off: a target of 8,003
+WINDOW_TOKENS = 9_070  # a target of 8,003 after a tenth for the reserve and the estimator's margin
 WORDS = "the quick brown fox jumps over the lazy dog and reads another line of the log before it answers again "
 EVENT_TEXT = WORDS * 4
 TENANTS = 16
 AFTER_APPEND = "context: ours, after an append"
-"""Only the context is timed, so there is no rate to give."""
+"""The context alone is timed, so its row has no rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One operation's times in milliseconds, and how many a second all clients together got."""
+    """One operation's times in milliseconds, and the rate a second of all clients together."""
 
     p50: float
     p99: float
@@ -50,14 +50,14 @@ Call = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is timed, and what happens before each time and is not."""
+    """The call that is timed, and one made before it that is not."""
 
     call: Call
     before: Call | None = None
 
 
 async def closed_loop(make: Callable[[], Awaitable[Operation]], clients: int, count: int) -> list[float]:
-    """Seconds of each operation; `clients` of them at a time, `count` in all."""
+    """Return the seconds of each operation; `clients` run concurrently, `count` in all."""
     times: list[float] = []
 
     async def run(operation: Operation) -> None:
@@ -73,7 +73,7 @@ async def closed_loop(make: Callable[[], Awaitable[Operation]], clients: int, co
 
 
 def figures(times: Sequence[float], wall: float) -> Figures:
-    """Of all rounds together."""
+    """Return the figures of all rounds together."""
     ordered = sorted(times)
     return Figures(statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, len(ordered) / wall)
 
@@ -93,7 +93,7 @@ async def _ready(port: int) -> Http:
 
 
 class Bench:
-    """The operations to compare, on one database. `keys` are of a tenant each; the first is used where one will do."""
+    """The operations to compare, on one database. `keys` belong to a tenant each; most operations use the first."""
 
     def __init__(self, dsn: str, floor_port: int, our_port: int, keys: Sequence[str]) -> None:
         self.dsn, self.floor_port, self.our_port, self.keys = dsn, floor_port, our_port, keys
@@ -103,7 +103,7 @@ class Bench:
         self.sessions = iter(range(10**9))
 
     async def fill(self, events: int, session: str) -> None:
-        """A session of `events` events on both sides."""
+        """Fill a session of `events` events on both sides."""
         http = await Http.connect(self.our_port, self.keys[0])
         await http.request("PUT", f"/v1/sessions/{session}", json.dumps({"model": MODEL}).encode())
         for start in range(0, events, 500):
@@ -126,7 +126,7 @@ class Bench:
         await raw.close()
 
     async def idle(self) -> None:
-        """Wait until the worker has nothing left to summarize."""
+        """Wait until the worker has no summaries left to write."""
         raw = await asyncpg.connect(self.dsn)
         open_ones = "SELECT count(*) FROM compactions WHERE state IN ('scheduled', 'running')"
         while await raw.fetchval(open_ones):  # noqa: ASYNC110 - in Postgres
@@ -147,7 +147,7 @@ class Bench:
         return Operation(lambda: http.request("POST", f"/v1/sessions/{session}/events", self.batch))
 
     async def append_in_turn(self) -> Operation:
-        """Each client is another tenant, so that connections change hands between them."""
+        """Return an append for the next tenant, so that connections change between tenants."""
         return await self.our_append(next(self.turns))
 
     def raw_tail(self, session: str) -> Callable[[], Awaitable[Operation]]:
@@ -180,7 +180,7 @@ class Bench:
         return make
 
     async def our_next_context(self) -> Operation:
-        """A session of its own that grows by an event before each context, as an agent's does."""
+        """Return a context request after an append, in a new session."""
         http, session = await Http.connect(self.our_port, self.keys[0]), f"grows{next(self.sessions)}"
         await self.fill(100, session)
         path = f"/v1/sessions/{session}/context?max_tokens={WINDOW_TOKENS}&model={MODEL}"
@@ -190,7 +190,7 @@ class Bench:
         )
 
     async def context_in_turn(self) -> Operation:
-        """Likewise, of a session of each."""
+        """Return a context request for the next tenant, in a session of its own."""
         http = await Http.connect(self.our_port, next(self.turns))
         for _ in range(10):
             turn = {"events": json.loads(self.batch)["events"] * 10}
@@ -200,7 +200,7 @@ class Bench:
 
 
 async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int], Figures]:
-    """All operations at 1 and 16 clients, in turn, `rounds` times over."""
+    """Run all operations with 1 and 16 clients, in turn, `rounds` times."""
     operations: dict[str, Callable[[], Awaitable[Operation]]] = {
         "append: raw asyncpg": bench.raw_append,
         "append: composite floor": bench.floor_append,
@@ -228,7 +228,7 @@ async def measure(bench: Bench, rounds: int, count: int) -> dict[tuple[str, int]
 
 
 def report(results: dict[tuple[str, int], Figures]) -> str:
-    """A Markdown table; the ratio is to the composite floor of the same kind and number of clients."""
+    """Return a Markdown table; ratios are to the composite floor of the same kind and number of clients."""
     lines = [
         "| operation | clients | p50 ms | p99 ms | per second | p50 against the floor |",
         "|---|---|---|---|---|---|",
@@ -243,7 +243,7 @@ def report(results: dict[tuple[str, int], Figures]) -> str:
 
 
 async def _tenants(url: str) -> list[str]:
-    """A key of each of TENANTS tenants."""
+    """Create TENANTS tenants with a key each; return the keys."""
     database = Database(url, pool_size=1, role=None)
     try:
         made = [await Tenants(database, None).create_key(f"t{n}", "bench", ["admin"]) for n in range(TENANTS)]
@@ -253,7 +253,7 @@ async def _tenants(url: str) -> list[str]:
 
 
 async def main(rounds: int, count: int) -> None:
-    """Start everything, measure, print, stop everything."""
+    """Start everything, measure, print, and stop everything."""
     settings = Settings()
     with tempfile.TemporaryDirectory(prefix="palimpsest-bench-") as folder:
         postgres = embedded.start(Path(folder) / "data")

@@ -1,11 +1,11 @@
-"""The composite floor: the smallest FastAPI and asyncpg program that does the same work with nothing of ours.
+"""The composite floor: the smallest FastAPI and asyncpg program that does the same work without our code.
 
 Append: count the tokens, insert, commit. Context: read the tail backwards to 8,000 tokens and return it. No plan, no
 formats, no checks. A second context also commits one small row before it answers, as a record of the call would: the
-difference is what durability alone costs on this disk.
+difference is the cost of durability on this disk.
 
-`for_agents` is the same for the traffic of agents: a request's messages are stored, each in its row, and the newest of
-a session that fit are returned; a row is committed for each call. `summarize` is a worker for it.
+`for_agents` serves the traffic of agents in the same way: it stores a request's messages in a row each, returns the
+newest of a session that fit, and commits a row for each call. `summarize` is its worker.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ RECORD = "INSERT INTO floor_calls (session, seq) VALUES ($1, $2)"
 INSERT = """
 INSERT INTO floor_events SELECT $1, coalesce(max(seq), 0) + 1, $2, $3 FROM floor_events WHERE session = $1 RETURNING seq
 """
-# `upto`: the session's tokens up to and with this message, which is also its place.
+# `upto` is the session's running total of tokens including this message, which is also its position.
 MESSAGES_TABLE: Final = """
 CREATE TABLE floor_messages (session text, upto bigint, body json, PRIMARY KEY (session, upto));
 CREATE TABLE floor_calls (id bigserial PRIMARY KEY, session text, seq bigint, at timestamptz DEFAULT now());
@@ -54,16 +54,16 @@ TAKE: Final = "DELETE FROM floor_jobs RETURNING session, due"
 SPAN: Final = f"SELECT upto, body FROM floor_messages WHERE session = $1 AND upto > {LAST} ORDER BY upto"
 SUMMARIZED: Final = "INSERT INTO floor_summaries (session, upto, text, due) VALUES ($1, $2, $3, $4)"
 SPAN_TOKENS: Final = 12_000
-"""As many as one of our summaries covers in a window of 60,000."""
+"""Tokens of a span: those that one of our summaries covers in a window of 60,000."""
 EXCERPT_CHARS: Final = 100
 POLL_SECONDS: Final = 0.02
 CHARS_PER_TOKEN: Final = 3
-"""About as Claude's models are counted by ours, so that contexts are alike in size."""
+"""About the ratio of our estimator for Claude models, so that contexts are similar in size."""
 TAIL = "SELECT tokens, body FROM floor_events WHERE session = $1 ORDER BY seq DESC LIMIT $2"
 
 
 def create_app(dsn: str, encoding: tiktoken.Encoding, tokens_max: int, page: int) -> FastAPI:
-    """The program; `page` rows are read, enough for `tokens_max`."""
+    """Return the app; `page` is the number of rows read, enough for `tokens_max`."""
     app = FastAPI(lifespan=_pooled(dsn, 16))
 
     @app.post("/append/{session}")
@@ -92,7 +92,7 @@ def create_app(dsn: str, encoding: tiktoken.Encoding, tokens_max: int, page: int
 
 
 def for_agents(dsn: str, pool_size: int) -> FastAPI:
-    """The program for agents: what they post, and the newest of it that fits the window they name."""
+    """Return the app for agents: it stores messages and returns the newest that fit the requested window."""
     app = FastAPI(lifespan=_pooled(dsn, pool_size))
 
     @app.post("/messages/{session}")
@@ -119,12 +119,12 @@ def for_agents(dsn: str, pool_size: int) -> FastAPI:
 
 
 async def summarize(dsn: str) -> None:
-    """The least worker: the beginning of each message since the last summary, as soon as there is enough. For ever."""
+    """Run the minimal worker: excerpt each message since the last summary once there are SPAN_TOKENS. Never returns."""
     connection = await asyncpg.connect(dsn)
     while True:
         for job in await connection.fetch(TAKE):
             rows = await connection.fetch(SPAN, job["session"])
-            if rows:  # else queued again while the summary of all there is was being written
+            if rows:  # empty if queued again while its messages were being summarized
                 text = "\n".join(row["body"][:EXCERPT_CHARS] for row in rows)
                 await connection.execute(SUMMARIZED, job["session"], rows[-1]["upto"], text, job["due"])
         await asyncio.sleep(POLL_SECONDS)

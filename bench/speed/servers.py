@@ -1,4 +1,4 @@
-"""The server processes that the benchmark compares, and the worker beside them."""
+"""The server processes that the benchmark compares, and our worker."""
 
 import os
 
@@ -30,5 +30,5 @@ def serve(kind: str, url: str, port: int, cache_dir: str) -> None:
 
 
 def dsn(url: str) -> str:
-    """The URL as asyncpg takes it."""
+    """Return the URL in asyncpg's form."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

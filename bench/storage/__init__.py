@@ -1,1 +1,1 @@
-"""What events, calls and summaries take on disk and in the database's log."""
+"""Bytes of events, calls and summaries on disk and in the database's log."""

@@ -1,9 +1,9 @@
-"""`make bench-storage RECORDINGS=folder`: bytes on disk and in Postgres' log (WAL), by what they are written for.
+"""`make bench-storage RECORDINGS=folder`: bytes on disk and in Postgres' log (WAL), by the operation that wrote them.
 
-One agent after the other lives through a recorded session, as in `bench/agents`: at every call it posts what happened
-since the last one, asks for the context and reports what the call came to. The worker stands still meanwhile and does
-its work between two calls, so that the log can be told apart. Sessions of clients that send their whole conversations
-come behind them, in a database of their own. Nothing is vacuumed by hand before tables are measured.
+Agents replay recorded sessions in turn, as in `bench/agents`: at every call one appends what happened since its last
+call, requests the context and reports the call's outcome. The worker is suspended meanwhile and runs between two
+calls, so that each operation's share of the log can be measured. Sessions of clients that send their whole
+conversations follow, in a database of their own. Nothing is vacuumed manually before tables are measured.
 """
 
 import argparse
@@ -41,12 +41,12 @@ FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_class t ON t.oid
 JOIN pg_namespace n ON n.oid = t.relnamespace WHERE n.nspname = 'public' ORDER BY 3 DESC
 """
 LEAST_SHARE: Final = 0.01
-"""Of all bytes; smaller tables and indexes are told together."""
+"""Share of all bytes below which tables and indexes are summed up in one line."""
 
 
 @dataclass(slots=True)
 class Written:
-    """Bytes of the log, and what was done, by what it was done for."""
+    """Bytes of the log, and the number of operations, by operation."""
 
     log: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
@@ -62,14 +62,14 @@ class Measured:
     _at: int = 0
 
     async def take(self, what: str, number: int = 1) -> None:
-        """What was logged since the last look was logged for this."""
+        """Attribute the log written since the last call to an operation."""
         at = int(await self.database.fetchval("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
         self.written.log[what] += at - self._at
         self.written.done[what] += number
         self._at = at
 
     async def work(self) -> None:
-        """Have the worker do what waits."""
+        """Let the worker run its queued jobs."""
         if await self.database.fetchval("SELECT count(*) FROM pgqueuer"):
             self.side.free_worker()
             await self.side.idle()
@@ -77,14 +77,14 @@ class Measured:
         await self.take("worker", 0)
 
     async def live(self, life: Life, session: str) -> None:
-        """Live one session to its end."""
+        """Replay one session to its end."""
         http = await Http.connect(self.side.port)
         await self.take("other", 0)
         await self.side.open(http, session, life)
         await self.take("session")
         for step in life.steps:
             await self.side.append(http, session, step.messages)
-            await self.take("events", 0)  # counted in the end: some are one message
+            await self.take("events", 0)  # counted at the end, because several can be one message
             answer = await self.side.context(http, session)
             await self.take("contexts")
             call, tokens = _CALL.search(answer), _TOKENS.search(answer)
@@ -98,7 +98,7 @@ class Measured:
 
 
 async def measured(side: Ours, lives: Sequence[Life], title: str) -> None:
-    """Live all sessions, and print what they took."""
+    """Replay all sessions, and print their bytes."""
     database = await asyncpg.connect(dsn(side.stack.environment["PALIMPSEST_DATABASE_URL"]))
     try:
         one = Measured(side, database)
@@ -162,7 +162,7 @@ async def _log(database: asyncpg.Connection, written: Written) -> str:
 
 
 async def run(folder: Path, files: Iterable[str], sessions: int | None) -> None:
-    """Both kinds of clients."""
+    """Measure both kinds of clients."""
     lives = lives_of(load(folder, tuple(files)), Ask().form, 0)[:sessions]
     async with AsyncExitStack() as stack:
         data = stack.enter_context(temporary_folder())
@@ -179,13 +179,13 @@ async def run(folder: Path, files: Iterable[str], sessions: int | None) -> None:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark and print its tables."""
     parser = argparse.ArgumentParser(
         prog="bench.storage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=SAMPLES, help="a folder of neutral JSONL recordings")
-    parser.add_argument("--files", nargs="+", default=(), help="names of its files; none: the coding sessions")
-    parser.add_argument("--sessions", type=int, help="so many of them; all unless given")
+    parser.add_argument("--files", nargs="+", default=(), help="names of its files, by default the coding sessions")
+    parser.add_argument("--sessions", type=int, help="number of sessions, by default all")
     given = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run(given.data, given.files, given.sessions))

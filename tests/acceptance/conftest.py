@@ -1,4 +1,4 @@
-"""The real command as a process, watched through what it prints."""
+"""Fixtures that run the real command as a process and read its output."""
 
 import asyncio
 import re
@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"^palimpsest: serving on (http://\S+)$")
 
 
 class Command:
-    """A running `palimpsest`. What it writes to standard error is taken as it comes, so that it never waits for us."""
+    """A running `palimpsest`. Its standard error is read continuously, so that it never blocks on us."""
 
     def __init__(self, process: Process) -> None:
         assert process.stderr is not None
@@ -25,18 +25,18 @@ class Command:
         self._errors = asyncio.create_task(process.stderr.read())
 
     async def line(self) -> str:
-        """The next line of its standard output; empty when it has ended."""
+        """Return the next line of its standard output; empty after its end."""
         assert self.process.stdout is not None
         async with asyncio.timeout(SECONDS_MAX):
             return (await self.process.stdout.readline()).decode().rstrip("\n")
 
     async def said(self, what: str) -> None:
-        """Wait for a line of its own words."""
+        """Wait for a line with its prefix."""
         line = await self.line()
         assert line == f"palimpsest: {what}", (line, await self.ended())
 
     async def url(self) -> str:
-        """Its base URL, as soon as it serves."""
+        """Return its base URL, as soon as it serves."""
         await self.said("starting")
         line = await self.line()
         if line.startswith("palimpsest: data in "):
@@ -46,20 +46,20 @@ class Command:
         return found[1]
 
     async def ended(self) -> tuple[int, list[str]]:
-        """Its exit status and what it wrote to standard error, once it has ended."""
+        """Return its exit status and its lines of standard error, once it has ended."""
         assert self.process.stdout is not None
         async with asyncio.timeout(SECONDS_MAX):
             await self.process.stdout.read()
             return await self.process.wait(), (await self._errors).decode().splitlines()
 
     async def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill it if it still runs."""
         if self.process.returncode is None:
             self.process.kill()
         await self.ended()
 
     async def stop(self) -> tuple[int, list[str]]:
-        """Ask it to stop, and see it end."""
+        """Send it SIGTERM, and wait for its end."""
         self.process.terminate()
         return await self.ended()
 
@@ -72,11 +72,11 @@ class Commands:
         self._started: list[Command] = []
 
     async def start(self, *arguments: str, **settings: str) -> Command:
-        """Run it; `settings` are its variables, without the prefix. By default: a free port, warnings logged."""
+        """Run it on a free port with warnings logged, unless variables in `settings`, without prefix, override that."""
         return await self._start(arguments, settings, fresh=False)
 
     async def start_fresh(self, *arguments: str, **settings: str) -> Command:
-        """Run it in an interpreter that has imported nothing yet, as whoever installed it does."""
+        """Run it in an interpreter without prior imports, like an installed command."""
         return await self._start(arguments, settings, fresh=True)
 
     async def _start(self, arguments: Sequence[str], settings: Mapping[str, str], *, fresh: bool) -> Command:
@@ -86,14 +86,14 @@ class Commands:
         return command
 
     async def refusal(self, *arguments: str, **settings: str) -> str:
-        """The one line that it prints before it ends with a status that is not 0."""
+        """Return the one line that it prints before it fails."""
         status, errors = await (await self.start(*arguments, **settings)).ended()
         assert status != 0
         assert len(errors) == 1, errors
         return errors[0]
 
     def postmaster(self) -> psutil.Process | None:
-        """The Postgres of the data folder, if it runs."""
+        """Return the Postgres of the data folder, if it runs."""
         try:
             pid = int((self.folder / "postgres" / "postmaster.pid").read_text().split()[0])
             process = psutil.Process(pid)
@@ -102,14 +102,14 @@ class Commands:
             return None
 
     async def kill_all(self) -> None:
-        """End whatever still runs, Postgres last."""
+        """Kill all processes that still run, Postgres last."""
         for command in self._started:
             await command.kill()
         postmaster = self.postmaster()
         if postmaster is not None:
             victims = [*postmaster.children(recursive=True), postmaster]
             for victim in victims:
-                with suppress(psutil.NoSuchProcess):  # some end by themselves when others are gone
+                with suppress(psutil.NoSuchProcess):  # some end when others are gone
                     victim.kill()
             psutil.wait_procs(victims, timeout=SECONDS_MAX)
 
@@ -123,7 +123,7 @@ def _processes(command: Command) -> tuple[list[psutil.Process], list[psutil.Proc
 async def processes(
     command: Command, *, apis: int = 1, workers: int = 1
 ) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """The processes of a command that listen, and its workers, which do not, as soon as it has so many of each."""
+    """Return a command's listening processes and its workers, once it has `apis` and `workers` of them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             with suppress(psutil.NoSuchProcess):
@@ -134,14 +134,14 @@ async def processes(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """An empty place for a data folder."""
+    """Return a path for a data folder."""
     with data_folder() as place:
         yield place / "data"
 
 
 @pytest.fixture
 async def commands(folder: Path) -> AsyncIterator[Commands]:
-    """Leaves nothing running."""
+    """Return a starter of commands; all are killed at the end."""
     running = Commands(folder)
     yield running
     await running.kill_all()

@@ -1,4 +1,4 @@
-"""The walk of docs/operations/backup.md on real servers: dumped, copied and archived under load, and restored."""
+"""The steps of docs/operations/backup.md on real servers: dumped, copied and archived under load, and restored."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 class Site:
-    """A Postgres of one's own with an API and a worker, and where the page puts things."""
+    """A Postgres of the test's own with an API and a worker, and the folders of the page."""
 
     def __init__(self, folder: Path, commands: Commands) -> None:
         self._folder, self._commands = folder, commands
@@ -46,14 +46,14 @@ class Site:
         return f"postgresql://postgres@127.0.0.1:{self.ports[which]}/palimpsest"
 
     async def set_up(self) -> str:
-        """The API of a migrated primary."""
+        """Start a migrated primary; return the URL of its API."""
         await make_cluster(self._folder / "data", self.ports[0])
         await shell(f'psql -X -h 127.0.0.1 -p {self.ports[0]} -U postgres -qc "CREATE DATABASE palimpsest"')
         await migrate.upgrade(self.database_url(0))
         return await self.serve(0)
 
     async def serve(self, which: int) -> str:
-        """The address of an API on one of the two, beside a worker."""
+        """Start an API and a worker on one of the two; return the API's URL."""
         await self._commands.start("worker", DATABASE_URL=self.database_url(which))
         return await (await self._commands.start("api", DATABASE_URL=self.database_url(which))).url()
 
@@ -70,8 +70,8 @@ async def site(clusters: Path, commands: Commands) -> AsyncIterator[Site]:
     await commands.kill_all()
 
 
-async def verified(url: str) -> str:
-    """The last line of what `palimpsest verify` says of a server whose calls are all as they were."""
+async def verify(url: str) -> str:
+    """Return the last line of `palimpsest verify`, which must succeed."""
     result = await outcome(await palimpsest("verify", settings={"URL": url}))
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout.splitlines()[-1]
@@ -114,13 +114,13 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
             assert len(there) < len(agent.events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) < set(agent.calls)
         assert (await logged(http, "watched"))[-1] == last
-        said = await verified(str(http.base_url))
+        said = await verify(str(http.base_url))
         assert said.endswith("but for what was erased since, 0 do not")
         assert int(said.split()[0]) >= sum(len(calls) for _, _, calls, _ in before)
 
         again = Agent(http, "watched")
         again.events = await logged(http, "watched")
-        for _ in watched.events:  # names that the log does not have
+        for _ in watched.events:  # skip names that the log already has
             next(again._numbers)
         await again.rounds(2)
         assert await logged(http, "watched") == again.events
@@ -130,10 +130,10 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
 
 
 async def check_too_late(site: Site, clusters: Path) -> None:
-    """A moment that the archive does not reach is not taken for one that it does."""
+    """A time that the archive does not reach is refused."""
     data = clusters / "late"
     values = {"RESTORED": str(data), "RESTORED_PORT": str(free_port())}
-    with contextlib.suppress(AssertionError):  # it may end before or after it first takes connections
+    with contextlib.suppress(AssertionError):  # it may end before or after it first accepts connections
         await site.page(MOMENT="2100-01-01T00:00:00+00:00", **values).run("restore")
     assert postmaster(data) is None
     assert "recovery ended before configured recovery target was reached" in (data / "log").read_text()
@@ -159,7 +159,7 @@ async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Pa
             there = await logged(http, agent.session)
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) <= set(agent.calls)
-        assert (await verified(str(http.base_url))).endswith("0 do not")
+        assert (await verify(str(http.base_url))).endswith("0 do not")
         again = Agent(http, "later")
         await again.begin()
         await again.rounds(2)
@@ -190,12 +190,12 @@ async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_wh
             there = await logged(http, "s")
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, "s", calls, reported))
-            assert (await verified(str(http.base_url))).endswith("0 do not")
+            assert (await verify(str(http.base_url))).endswith("0 do not")
         assert (await restored.stop())[0] == 0
 
 
 def test_every_step_of_the_page_is_run(site: Site) -> None:
-    """By the tests above; `verify` as the command that it is."""
+    """The tests above run every step, and `verify` as a command."""
     tested = Path(__file__).read_text(encoding="utf-8")
     for step in site.page().left - {"verify"}:
         assert f'.run("{step}"' in tested, step

@@ -1,4 +1,4 @@
-"""`make bench-agents` in short: agents on real processes, ours against the floor in turn, by ratio alone."""
+"""`make bench-agents` in short: agents on real processes, ours against the floor in turn, compared by ratio."""
 
 import asyncio
 import json
@@ -22,16 +22,16 @@ from tests.support.processes import Process, palimpsest
 SAMPLES = Path(__file__).parent.parent / "samples"
 AGENTS = 4
 PLACE = 0.25
-"""The share of its life that an agent has behind it: more than its window holds."""
+"""Share of its life that an agent has completed, which exceeds its window."""
 CALLS = 10
 ROUNDS = 5
 SHARE_MIN = 1 / 30
-"""Of the floor's contexts a second. It is a tenth to a quarter; less than this is no mere noise."""
+"""Minimum share of the floor's contexts a second. Measured: a tenth to a quarter; less than this is not noise."""
 ASK = Ask(window=12_000, floor_tokens=9_800)
 
 
 class Forked(Stack):
-    """API and worker as processes that have nothing to import."""
+    """API and worker as forked processes, which need no imports."""
 
     async def run(self, role: str) -> Process:
         ours = {name.removeprefix("PALIMPSEST_"): value for name, value in self.environment.items()}
@@ -40,7 +40,7 @@ class Forked(Stack):
 
 @pytest.fixture
 async def sides(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Floor, Ours]]:
-    """Both on one Postgres, each in processes of its own."""
+    """Start both sides on one Postgres, each in processes of its own."""
     await execute(database_url, floor.MESSAGES_TABLE)
     base = Floor(database_url, ASK, processes=multiprocessing.get_context("forkserver"))
     stack = Forked(database_url, tmp_path)
@@ -53,7 +53,7 @@ async def sides(database_url: str, tmp_path: Path) -> AsyncIterator[tuple[Floor,
 
 
 async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple[Floor, Ours]) -> None:
-    """Every answer of ours is held against its target as it comes, and the last of each agent as its provider would."""
+    """Every context of ours is checked against its target, and each agent's last one against its provider's rules."""
     lives = lives_of(load(SAMPLES), ASK.form)
     fleets = [await a_fleet(side, lives, AGENTS, side.name, lambda _: PLACE) for side in sides]
     rounds = [[await a_slice(fleet, CALLS) for fleet in fleets] for _ in range(ROUNDS)]

@@ -1,4 +1,4 @@
-"""A Postgres that is away when a process of ours starts, and comes: every way to start, with real processes."""
+"""A Postgres that becomes available after our processes have started: every start command, with real processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """It is migrated, and stopped."""
+    """Return a cluster that is migrated and stopped."""
     with clusters_folder() as folder:
         made = Cluster(folder / "data")
         await make_cluster(made.folder, made.port)
@@ -44,8 +44,8 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield made
 
 
-async def appended(url: str) -> int:
-    """The status of an append."""
+async def append_status(url: str) -> int:
+    """Return the status of an append."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:
         return (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code
 
@@ -56,22 +56,22 @@ async def is_ready(url: str) -> None:
             pass
 
 
-def forked(server: Command) -> set[psutil.Process]:
-    """The processes of a server that run."""
+def running_children(server: Command) -> set[psutil.Process]:
+    """Return a server's running child processes."""
     children = psutil.Process(server.process.pid).children()
     return {one for one in children if runs(one)}
 
 
-async def two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
-    """The API and the worker of a server, as soon as both are forked."""
+async def wait_for_two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
+    """Return the API and the worker of a server, as soon as both are forked."""
     async with asyncio.timeout(SECONDS_MAX):
-        while len(found := await asyncio.to_thread(forked, server) - besides) < 2:
+        while len(found := await asyncio.to_thread(running_children, server) - besides) < 2:
             pass
     return found
 
 
-async def ended_well(process: Command, *words: str) -> None:
-    """It ends when it is asked to, and has logged lines with these words."""
+async def stop_cleanly(process: Command, *words: str) -> None:
+    """Stop a process; assert its success and log lines with these words."""
     status, errors = await process.stop()
     assert status == 0, errors
     for said in words:
@@ -79,7 +79,7 @@ async def ended_well(process: Command, *words: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("serve",), ("api",), ("api", "--processes", "2")])
-async def test_an_api_answers_as_soon_as_its_database_comes(
+async def test_an_api_serves_as_soon_as_its_database_is_available(
     commands: Commands, cluster: Cluster, arguments: tuple[str, ...]
 ) -> None:
     port = str(free_port())
@@ -87,15 +87,15 @@ async def test_an_api_answers_as_soon_as_its_database_comes(
     await api.said("starting")
     await api.said("waiting for the database")
     url = f"http://127.0.0.1:{port}"
-    assert await appended(url) == 503
+    assert await append_status(url) == 503
     await cluster.start()
     await api.said(f"serving on {url}")
     await is_ready(url)
-    assert await appended(url) == 201
-    await ended_well(api, "the database is away", "the database answers")
+    assert await append_status(url) == 201
+    await stop_cleanly(api, "the database is away", "the database answers")
 
 
-async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, cluster: Cluster) -> None:
+async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Commands, cluster: Cluster) -> None:
     worker = await commands.start("worker", DATABASE_URL=cluster.url)
     await worker.said("starting")
     await worker.said("waiting for the database")
@@ -107,40 +107,40 @@ async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, 
     async with asyncio.timeout(SECONDS_MAX):
         while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
             pass
-    await ended_well(worker, "the database is away", "the database answers")
+    await stop_cleanly(worker, "the database is away", "the database answers")
 
 
-async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
+async def test_processes_forked_while_the_database_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
     await cluster.start()
     server = await commands.start("serve", DATABASE_URL=cluster.url)
     url = await server.url()
-    before = await two(server)
+    before = await wait_for_two(server)
     await cluster.stop()
     for one in before:
         one.kill()
-    again = await two(server, besides=before)
+    again = await wait_for_two(server, besides=before)
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
-                assert await appended(url) == 503
+                assert await append_status(url) == 503
                 break
             except httpx.TransportError:
                 pass
     await cluster.start()
     await is_ready(url)
-    assert await appended(url) == 201
+    assert await append_status(url) == 201
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         run = await http.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
         assert run.json()["state"] in ("succeeded", "skipped"), run.text
-    assert forked(server) == again
-    await ended_well(server)
+    assert running_children(server) == again
+    await stop_cleanly(server)
 
 
 @pytest.mark.parametrize("command", ["serve", "api", "worker"])
-async def test_what_waiting_does_not_cure_is_refused_when_the_database_comes(
+async def test_permanent_errors_are_reported_once_the_database_responds(
     commands: Commands, cluster: Cluster, command: str
 ) -> None:
-    """The database has no such name."""
+    """The URL names a database that does not exist."""
     process = await commands.start(command, DATABASE_URL=cluster.url.replace("/postgres", "/nothing"))
     await process.said("starting")
     await process.said("waiting for the database")

@@ -1,4 +1,4 @@
-"""The agents of `examples/`: sixty turns with tools in a quarter of the room they need, and a way back to the first."""
+"""The agents of `examples/`: sixty turns with tools in a quarter of the required window, and a recall of the first."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def gate_word(order: int) -> str:
 
 
 async def lookup(order: int) -> str:
-    """A long record, with what will be asked for in the middle of it."""
+    """Return a long record, with the value that is asked for later in its middle."""
     lines = [
         f"Line {n} of order {order}: the goods were weighed, wrapped and put on shelf {n * order}." for n in range(24)
     ]
@@ -70,10 +70,10 @@ async def test_sixty_turns_at_a_quarter_of_the_room_and_a_value_from_fifty_turns
             assert await turn(f"Look up order {order}.") == f"Order {order} is looked up."
         assert await turn(f"What is the gate word of order {ASKED}?") == gate_word(ASKED)
     assert stand_in.refused == 0
-    assert [thought.tool for thought in stand_in.thoughts[-2:]] == ["recall", None]  # it was seen no more
+    assert [thought.tool for thought in stand_in.thoughts[-2:]] == ["recall", None]  # no longer visible
     tokens = (await client.get("/v1/sessions/s")).json()["tokens"]["log"]
     assert tokens >= 4 * WINDOW
-    assert max(stand_in.sizes) > WINDOW / 2  # the room there was has been used
+    assert max(stand_in.sizes) > WINDOW / 2  # the window was used
 
 
 @pytest.mark.parametrize(("example", "keys"), [("openai_agent", "OPENAI"), ("anthropic_agent", "ANTHROPIC")])
@@ -104,9 +104,9 @@ async def test_an_example_finds_the_server_and_leaves_nothing_behind(
         done = await run(*asked)
         assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
         assert (await http.get("/v1/sessions/mine")).status_code == 404
-        done = await run(*asked, "--keep")  # the name is free again
+        done = await run(*asked, "--keep")  # the name is free
         assert (done.returncode, done.stdout) == (0, "amber birch\n"), done.stderr
         head = (await http.get("/v1/sessions/mine")).json()["head"]
         assert head == 4
-        assert (await run(*asked)).returncode != 0  # somebody's session is not to be erased
+        assert (await run(*asked)).returncode != 0  # an existing one is not erased
         assert (await http.get("/v1/sessions/mine")).json()["head"] == head

@@ -1,4 +1,4 @@
-"""Sessions out of a running server, by the real command: whole, and the same again when they are imported."""
+"""Export from a running server by the real command, whole and identical after an import."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ from tests.support.processes import Result
 
 @pytest.fixture
 def run(server: str) -> Run:
-    """A command that finds the server by PALIMPSEST_URL."""
+    """Return a runner of commands that find the server by PALIMPSEST_URL."""
     return lambda *arguments: command(*arguments, settings={"URL": server})
 
 
 @pytest.mark.parametrize("name", ["anthropic_messages", "openai_messages"])
-async def test_a_conversation_comes_out_in_its_format_as_it_went_in(run: Run, name: str) -> None:
+async def test_a_conversation_is_exported_in_its_format_unchanged(run: Run, name: str) -> None:
     document = json.loads((SAMPLES / f"{name}.json").read_text(encoding="utf-8"))
     await imported(run, SAMPLES / f"{name}.json")
     (written,) = await exported(run, name, format=name.removesuffix("_messages"))
     assert written == document
 
 
-async def test_a_prompt_that_only_openai_writes_so_comes_out_as_it_went_in(run: Run, tmp_path: Path) -> None:
+async def test_an_openai_developer_prompt_is_exported_unchanged(run: Run, tmp_path: Path) -> None:
     prompts = [{"role": "developer", "content": "Help."}, {"role": "system", "content": "Briefly.", "name": "ann"}]
     later = [{"role": "user", "content": "hi"}, {"role": "developer", "content": "Now in verse."}]
     for number, messages in enumerate(([*prompts, *later], [*prompts[:1], *later], [*prompts[1:], *later], later)):
@@ -36,7 +36,7 @@ async def test_a_prompt_that_only_openai_writes_so_comes_out_as_it_went_in(run: 
         answered = [*messages, {"role": "assistant", "content": "So"}]
         file.write_text(json.dumps(answered))
         done = await run("replay", file, "--json", "--share", "0.5")
-        assert done.returncode == 0, done.stdout  # the log that is read back has them as they are expected
+        assert done.returncode == 0, done.stdout  # the log read back equals the expected events
         assert await imported(run, file) == {f"s{number}": (len(answered), 1)}
 
 
@@ -114,7 +114,7 @@ NOT_OF_THE_LOG = {"created_at", "occurred_at"}
 
 
 async def of_every_kind(client: httpx.AsyncClient, session: str) -> list[Json]:
-    """A log with everything that a log can hold."""
+    """Create a log with every kind of content."""
     await client.put(f"/v1/sessions/{session}", json={"model": "gpt-4o", "metadata": {"of": "us"}})
     prompts = [{"role": "system", "content": "You help."}, {"role": "developer", "content": "Be brief."}]
     body = {"format": "openai", "messages": prompts}
@@ -132,7 +132,7 @@ async def test_a_neutral_export_gives_the_same_log_again(run: Run, client: httpx
     done = await run("export", "s", "-o", file)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert names(tmp_path) == ["s.jsonl"]
-    assert await imported(run, file) == {"s": (len(original), 0)}  # where it came from, it is already
+    assert await imported(run, file) == {"s": (len(original), 0)}  # already present on the server it came from
     assert await imported(run, file, "--session", "copy") == {"copy": (len(original), len(original))}
 
     def logged(events: list[Json]) -> list[Json]:
@@ -152,7 +152,7 @@ async def test_a_neutral_export_gives_the_same_log_again(run: Run, client: httpx
 
 
 @pytest.mark.parametrize("format", [*MESSAGES])
-async def test_any_log_comes_out_in_any_format_and_what_does_not_is_named(
+async def test_any_log_is_exported_in_any_format_and_losses_are_named(
     run: Run, client: httpx.AsyncClient, format: str
 ) -> None:
     seqs = {event.get("call_id"): event["seq"] for event in reversed(await of_every_kind(client, "s"))}

@@ -1,4 +1,4 @@
-"""The walk of docs/operations/failover.md on real servers: a standby that takes over under load."""
+"""The steps of docs/operations/failover.md on real servers: a standby that takes over under load."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +24,7 @@ ROUNDS = 8
 
 
 class Site:
-    """A primary and its synchronous standby, set up as the page says."""
+    """A primary and its synchronous standby, set up by the page's steps."""
 
     def __init__(self, folder: Path) -> None:
         self.primary, self.standby = folder / "primary", folder / "standby"
@@ -40,7 +40,7 @@ class Site:
         self.url = ""
 
     async def set_up(self) -> None:
-        """Up to the address, with a migrated database."""
+        """Run the page's steps up to the address, and migrate the database."""
         await make_cluster(self.primary, self.ports[0])
         await self.ask(0, "CREATE DATABASE palimpsest")
         await self.page.run("primary")
@@ -51,7 +51,7 @@ class Site:
         await migrate.upgrade(dsn.checked(self.url))
 
     async def in_step(self, line: str) -> None:
-        """Wait until a standby is what the page says that it is."""
+        """Wait until the page's check of the standby prints this line."""
         async with asyncio.timeout(SECONDS_MAX):
             while (await self.page.run("check")).strip() != line:
                 pass
@@ -104,7 +104,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
         for agent in agents:
             assert await logged(http, agent.session) == agent.events
             recorded = await check_calls(http, agent.session, agent.calls, agent.reported)
-            assert set(agent.calls) == set(recorded)  # also of the calls whose answers were lost with the primary
+            assert set(agent.calls) == set(recorded)  # including the calls whose responses were lost with the primary
         async with asyncio.timeout(SECONDS_MAX):
             streamed = await take(stream, len(agents[0].events))
         assert [event.data["id"] for event in streamed] == agents[0].events
@@ -127,7 +127,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
 
 
 async def worked(http: httpx.AsyncClient, session: str) -> None:
-    """A worker summarizes the session."""
+    """Wait until a worker has compacted the session."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             run = (await http.post(f"/v1/sessions/{session}/compactions", json={"wait_ms": 10_000})).json()
@@ -136,7 +136,7 @@ async def worked(http: httpx.AsyncClient, session: str) -> None:
                 return
 
 
-async def test_without_its_standby_nothing_is_acknowledged_nor_when_it_is_repeated(
+async def test_without_its_standby_no_request_and_no_retry_is_acknowledged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)

@@ -1,4 +1,4 @@
-"""Sessions of files into a running server, by the real command: once, with their times, and the others go on."""
+"""Import of files into a running server by the real command: once, with their times, and despite failures of some."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.unit.recordings.logs import lines, log_line, result, text, use
 
 @pytest.fixture
 def run(server: str) -> Run:
-    """A command that finds the server by PALIMPSEST_URL."""
+    """Return a runner of commands that find the server by PALIMPSEST_URL."""
     return lambda *arguments: command(*arguments, settings={"URL": server})
 
 
@@ -46,7 +46,7 @@ async def test_events_happened_when_the_file_says(run: Run, client: httpx.AsyncC
     assert (await client.get("/v1/sessions/s.agent-1")).json()["head"] == 2
 
 
-async def test_words_that_no_text_may_hold_are_imported_once(run: Run, tmp_path: Path) -> None:
+async def test_characters_that_no_text_may_hold_are_imported_once(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     file.write_text('[{"role": "user", "content": "a\\ud800b\\u0000c"}, {"role": "assistant", "content": "\\udfff"}]')
     assert await imported(run, file) == {"s": (2, 2)}
@@ -70,7 +70,7 @@ MAIN, OTHER = "0a1b2c3d-0000-4000-8000-000000000001", "0a1b2c3d-0000-4000-8000-0
 
 
 def turn(number: int, **more: object) -> str:
-    """A question, a call, its result and an answer, as an agent logs them."""
+    """Return a question, a call, its result and a response, as an agent logs them."""
     return lines(
         log_line(
             "user", f"question {number}", uuid=f"{more}{number}.1", timestamp=f"2026-01-05T08:{number:02}:00Z", **more
@@ -87,7 +87,7 @@ def side(agent: str, session: str = MAIN) -> dict[str, object]:
 
 @pytest.fixture
 def projects(tmp_path: Path) -> Path:
-    """A folder as an agent fills it: two projects, sub-agents of every age, and files that are no sessions."""
+    """Create a folder as an agent fills it: two projects, sub-agents of every format, and files without sessions."""
     one, two = tmp_path / "-home-ann-tides", tmp_path / "-home-ann-other"
     workflow = one / MAIN / "subagents" / "workflows" / "wf_1"
     workflow.mkdir(parents=True)
@@ -115,7 +115,7 @@ async def test_a_folder_of_logs_with_sub_agents_as_sessions_of_their_own(
     assert await imported(run, projects) == dict.fromkeys(names, (4, 0)) | {MAIN: (8, 4)}
 
 
-async def test_people_see_what_became_of_each_file_and_the_others_go_on(run: Run, projects: Path) -> None:
+async def test_each_files_result_is_printed_and_failures_do_not_stop_others(run: Run, projects: Path) -> None:
     broken = projects / "broken.jsonl"
     broken.write_text(turn(1) + "{oops\n")
     other = projects / "other.jsonl"
@@ -156,7 +156,7 @@ async def test_another_session_of_the_same_name_is_left_alone(
     assert [event["content"] for event in await log(client, "old:chat")] == ["hi", "ho"]
 
 
-async def test_what_the_server_refuses_leaves_no_session_behind(
+async def test_an_import_that_the_server_refuses_leaves_no_session(
     run: Run, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     good = {"id": "good/one", "messages": [{"role": "user", "content": "hi"}]}
@@ -181,7 +181,7 @@ async def test_what_the_server_refuses_leaves_no_session_behind(
         (("export", "a", "--format", "blocks"), "blocks"),
     ],
 )
-async def test_what_cannot_be_meant_sends_nothing(run: Run, arguments: tuple[str | Path, ...], says: str) -> None:
+async def test_invalid_arguments_send_nothing(run: Run, arguments: tuple[str | Path, ...], says: str) -> None:
     done = await run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr

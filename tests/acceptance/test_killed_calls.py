@@ -12,7 +12,7 @@ from tests.support.clusters import free_port
 AGENTS = 12
 KILLS = 8
 ROUNDS = 3
-"""Calls that each agent is acknowledged between two kills."""
+"""Acknowledged calls of each agent between two kills."""
 
 
 @pytest.mark.slow  # tests/contract/test_once.py has the same without kills

@@ -1,4 +1,4 @@
-"""What kubectl makes of `deploy/kubernetes`. Needs kubectl: Debian's `kubernetes-client`, or any newer one."""
+"""The output of kubectl for `deploy/kubernetes`. Needs kubectl: Debian's `kubernetes-client`, or any newer one."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ from tests.support import manifests
 
 ROOT = Path(__file__).parents[2]
 FIRST = {"Namespace", "ServiceAccount", "ConfigMap", "Secret", "NetworkPolicy", "Job"}
-"""What an upgrade applies before the servers: what the migration needs, and the migration."""
+"""Kinds that an upgrade applies before the servers: the migration and its requirements."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("kubectl") is None,
@@ -21,19 +21,19 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The manifests with secrets, made as the page says."""
+    """Return the manifests with secrets, made by the page's steps."""
     copied = tmp_path / "kubernetes"
     shutil.copytree(manifests.FOLDER, copied, ignore=shutil.ignore_patterns("secrets"))
     subprocess.run(["sh", str(ROOT / "deploy/secrets.sh"), str(copied / "secrets")], check=True)
     return copied
 
 
-def kustomized(folder: Path) -> subprocess.CompletedProcess[str]:
+def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
 
 
-def test_what_is_put_together_is_whole(folder: Path) -> None:
-    done = kustomized(folder)
+def test_the_kustomization_is_complete(folder: Path) -> None:
+    done = kustomize(folder)
     assert done.returncode == 0, done.stderr
     made = list(yaml.safe_load_all(done.stdout))
     assert len(made) == len(manifests.included()) + 2
@@ -54,9 +54,9 @@ def test_what_is_put_together_is_whole(folder: Path) -> None:
 
 
 def test_a_secret_that_changes_replaces_the_containers(folder: Path) -> None:
-    before = kustomized(folder).stdout
+    before = kustomize(folder).stdout
     (folder / "secrets" / "api_key").write_text("pal_another_key_of_somebody")
-    after = kustomized(folder).stdout
+    after = kustomize(folder).stdout
     [old, new] = (
         [pod["volumes"][0] for _, pod, _ in manifests.pods(list(yaml.safe_load_all(text)))] for text in (before, after)
     )
@@ -65,7 +65,7 @@ def test_a_secret_that_changes_replaces_the_containers(folder: Path) -> None:
 
 def test_without_its_secrets_nothing_is_made(folder: Path) -> None:
     shutil.rmtree(folder / "secrets")
-    done = kustomized(folder)
+    done = kustomize(folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert "api_key" in done.stderr or "secrets" in done.stderr
 
@@ -73,4 +73,4 @@ def test_without_its_secrets_nothing_is_made(folder: Path) -> None:
 def test_a_misspelt_field_of_the_kustomization_is_refused(folder: Path) -> None:
     path = folder / "kustomization.yaml"
     path.write_text(path.read_text().replace("secretGenerator:", "secretGenerators:"))
-    assert kustomized(folder).returncode != 0
+    assert kustomize(folder).returncode != 0

@@ -1,4 +1,4 @@
-"""An API process as many sessions use it: what it keeps of them in memory has an end."""
+"""The memory of an API process under many sessions is bounded."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -14,45 +14,47 @@ pytestmark = pytest.mark.long
 SESSIONS = 40
 MEGABYTE = 1_000_000
 APPENDED = 8 * MEGABYTE
-"""To each session, after its context was asked for; all that may be held is a twentieth of all of it."""
+"""Bytes appended to each session after its context; views held in memory are limited to a twentieth of the total."""
 GROWTH_MAX = 120 * MEGABYTE
 MANY_SESSIONS = 2_000
 SMALL_EVENTS = 40
 GROWTH_OF_MANY_MAX = 40 * MEGABYTE
-"""From the thousandth session to the last."""
+"""Permitted growth from the thousandth session to the last."""
 
 
-async def test_what_is_appended_after_a_context_does_not_pile_up(commands: Commands, database_url: str) -> None:
+async def test_appends_after_a_context_do_not_accumulate_in_memory(commands: Commands, database_url: str) -> None:
     api = await commands.start("api", DATABASE_URL=database_url)
     process = psutil.Process(api.process.pid)
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
         for number in range(SESSIONS):
-            await appended(client, number, "begun")
+            await append_text(client, number, "begun")
             answer = await client.post(f"/v1/sessions/s{number}/context", json={"max_tokens": 100_000})
             assert answer.status_code == 200
-        await appended(client, SESSIONS, "words " * (APPENDED // 6))  # what one large body takes is no growth
+        await append_text(client, SESSIONS, "words " * (APPENDED // 6))  # the memory of one large body is no growth
         before = process.memory_info().rss
         for number in range(SESSIONS):
-            await appended(client, number, "words " * (APPENDED // 6))
+            await append_text(client, number, "words " * (APPENDED // 6))
         assert process.memory_info().rss - before < GROWTH_MAX
 
 
-async def test_thousands_of_sessions_of_small_events_do_not_pile_up(commands: Commands, database_url: str) -> None:
-    """Each is appended to after its context, and asked again: as agents do."""
+async def test_thousands_of_sessions_of_small_events_do_not_accumulate_in_memory(
+    commands: Commands, database_url: str
+) -> None:
+    """Each session is appended to after its context, and its context requested again, as by an agent."""
     api = await commands.start("api", DATABASE_URL=database_url)
     process = psutil.Process(api.process.pid)
     grown: list[int] = []
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
-        for numbers in batched(range(MANY_SESSIONS), MANY_SESSIONS // 8):
-            for together in batched(numbers, 8):
-                await asyncio.gather(*(talked(client, number) for number in together))
+        for numbers in batches(range(MANY_SESSIONS), MANY_SESSIONS // 8):
+            for together in batches(numbers, 8):
+                await asyncio.gather(*(converse(client, number) for number in together))
             grown.append(process.memory_info().rss)
     settled, last = grown[3], grown[-1]
     assert last - settled < GROWTH_OF_MANY_MAX, [size // MEGABYTE for size in grown]
 
 
-async def talked(client: httpx.AsyncClient, number: int) -> None:
-    """Three contexts of a session, a batch of small events before each and behind the last."""
+async def converse(client: httpx.AsyncClient, number: int) -> None:
+    """Request three contexts of a session, with a batch of small events before each and after the last."""
     for batch in range(4):
         events = [{"type": "user.message", "content": f"batch {batch}, message {n}"} for n in range(SMALL_EVENTS)]
         answer = await client.post(f"/v1/sessions/m{number}/events", json={"events": events})
@@ -62,13 +64,13 @@ async def talked(client: httpx.AsyncClient, number: int) -> None:
             assert answer.status_code == 200, answer.text
 
 
-async def appended(client: httpx.AsyncClient, number: int, text: str) -> None:
+async def append_text(client: httpx.AsyncClient, number: int, text: str) -> None:
     events = [{"type": "user.message", "content": part} for part in parts(text)]
     answer = await client.post(f"/v1/sessions/s{number}/events", json={"events": events})
     assert answer.status_code == 201, answer.text
 
 
-def batched(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules in a real Prometheus (Debian's package), which scrapes a living server."""
+"""The dashboard and the alert rules in a real Prometheus (Debian's package) that scrapes a real server."""
 
 import asyncio
 import math
@@ -27,13 +27,13 @@ WHY = f"{' and '.join(ABSENT)} not found: apt-get install --no-install-recommend
 pytestmark = [pytest.mark.monitoring, pytest.mark.skipif(bool(ABSENT), reason=WHY)]
 SECONDS_MAX = 120
 NOBODY_WAITS = {"Waiting for a connection, 99th percentile A"}
-"""Panels of which the life does not say whether anything is to be seen: a quantile of nothing is no number."""
+"""Panels that may be empty in this run: a quantile without samples is no number."""
 INTERVAL = "1m"
-"""What stands for Grafana's `$__rate_interval`."""
+"""The value of Grafana's `$__rate_interval`."""
 
 
 def promtool(*arguments: str) -> str:
-    """What it says. Fails where it does not say SUCCESS."""
+    """Run promtool; return its output. Fails unless it succeeds."""
     done = subprocess.run(["promtool", *arguments], cwd=deployed.PROMETHEUS, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -44,12 +44,12 @@ def test_the_configuration_and_the_rules_are_good() -> None:
     assert "1 rule files found" in said and f"{len(deployed.alerts())} rules found" in said
 
 
-def test_each_alert_fires_on_what_it_is_for_and_is_silent_otherwise() -> None:
+def test_each_alert_fires_on_its_condition_only() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 
 def test_a_broken_rule_would_be_seen(tmp_path: Path) -> None:
-    """The unit tests can fail: with another threshold they do."""
+    """The rules' unit tests can fail: they do with another threshold."""
     rules = (deployed.PROMETHEUS / "alerts.yml").read_text()
     (tmp_path / "alerts.yml").write_text(
         rules.replace("(palimpsest_jobs_overdue_seconds) > 300", "(palimpsest_jobs_overdue_seconds) > 30000")
@@ -62,33 +62,33 @@ def test_a_broken_rule_would_be_seen(tmp_path: Path) -> None:
 
 
 class Prometheus:
-    """A running one, by its HTTP API."""
+    """The HTTP API of a running Prometheus."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def query(self, expr: str) -> list[float]:
-        """The values of all series of an expression, now."""
+        """Return the current values of all series of an expression."""
         answer = await self._http.get("/api/v1/query", params={"query": expr})
         said: dict[str, Any] = answer.json()
         assert said["status"] == "success", (expr, said)
         return [float(one["value"][1]) for one in said["data"]["result"]]
 
     async def until(self, expr: str) -> None:
-        """Return once an expression has a result: a scrape has brought what it asks for."""
+        """Return once an expression has a result, that is after a scrape of its metrics."""
         async with asyncio.timeout(SECONDS_MAX):
             while not await self.query(expr):  # noqa: ASYNC110 - Prometheus tells nobody
                 await asyncio.sleep(0.2)
 
     async def rules(self) -> dict[str, str]:
-        """The health of every rule, by its name."""
+        """Return the health of every rule, by name."""
         said = (await self._http.get("/api/v1/rules")).json()
         return {rule["name"]: rule["health"] for group in said["data"]["groups"] for rule in group["rules"]}
 
 
 @asynccontextmanager
 async def prometheus(target: str, folder: Path) -> AsyncIterator[Prometheus]:
-    """One with our own example configuration, scraping the target every second."""
+    """Run Prometheus with our example configuration, scraping the target every second."""
     config = yaml.safe_load((deployed.PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [target]
@@ -118,7 +118,7 @@ async def prometheus(target: str, folder: Path) -> AsyncIterator[Prometheus]:
 
 
 async def _port(pid: int) -> int:
-    """The port that it has taken."""
+    """Return the port on which a process listens."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             ports = [one.laddr.port for one in psutil.Process(pid).net_connections("tcp") if one.status == "LISTEN"]

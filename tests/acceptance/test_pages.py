@@ -1,4 +1,4 @@
-"""Every page's commands and programs run as printed, in order, in an environment that holds what the page installs."""
+"""Every page's commands and programs run as printed, in order, in an environment with the page's installations."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "docs/adapters/litellm.md": (),
     "docs/adapters/claude_agent.md": (),
 }
-"""The pages that are read, and words that they print."""
+"""The pages that are run, and texts that they print."""
 ENVIRONMENT = Block("sh", "python3 -m venv ~/environment && . ~/environment/bin/activate\n", 0, None)
 SERVE = Block("sh", "make run\n", 0, None)
 INSTALL = Block(
@@ -45,13 +45,13 @@ INSTALL = Block(
     0,
     None,
 )
-"""Pip's installation of what a server needs, and nothing else."""
+"""Pip's installation of a server's requirements and nothing else."""
 SERVES_IN_MAX = 3
-"""The longest time until a fresh clone serves, in multiples of `INSTALL`'s."""
+"""Maximum time until a fresh clone serves, in multiples of `INSTALL`'s."""
 
 
 def polite(body: dict[str, Any]) -> Say:
-    """Answer the pages' questions: call the tool that they offer, then say what it returned."""
+    """Answer the pages' questions: call the offered tool, then return its result as text."""
     items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:
@@ -62,8 +62,8 @@ def polite(body: dict[str, Any]) -> Say:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A clone, in which the first page that starts a server makes the server's environment."""
-    with TemporaryDirectory(prefix="palimpsest-pages-") as name:  # pytest's own are closed to Postgres' user
+    """Return a clone, in which the first page that starts a server makes the server's environment."""
+    with TemporaryDirectory(prefix="palimpsest-pages-") as name:  # pytest's own folders are closed to Postgres' user
         yield clone(Path(name))
 
 
@@ -95,8 +95,8 @@ async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tm
             "ANTHROPIC_API_KEY": "a key",
             "GOOGLE_GEMINI_BASE_URL": models.url,
             "GEMINI_API_KEY": "a key",
-            "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would go to OpenAI itself
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the import would ask another host for it
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",  # it would be sent to OpenAI itself
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the import would request it from another host
         }
         instead = {
             "127.0.0.1:8700": f"127.0.0.1:{port}",
@@ -115,7 +115,7 @@ async def test_a_page_works_from_the_top(name: str, folder: Path, data: Path, tm
 
 
 def test_the_environment_of_a_server_is_small(folder: Path, tmp_path: Path) -> None:
-    """Measured where servers have run, so with the bytecode that they leave; by blocks, as `du` does."""
+    """Measured after servers have run, including their bytecode, in blocks as `du` does."""
     subprocess.run(("make", ".venv/.runtime"), cwd=folder, env=reader_environment(tmp_path), check=True)
     used = sum(file.lstat().st_blocks * 512 for file in (folder / ".venv").rglob("*"))
     assert used <= 250 * 1024**2

@@ -1,4 +1,4 @@
-"""The server as a process: it starts from nothing, refuses in one line, stops cleanly, survives being killed."""
+"""The server as a process: it starts from nothing, refuses in one line, stops cleanly, and survives SIGKILL."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def test_the_start_names_the_data_folder(commands: Commands) -> None:
     assert await server.stop() == (0, [])
 
 
-async def test_config_prints_what_a_server_with_these_flags_would_have(commands: Commands) -> None:
+async def test_config_prints_the_settings_of_a_server_with_these_flags(commands: Commands) -> None:
     columns = await commands.start("config", "--port", "99", LOG_LEVEL="error")
     rows = [(await columns.line()).split() for _ in Settings.model_fields]
     assert await columns.ended() == (0, [])

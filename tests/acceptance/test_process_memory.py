@@ -1,4 +1,4 @@
-"""What a server's process holds: what it uses, once."""
+"""A server's process loads only the modules it uses, and loads them once."""
 
 import asyncio
 import re
@@ -14,16 +14,16 @@ from tests.acceptance.conftest import Command, Commands
 
 MEGABYTE = 2**20
 FRESH_MAX = 190 * MEGABYTE
-"""Of which Python, its libraries and the application take 75, and the vocabularies of both tokenizers 70."""
+"""Python, its libraries and the application take 75 MB of it, and the vocabularies of both tokenizers 70."""
 MIGRATING = {"alembic", "mako", "sqlalchemy"}
 WORKING = {"pgqueuer", "httpx2"}
 VENDORS = {"anthropic", "mcp", "openai"}
 TRACING = {"opentelemetry.sdk", "opentelemetry.exporter"}
-"""FastAPI imports the API beneath them, which does nothing by itself."""
+"""FastAPI imports the API of OpenTelemetry, which is inactive without these."""
 
 
 HEAP_BYTES = 64 * MEGABYTE
-"""What glibc reserves for each heap beside the first, at a multiple of that; most of it is never used."""
+"""Address space that glibc reserves for each further heap, aligned to that size; most of it is never used."""
 _MAPPED = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (....) \S+ \S+ 0\s*$", re.MULTILINE)
 
 
@@ -33,7 +33,7 @@ def _telling_imports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def imported(command: Command) -> set[str]:
-    """The packages, and of TRACING the modules, that a command has imported, once it is asked to stop and has ended."""
+    """Stop a command; return the packages that it had imported, and of TRACING the modules."""
     status, errors = await command.stop()
     assert status == 0
     names = [line.rpartition("|")[2].strip() for line in errors if line.startswith("import time:")]
@@ -41,7 +41,7 @@ async def imported(command: Command) -> set[str]:
 
 
 @pytest.mark.usefixtures("_telling_imports")
-async def test_an_api_process_holds_what_it_uses(commands: Commands, database_url: str) -> None:
+async def test_an_api_process_loads_only_what_it_uses(commands: Commands, database_url: str) -> None:
     api = await commands.start_fresh("api", DATABASE_URL=database_url)
     async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as client:
         assert (await client.get("/readyz")).status_code == 200
@@ -54,9 +54,7 @@ async def test_an_api_process_holds_what_it_uses(commands: Commands, database_ur
 
 
 @pytest.mark.usefixtures("_telling_imports")
-async def test_a_server_on_a_migrated_database_holds_nothing_that_migrates(
-    commands: Commands, database_url: str
-) -> None:
+async def test_a_server_on_a_migrated_database_does_not_load_migrations(commands: Commands, database_url: str) -> None:
     server = await commands.start_fresh("serve", DATABASE_URL=database_url)
     await server.url()
     found = await imported(server)
@@ -73,12 +71,12 @@ async def test_threads_share_one_heap(commands: Commands, database_url: str) -> 
     async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as client:
         sent = [client.post(f"/v1/sessions/s{number}/events", json=body) for number in range(8)]
         assert {answer.status_code for answer in await asyncio.gather(*sent)} == {201}
-    assert process.num_threads() > 1  # a text of that size is counted in one of its own
+    assert process.num_threads() > 1  # a text of that size is counted in a thread
     assert further_heaps(process.pid) == []
 
 
 def further_heaps(pid: int) -> list[int]:
-    """The addresses of the heaps beside a process's first one: used at the beginning, reserved up to their end."""
+    """Return the addresses of a process's further heaps: used at the beginning, reserved up to their end."""
     maps = Path(f"/proc/{pid}/maps").read_text()
     mapped = [(int(start, 16), int(end, 16), rights) for start, end, rights in _MAPPED.findall(maps)]
     return [

@@ -1,4 +1,4 @@
-"""A server behind Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
+"""A server proxied by Caddy with the committed configuration (deploy/proxy/Caddyfile), over TLS: `make proxy-check`."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy with a server behind it, and the certificate that it shows."""
+    """The URL of a proxied server, and a context that trusts the proxy's certificate."""
 
     url: str
     trust: ssl.SSLContext
@@ -45,7 +45,7 @@ class Proxy:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost, and its key."""
+    """Create a self-signed certificate for localhost; return the files of it and its key."""
     files = folder / "cert.pem", folder / "key.pem"
     request = [
         "openssl",
@@ -70,11 +70,11 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
-    """A server behind the proxy, as long as the block lasts."""
+async def run_proxy(told: Settings, database_url: str, folder: Path) -> AsyncIterator[Proxy]:
+    """Run a server and its proxy while the block lasts."""
     cert, key = certificate(folder)
     async with serving(told, database_url) as server:
-        port = free_port()  # once the server has its own
+        port = free_port()  # chosen once the server has its own
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -101,7 +101,7 @@ async def proxied(told: Settings, database_url: str, folder: Path) -> AsyncItera
 
 @pytest.fixture
 async def proxy(database_url: str, tmp_path: Path) -> AsyncIterator[Proxy]:
-    async with proxied(Settings(), database_url, tmp_path) as found:
+    async with run_proxy(Settings(), database_url, tmp_path) as found:
         yield found
 
 
@@ -127,7 +127,7 @@ async def test_an_event_of_a_stream_arrives_while_the_stream_goes_on(proxy: Prox
 async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url: str, tmp_path: Path) -> None:
     async with (
         serving_provider() as provider,
-        proxied(settings(provider), database_url, tmp_path) as proxy,
+        run_proxy(settings(provider), database_url, tmp_path) as proxy,
         proxy.client() as http,
     ):
         hold = asyncio.Event()
@@ -136,7 +136,7 @@ async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url
             pieces = answer.aiter_text()
             assert "message_start" in await anext(pieces)
             assert not hold.is_set()
-            hold.set()  # here the provider breaks off
+            hold.set()  # the provider breaks off after this
             assert "message_stop" not in "".join([piece async for piece in pieces])
 
 
@@ -154,12 +154,12 @@ async def test_twenty_megabytes_are_appended_and_read_again_by_a_slow_client(pro
         async with http.stream("GET", "/v1/sessions/s/events", params={"limit": 20}) as reading:
             pieces = reading.aiter_bytes()
             size = len(await anext(pieces))
-            assert (await http.get("/readyz")).status_code == 200  # while the rest waits to be taken
+            assert (await http.get("/readyz")).status_code == 200  # while the rest is still unread
             size += sum([len(piece) async for piece in pieces])
         assert size > 20 * MB
 
 
-async def test_a_client_that_sends_slowly_keeps_nobody_waiting(proxy: Proxy) -> None:
+async def test_a_slow_client_does_not_delay_others(proxy: Proxy) -> None:
     rest = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""The README's walk with curl and the tutorial print what their pages say; test_pages.py runs all pages whole."""
+"""The README's steps with curl and the tutorial print what their pages show; test_pages.py runs all pages whole."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def block(name: str) -> str:
-    """The code between two markers."""
+    """Return the code between two markers."""
     found = re.search(rf"<!-- walk:{name} -->\n```\w+\n(.*?)```\n<!-- /walk:{name} -->", README, re.DOTALL)
     assert found, f"the README has no walk {name!r}"
     return found.group(1)

@@ -19,13 +19,13 @@ Replay: TypeAlias = Callable[..., Awaitable[Result]]
 
 
 async def run(*arguments: str, fresh: bool = False) -> Result:
-    # A port nobody serves on cannot be promised, so a server found on the default address is as good as its own.
+    # A free default port cannot be guaranteed, so a server that is found there will do.
     return await outcome(await palimpsest("replay", *arguments, settings={}, fresh=fresh))
 
 
 @pytest.fixture
 def replay(server: str) -> Replay:
-    """The command against a server that runs already."""
+    """Return a runner of the command against a running server."""
     return lambda *arguments: run(*arguments, "--url", server)
 
 
@@ -58,7 +58,7 @@ async def test_any_recording_renders_in_any_format(replay: Replay, format: str) 
     assert [session["format"] for session in sessions] == [format]
 
 
-async def test_what_a_replay_made_is_erased_unless_it_is_kept(replay: Replay, client: httpx.AsyncClient) -> None:
+async def test_a_replays_sessions_are_erased_unless_kept(replay: Replay, client: httpx.AsyncClient) -> None:
     sample = str(SAMPLES / "anthropic_messages.json")
     lines(await replay(sample, "--share", "0.5", "--json"))
     lines(await replay(sample, "--max-tokens", SMALL_WINDOW, "--compare", "default", "clip", "--json"))
@@ -66,12 +66,12 @@ async def test_what_a_replay_made_is_erased_unless_it_is_kept(replay: Replay, cl
     await client.put("/v1/sessions/mine", json={})
     lines(await replay(sample, "--session", "mine", "--json"))
     again = await replay(sample, "--session", "mine", "--json")
-    assert "session-not-new" in again.stdout  # what was there before is never erased
+    assert "session-not-new" in again.stdout  # a session that existed before is never erased
     lines(await replay(sample, "--session", "kept", "--keep", "--json"))
     assert {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]} == {"mine", "kept"}
 
 
-async def test_with_room_for_all_it_costs_what_sending_everything_costs(replay: Replay) -> None:
+async def test_with_a_window_for_everything_it_costs_as_much_as_append_only(replay: Replay) -> None:
     session, _ = lines(await replay(str(SAMPLES / "anthropic_messages.json"), "--max-tokens", "200000", "--json"))
     assert session["left_out_at_end"] == {}
     assert session["epochs"] == 1
@@ -103,7 +103,7 @@ async def test_a_window_too_small_for_anything_fails_with_the_problem_type(repla
     assert total["total"]["ok"] is False
 
 
-async def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
+async def test_an_address_without_a_server_is_one_clear_line() -> None:
     result = await run(str(SAMPLES / "openai_messages.json"), "--url", "http://127.0.0.1:1")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == "palimpsest: http://127.0.0.1:1 does not answer /healthz as Palimpsest\n"

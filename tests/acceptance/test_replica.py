@@ -1,4 +1,4 @@
-"""The walk of docs/operations/replica.md on real servers: audits on a replica that stops, falls behind and dies."""
+"""The steps of docs/operations/replica.md on real servers: audits on a replica that stops, lags and dies."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ NO_FEEDBACK = "ALTER SYSTEM SET hot_standby_feedback = off"
 
 
 class Site:
-    """A primary and its replica, set up as the page says."""
+    """A primary and its replica, set up by the page's steps."""
 
     def __init__(self, folder: Path) -> None:
         self.primary, self.replica = folder / "primary", folder / "replica"
@@ -41,7 +41,7 @@ class Site:
         self.url = self.read_url = ""
 
     async def set_up(self) -> None:
-        """Up to the address, with a migrated database."""
+        """Run the page's steps up to the address, and migrate the database."""
         await make_cluster(self.primary, self.ports["primary"])
         await self.ask("primary", "CREATE DATABASE palimpsest")
         await self.page.run("primary")
@@ -61,7 +61,7 @@ class Site:
         return (await shell(f'psql -X -h 127.0.0.1 -p {port} -U postgres -d {database} -Atc "{sql}"')).strip()
 
     async def replayed(self) -> None:
-        """Wait until the replica has all that the primary has now."""
+        """Wait until the replica has replayed everything that the primary has now."""
         position = await self.ask("primary", "SELECT pg_current_wal_flush_lsn()")
         async with asyncio.timeout(SECONDS_MAX):
             while await self.ask("replica", f"SELECT pg_last_wal_replay_lsn() >= '{position}'") != "t":
@@ -69,7 +69,7 @@ class Site:
 
     @asynccontextmanager
     async def server(self, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """A client of a server that has the replica."""
+        """Run a server that uses the replica; return a client of it."""
         async with AsyncExitStack() as stack:
             url = await stack.enter_async_context(
                 serving(Settings(read_database_url=self.read_url, **settings), self.url)
@@ -90,29 +90,29 @@ async def site(clusters: Path) -> AsyncIterator[Site]:
     yield found
 
 
-async def found(http: httpx.AsyncClient, state: str) -> None:
-    """Wait until the server finds the replica so."""
+async def wait_for_state(http: httpx.AsyncClient, state: str) -> None:
+    """Wait until the server reports this state of the replica."""
     async with asyncio.timeout(SECONDS_MAX):
         while (answer := (await http.get("/readyz")).json()) != {"status": "ready", "replica": state}:
             assert answer["status"] == "ready"
 
 
-async def answers(http: httpx.AsyncClient) -> dict[str, float]:
-    """Who has answered how many reads so far."""
+async def reads_by_server(http: httpx.AsyncClient) -> dict[str, float]:
+    """Return the number of reads answered so far, by server."""
     text, name = (await http.get("/metrics")).text, 'palimpsest_late_reads_total{answered_by="'
     lines = (line.removeprefix(name).split('"} ') for line in text.splitlines() if line.startswith(name))
     return {by: float(number) for by, number in lines}
 
 
 async def calls(http: httpx.AsyncClient, headers: dict[str, str] | None = None) -> tuple[set[str], str | None]:
-    """The ids of a session's calls, and how late they may be."""
+    """Return the ids of a session's calls, and the response's `Age`."""
     answer = await http.get("/v1/sessions/s/calls", headers=headers)
     assert answer.status_code == 200, answer.text
     return {item["call_id"] for item in answer.json()["items"]}, answer.headers.get("age")
 
 
 def paths(first: str, second: str) -> list[str]:
-    """Every operation that a replica may answer."""
+    """Return the path of every operation that a replica may answer."""
     here = "/v1/sessions/s"
     return [
         "/v1/audit/calls",
@@ -129,18 +129,18 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
         await agent.rounds(2)
         first, second = agent.calls
         await site.replayed()
-        await found(http, "ready")
-        before = await answers(http)
+        await wait_for_state(http, "ready")
+        before = await reads_by_server(http)
         for path in paths(first, second):
             theirs, ours = await http.get(path), await http.get(path, headers=NO_CACHE)
             assert (theirs.status_code, ours.status_code) == (200, 200), theirs.text
             assert 0 < int(theirs.headers["age"]) <= 30 and "age" not in ours.headers
             assert theirs.json() == ours.json()
-        after = await answers(http)
+        after = await reads_by_server(http)
         assert after["replica"] - before.get("replica", 0) == len(paths(first, second))
         assert after["primary_asked"] - before.get("primary_asked", 0) == len(paths(first, second))
 
-        await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it takes no more from here on
+        await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it replays nothing from here on
         await agent.round()
         third = next(call for call in agent.calls if call not in (first, second))
         late, age = await calls(http)
@@ -149,57 +149,57 @@ async def test_a_replica_answers_audits_and_the_primary_what_it_cannot(site: Sit
         for path in (f"/v1/sessions/s/calls/{third}", f"/v1/sessions/s/calls/{first}/diff/{third}"):
             one = await http.get(path)
             assert (one.status_code, one.headers.get("age")) == (200, None)
-        assert (await answers(http))["primary_missing"] == after.get("primary_missing", 0) + 2
+        assert (await reads_by_server(http))["primary_missing"] == after.get("primary_missing", 0) + 2
         missing = "00000000-0000-7000-8000-000000000000"
         assert (await http.get(f"/v1/sessions/s/calls/{missing}")).status_code == 404
-        await agent.append()  # what agents do needs no replica
+        await agent.append()  # agents need no replica
         await site.ask("replica", "SELECT pg_wal_replay_resume()")
         await site.replayed()
-        late, age = await calls(http)  # nothing was remembered as missing
+        late, age = await calls(http)  # the miss was not cached
         assert (late, age is not None) == ({first, second, third}, True)
         again = await http.get(f"/v1/sessions/s/calls/{third}/context")
         assert again.json()["sha256"] == agent.calls[third] and "age" in again.headers
     assert site.page.left == set()
 
 
-async def test_one_that_is_too_late_or_gone_is_not_asked(site: Site) -> None:
+async def test_a_lagging_or_dead_replica_is_not_used(site: Site) -> None:
     async with site.server(read_behind_seconds_max=3.0) as http:
         agent = Agent(http, "s")
         await agent.begin()
         await agent.round()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         await site.ask("replica", "SELECT pg_wal_replay_pause()")
         await agent.round()
-        await found(http, "behind")
+        await wait_for_state(http, "behind")
         assert await calls(http) == (set(agent.calls), None)
         await site.ask("replica", "SELECT pg_wal_replay_resume()")
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
 
         stopped = postmaster(site.replica)
         assert stopped is not None
         processes = [stopped, *stopped.children(recursive=True)]
-        for process in processes:  # a machine that says no more
+        for process in processes:  # a machine that no longer responds
             process.send_signal(signal.SIGSTOP)
         assert await calls(http) == (set(agent.calls), None)
-        await found(http, "away")
+        await wait_for_state(http, "away")
         for process in processes:
             process.send_signal(signal.SIGCONT)
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
 
         await asyncio.to_thread(kill, site.replica)
         assert await calls(http) == (set(agent.calls), None)
-        await found(http, "away")
+        await wait_for_state(http, "away")
         await agent.round()
         assert await calls(http) == (set(agent.calls), None)
-        assert (await answers(http))["primary_away"] >= 4
+        assert (await reads_by_server(http))["primary_away"] >= 4
         await site.start_replica()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         await site.replayed()
         answer, age = await calls(http)
         assert (answer, age is not None) == (set(agent.calls), True)
 
         await shell(f"pg_ctl -D {site.replica} -w promote >/dev/null")
-        await found(http, "other")
+        await wait_for_state(http, "other")
         assert await calls(http) == (set(agent.calls), None)
 
 
@@ -212,7 +212,7 @@ async def test_a_statement_that_replay_cancels_is_tried_again(site: Site) -> Non
     await site.replayed()
     database = Database(site.read_url, pool_size=1)
     try:
-        # As long as the row is there it takes for ever, with the row in its sight.
+        # It sleeps if its snapshot has the row.
         reading = asyncio.create_task(
             database.fetchrow(
                 "SELECT count(*) AS rows, pg_sleep(CASE WHEN count(*) > 0 THEN 3600 ELSE 0 END) FROM held"
@@ -232,7 +232,7 @@ async def test_a_statement_that_replay_cancels_is_tried_again(site: Site) -> Non
         await database.close()
 
 
-async def test_what_takes_too_long_there_is_not_tried_on_the_primary(
+async def test_a_timeout_on_the_replica_is_not_retried_on_the_primary(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)
@@ -249,11 +249,11 @@ async def test_what_takes_too_long_there_is_not_tried_on_the_primary(
         async with asyncio.timeout(SECONDS_MAX):
             while int(await site.ask("replica", held)) == 0:
                 pass
-        await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it keeps the lock that the primary gives up
+        await site.ask("replica", "SELECT pg_wal_replay_pause()")  # it keeps the lock that the primary releases
         await lock.rollback()
         await owner.close()
-        await found(http, "ready")
+        await wait_for_state(http, "ready")
         answer = await http.get("/v1/sessions/s/calls")
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/store-unavailable")
-        assert (await answers(http))["refused"] >= 1
+        assert (await reads_by_server(http))["refused"] >= 1
         assert await calls(http, NO_CACHE) == (set(agent.calls), None)

@@ -1,4 +1,4 @@
-"""The walk of docs/operations/retention.md: its commands against a server and a worker, as an operator types them."""
+"""The commands of docs/operations/retention.md against a server and a worker, as an operator types them."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ SECONDS_MAX = 120
 SESSIONS = {"ann-1": "ann", "ann-2": "ann", "bob-1": "bob"}
 
 
-async def test_the_page_erases_what_it_says(
+async def test_the_page_erases_the_sessions_it_names(
     database_url: str, database: Database, application: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))

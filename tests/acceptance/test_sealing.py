@@ -1,4 +1,4 @@
-"""The commands of docs/operations/sealing.md, on a database with a tenant at work."""
+"""The commands of docs/operations/sealing.md, on a database with an active tenant."""
 
 import httpx
 

@@ -1,4 +1,4 @@
-"""`serve` and `api --processes`: each process has its own work, is replaced when it dies, and none is left behind."""
+"""`serve` and `api --processes`: each process has its own work, is replaced when it dies, and ends with the command."""
 
 import asyncio
 import os
@@ -24,13 +24,13 @@ REQUESTS = 24
 CPU_FACTOR = 2
 
 
-async def gone(victims: list[psutil.Process]) -> None:
+async def wait_until_gone(victims: list[psutil.Process]) -> None:
     _, alive = await asyncio.to_thread(psutil.wait_procs, victims, SECONDS_MAX)
     assert not alive
 
 
-async def lived(http: httpx.AsyncClient, sid: str) -> None:
-    """Append a session's worth of events."""
+async def fill_session(http: httpx.AsyncClient, sid: str) -> None:
+    """Create a session and append its events."""
     texts = [f"turn {number}: {WORDS}" for number in range(TURNS)]
     types = ("user.message", "assistant.message")
     events = [{"type": kind, "content": text} for text in texts for kind in types]
@@ -38,8 +38,8 @@ async def lived(http: httpx.AsyncClient, sid: str) -> None:
     assert (await http.post(f"/v1/sessions/{sid}/events", json={"events": events})).status_code == 201
 
 
-async def summarized(http: httpx.AsyncClient, sid: str) -> str:
-    """Have a session summarized, and tell how that ended."""
+async def compact(http: httpx.AsyncClient, sid: str) -> str:
+    """Compact a session; return the run's final state."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             run = (await http.post(f"/v1/sessions/{sid}/compactions", json={"wait_ms": 10_000})).json()
@@ -47,8 +47,8 @@ async def summarized(http: httpx.AsyncClient, sid: str) -> str:
                 return str(run["state"])
 
 
-async def answered(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
-    """The answer of whoever is there to give it: a connection to a process that was killed is cut off."""
+async def retry(ask: Callable[[], Awaitable[httpx.Response]]) -> httpx.Response:
+    """Return the response, retrying while connections to killed processes break."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             try:
@@ -69,14 +69,14 @@ async def test_summaries_are_written_by_a_process_of_their_own_that_is_replaced_
     async with httpx.AsyncClient(base_url=await serve.url(), timeout=60) as http:
         apis, workers = await processes(serve)
         for sid in ("first", "second"):
-            await lived(http, sid)
+            await fill_session(http, sid)
         before = cpu(apis[0]), cpu(workers[0])
-        assert await summarized(http, "first") == "succeeded"
+        assert await compact(http, "first") == "succeeded"
         api, worker = cpu(apis[0]) - before[0], cpu(workers[0]) - before[1]
         assert worker > CPU_FACTOR * api
         workers[0].kill()
-        await gone(workers)
-        assert await summarized(http, "second") == "succeeded"
+        await wait_until_gone(workers)
+        assert await compact(http, "second") == "succeeded"
         assert (await processes(serve))[0] == apis
     status, errors = await serve.stop()
     assert status == 0
@@ -85,7 +85,7 @@ async def test_summaries_are_written_by_a_process_of_their_own_that_is_replaced_
     assert "worker" in line
     assert "Killed" in line
     assert "after_seconds=0.2" in line
-    await gone([*apis, *workers])
+    await wait_until_gone([*apis, *workers])
     assert commands.postmaster() is None
 
 
@@ -97,7 +97,7 @@ async def test_an_api_process_that_dies_is_replaced_while_its_postgres_stays(com
         postmaster = commands.postmaster()
         apis, _ = await processes(serve)
         apis[0].kill()
-        answer = await answered(lambda: http.get("/v1/sessions/s/events"))
+        answer = await retry(lambda: http.get("/v1/sessions/s/events"))
         assert [event["seq"] for event in answer.json()["items"]] == [1]
         assert (await processes(serve))[0] != apis
     assert commands.postmaster() == postmaster
@@ -105,12 +105,12 @@ async def test_an_api_process_that_dies_is_replaced_while_its_postgres_stays(com
     assert (await serve.stop())[0] == 0
 
 
-async def test_nothing_but_postgres_outlives_a_serve_that_is_killed(commands: Commands) -> None:
+async def test_only_postgres_outlives_a_killed_serve(commands: Commands) -> None:
     serve = await commands.start("serve")
     await serve.url()
     apis, workers = await processes(serve)
     serve.process.kill()
-    await gone([*apis, *workers])
+    await wait_until_gone([*apis, *workers])
     await serve.ended()
     assert commands.postmaster() is not None
     again = await commands.start("serve")
@@ -119,7 +119,7 @@ async def test_nothing_but_postgres_outlives_a_serve_that_is_killed(commands: Co
     assert commands.postmaster() is None
 
 
-async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
+async def test_connections_during_the_stop_are_refused(commands: Commands) -> None:
     serve = await commands.start("serve")
     address = httpx.URL(await serve.url())
     reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -129,13 +129,13 @@ async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
     assert b"100 Continue" in await reader.readline()
     serve.process.terminate()
     await serve.said("stopping")
-    with pytest.raises(ConnectionRefusedError):  # from the API's next look on
+    with pytest.raises(ConnectionRefusedError):  # from the API's next poll on
         async with asyncio.timeout(SECONDS_MAX):
             while True:
-                with suppress(ConnectionResetError):  # it was in the queue of the socket that was just closed
+                with suppress(ConnectionResetError):  # it was in the queue of the closed socket
                     _, refused = await asyncio.open_connection(address.host, address.port)
                     refused.close()
-    await processes(serve)  # the worker goes on as long as a request may wait for a summary
+    await processes(serve)  # the worker continues while a request may wait for a summary
     writer.write(b"not JSON!")
     assert b" 422 " in await reader.read()
     writer.close()
@@ -143,7 +143,7 @@ async def test_who_comes_while_it_stops_is_refused(commands: Commands) -> None:
 
 
 async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, database_url: str) -> None:
-    """It reaches the whole group of the terminal; the processes of `serve` are not in it."""
+    """SIGINT goes to the terminal's process group, which does not include the processes of `serve`."""
     serve = await commands.start("serve", DATABASE_URL=database_url)
     await serve.url()
     apis, workers = await processes(serve)
@@ -151,7 +151,7 @@ async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, d
     assert os.getpgid(serve.process.pid) not in groups
     serve.process.send_signal(signal.SIGINT)
     assert await serve.ended() == (0, [])
-    await gone([*apis, *workers])
+    await wait_until_gone([*apis, *workers])
 
 
 async def test_several_api_processes_share_a_port_and_their_metrics(commands: Commands, database_url: str) -> None:
@@ -163,21 +163,21 @@ async def test_several_api_processes_share_a_port_and_their_metrics(commands: Co
             assert (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code == 201
     for _ in range(REQUESTS):
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-            assert await counted(http) == {("POST", "201"): REQUESTS}
+            assert await append_counts(http) == {("POST", "201"): REQUESTS}
     apis[0].kill()
     assert await api.line() == f"palimpsest: serving on {url}"
     await processes(api, apis=2, workers=0)
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        answer = await answered(lambda: http.post("/v1/sessions/s/events", json={"events": [EVENT]}))
+        answer = await retry(lambda: http.post("/v1/sessions/s/events", json={"events": [EVENT]}))
         assert answer.json()["head"] == REQUESTS + 1
-        assert await counted(http) == {("POST", "201"): REQUESTS + 1}
+        assert await append_counts(http) == {("POST", "201"): REQUESTS + 1}
     status, errors = await api.stop()
     assert (status, len(errors)) == (0, 1)
-    await gone(apis)
+    await wait_until_gone(apis)
 
 
-async def counted(http: httpx.AsyncClient) -> dict[tuple[str, str], float]:
-    """How many appends were answered, as a scrape tells it; what the database tells of the queue is there, too."""
+async def append_counts(http: httpx.AsyncClient) -> dict[tuple[str, str], float]:
+    """Return the number of appends in a scrape, by method and status; it also has the queue's metrics."""
     families = {one.name: one for one in text_string_to_metric_families((await http.get("/metrics")).text)}
     assert "palimpsest_jobs" in families
     return {
@@ -192,4 +192,4 @@ async def test_several_processes_stop_as_one(commands: Commands, database: Datab
     await api.url()
     apis, _ = await processes(api, apis=3, workers=0)
     assert await api.stop() == (0, [])
-    await gone(apis)
+    await wait_until_gone(apis)

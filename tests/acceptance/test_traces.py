@@ -1,4 +1,4 @@
-"""Traces of the real processes, as a collector gets them: from HTTP through SQL to the provider, without content."""
+"""Traces of the real processes as a collector gets them: from HTTP through SQL to the provider, without content."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.support.provider import serving_provider
 from tests.support.summarizers import summarizers
 
 SECRET = "zanzibar"
-"""A word of every message, which no trace may hold."""
+"""A word in every message, which no trace may contain."""
 KEY = "sk-the-providers-key-123456"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -31,12 +31,12 @@ async def collected(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]
         yield found
 
 
-def named(spans: list[Seen], name: str) -> list[Seen]:
+def spans_named(spans: list[Seen], name: str) -> list[Seen]:
     return [one for one in spans if one.name == name]
 
 
 def roots(spans: list[Seen], one: Seen) -> list[str]:
-    """The names of a span and of all above it, from below."""
+    """Return the names of a span and of all its ancestors, from below."""
     by_id = {span.id: span for span in spans if span.trace == one.trace}
     names = [one.name]
     while one.parent in by_id:
@@ -45,8 +45,8 @@ def roots(spans: list[Seen], one: Seen) -> list[str]:
     return names
 
 
-def asking(spans: list[Seen]) -> list[Seen]:
-    """Requests to models."""
+def model_spans(spans: list[Seen]) -> list[Seen]:
+    """Return the spans of requests to models."""
     return [one for one in spans if "gen_ai.operation.name" in one.said]
 
 
@@ -55,7 +55,7 @@ def ids(spans: list[Seen]) -> set[str]:
 
 
 def header_of(one: Seen) -> str:
-    """The field that a request below a span carries, but for its flags."""
+    """Return the `traceparent` of a request below a span, without its flags."""
     return f"00-{one.trace}-{one.id}"
 
 
@@ -70,9 +70,9 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
         made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8_000}, headers=sent)
         assert made.status_code == 200
         assert (await http.get("/v1/sessions/none")).status_code == 404
-    assert (await api.stop())[0] == 0  # what is left is sent at the end
+    assert (await api.stop())[0] == 0  # remaining spans are sent at the end
     spans = collected.spans
-    (served,) = named(spans, asked)
+    (served,) = spans_named(spans, asked)
     assert (served.kind, served.trace, served.parent, served.failed) == ("server", TRACE, PARENT, False)
     assert served.resource["service.name"] == "palimpsest"
     expected = {
@@ -85,7 +85,7 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
         "palimpsest.session.name": "s",
     }
     assert expected.items() <= served.said.items()
-    (plan,) = [one for one in named(spans, "plan") if one.trace == TRACE]
+    (plan,) = [one for one in spans_named(spans, "plan") if one.trace == TRACE]
     assert plan.parent == served.id
     assert plan.said["palimpsest.call.id"] == made.json()["call_id"]
     assert plan.said["palimpsest.tokens.sent"] == made.json()["tokens"]["estimate"]
@@ -96,9 +96,9 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
     assert ("SELECT", "app.store.views.load") in {
         (one.said["db.operation.name"], one.said["code.function.name"]) for one in below
     }
-    (refused,) = named(spans, "GET /v1/sessions/{sid}")
+    (refused,) = spans_named(spans, "GET /v1/sessions/{sid}")
     assert (refused.failed, refused.said["palimpsest.problem"]) == (False, "not-found")
-    assert {roots(spans, one)[-1].split(" /")[0] for one in spans} == {"GET", "POST"}  # nothing of the probe
+    assert {roots(spans, one)[-1].split(" /")[0] for one in spans} == {"GET", "POST"}  # no span of the probe
     assert SECRET.encode() not in collected.raw and b"max_tokens" not in collected.raw
 
 
@@ -125,7 +125,7 @@ async def test_a_call_through_the_gateway_is_one_trace(
                 pass
         assert (await api.stop())[0] == 0
     spans = collected.spans
-    (asked,) = named(spans, "chat claude-haiku-5-5")
+    (asked,) = spans_named(spans, "chat claude-haiku-5-5")
     expected = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
@@ -143,7 +143,7 @@ async def test_a_call_through_the_gateway_is_one_trace(
     assert [value[:-3] for name, value in first.headers if name == "traceparent"] == [header_of(asked)]
     statements = [one for one in spans if one.trace == TRACE and "db.system.name" in one.said]
     assert {roots(spans, one)[-1] for one in statements} == {route}
-    (streamed,) = named(spans, "chat gpt-5-mini")
+    (streamed,) = spans_named(spans, "chat gpt-5-mini")
     assert (second.header("traceparent") or "")[:-3] == header_of(streamed)
     assert streamed.said["gen_ai.usage.output_tokens"] > 0
     for hidden in (SECRET, KEY, "Hello."):
@@ -167,11 +167,11 @@ async def test_a_workers_summary_is_one_trace(
         async with httpx.AsyncClient(base_url=await api.url(), timeout=60) as http:
             assert (await http.post("/v1/sessions/mine/events", json={"events": turns})).status_code == 201
             assert (await http.post("/v1/sessions/mine/compactions", json={})).status_code in (200, 202)
-            spans = await collected.until(lambda spans: [one for one in asking(spans) if one.parent in ids(spans)])
+            spans = await collected.until(lambda spans: [one for one in model_spans(spans) if one.parent in ids(spans)])
         status, errors = await worker.stop()
         assert status == 0
         await api.stop()
-    asked = asking(spans)[0]
+    asked = model_spans(spans)[0]
     assert (asked.kind, roots(spans, asked)) == ("client", [asked.name, "compact"])
     assert asked.name == f"chat {models.requests[0].model}"
     assert (asked.said["gen_ai.provider.name"], asked.said["gen_ai.request.model"]) == (provider, asked.name[5:])
@@ -201,21 +201,21 @@ async def test_a_job_is_linked_to_the_request_that_made_it_due(
             assert (await http.post(f"/v1/sessions/{session}/events", json={"events": turns[:1]})).status_code == 201
             assert (await http.get(f"/v1/sessions/{session}/context", params=small)).status_code == 200
         assert (await http.post("/v1/sessions/asked/compactions", json={}, headers=FROM_OUTSIDE)).status_code == 202
-        assert (await http.post("/v1/sessions/asked/compactions", json={})).status_code == 202  # it is queued already
+        assert (await http.post("/v1/sessions/asked/compactions", json={})).status_code == 202  # already queued
         assert (await http.post("/v1/sessions/appended/events", json={"events": turns[1:]})).status_code == 201
     worker = await commands.start("worker", DATABASE_URL=database_url)
-    spans = await collected.until(lambda spans: len(named(spans, "compact")) == 2)
+    spans = await collected.until(lambda spans: len(spans_named(spans, "compact")) == 2)
     assert (await worker.stop())[0] == 0
     assert (await api.stop())[0] == 0
-    linked = {one.said["palimpsest.session.name"]: one.links for one in named(spans, "compact")}
-    (asked,) = [one for one in named(spans, "POST /v1/sessions/{sid}/compactions") if one.trace == TRACE]
+    linked = {one.said["palimpsest.session.name"]: one.links for one in spans_named(spans, "compact")}
+    (asked,) = [one for one in spans_named(spans, "POST /v1/sessions/{sid}/compactions") if one.trace == TRACE]
     *_, appended = [
         one
-        for one in named(spans, "POST /v1/sessions/{sid}/events")
+        for one in spans_named(spans, "POST /v1/sessions/{sid}/events")
         if one.said["palimpsest.session.name"] == "appended"
     ]
     assert linked == {"asked": [(TRACE, asked.id)], "appended": [(appended.trace, appended.id)]}
-    assert TRACE not in {one.trace for one in named(spans, "compact")}
+    assert TRACE not in {one.trace for one in spans_named(spans, "compact")}
 
 
 async def test_a_collector_that_is_away_holds_up_nothing(
@@ -231,7 +231,7 @@ async def test_a_collector_that_is_away_holds_up_nothing(
                 await collected.changed.wait_for(lambda asked=asked: collected.asked > asked)
         collected.refuses = False
         await http.put("/v1/sessions/seen", json={})
-        await collected.until(lambda spans: named(spans, "PUT /v1/sessions/{sid}"))
+        await collected.until(lambda spans: spans_named(spans, "PUT /v1/sessions/{sid}"))
     status, errors = await api.stop()
     assert status == 0
     assert [json.loads(line)["event"] for line in errors] == [
@@ -243,7 +243,7 @@ async def test_a_collector_that_is_away_holds_up_nothing(
 async def test_a_collector_that_does_not_answer_holds_up_no_end(
     commands: Commands, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never responds
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         api = await commands.start("api", DATABASE_URL=database_url, LOG_JSON="true", LOG_LEVEL="warning")
         async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:

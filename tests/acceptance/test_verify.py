@@ -9,8 +9,8 @@ CALLS = 5
 LONG = "what the file says, line by line, and then some more of it\n" * 40
 
 
-async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
-    """The ids of a session's calls, one behind each event."""
+async def make_calls(client: httpx.AsyncClient, session: str) -> list[str]:
+    """Append events with a context after each; return the ids of the calls."""
     calls = []
     for number in range(CALLS):
         event = {"type": "user.message", "content": f"{session} says {number}: {LONG}"}
@@ -21,10 +21,10 @@ async def spoken(client: httpx.AsyncClient, session: str) -> list[str]:
     return calls
 
 
-async def test_it_counts_what_is_as_it_was_and_names_what_is_not(
+async def test_it_counts_reproduced_calls_and_names_the_others(
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
-    calls = {name: await spoken(client, name) for name in ("a", "b", "c")}
+    calls = {name: await make_calls(client, name) for name in ("a", "b", "c")}
     done = await command("verify", settings={"URL": server})
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("15 calls render again as they were sent, 0 but for what was erased since, 0 do not\n")

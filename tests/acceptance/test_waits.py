@@ -1,4 +1,4 @@
-"""An API process under the largest requests: whoever asks for little meanwhile does not wait for them."""
+"""An API process under the largest requests: small ones do not wait for them."""
 
 import asyncio
 import sys
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.long
 EVENTS = 40_000
 BATCH = 1_000
 LONG_SECONDS = 0.5
-"""A request that takes less than this is no test of whom it holds up."""
+"""Minimum duration of a request that tests whether it delays others."""
 SHARE_MAX = 0.1
-"""Of what a long request takes: the longest that somebody else waits. Planning on the event loop is all of it."""
+"""Permitted wait of others, as a share of a long request's time. Planning on the event loop would be all of it."""
 POLLER = """
 import sys, threading, time, httpx
 done = threading.Event()
@@ -35,34 +35,38 @@ print(worst)
 """
 
 
-async def test_nobody_waits_for_what_is_long(commands: Commands, database_url: str) -> None:
+async def test_short_requests_do_not_wait_for_long_ones(commands: Commands, database_url: str) -> None:
     api = await commands.start("api", DATABASE_URL=database_url, LOG_LEVEL="error")
     url = await api.url()
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         await client.put("/v1/sessions/s", json={"policy": {"summarize": {"enabled": False}}})
         for first in range(0, EVENTS, BATCH):
-            await append(client, [event for number in range(first, first + BATCH, 4) for event in said(number)])
+            await append(client, [event for number in range(first, first + BATCH, 4) for event in turn_of(number)])
 
         def context(window: int) -> Callable[[], Awaitable[httpx.Response]]:
             asked = {"max_tokens": window, "view": f"v{window}", "format": "openai"}
             return lambda: client.post("/v1/sessions/s/context", json=asked)
 
         waited = {
-            "pressed": await beside(url, context(100_000)),
-            "a million tokens": await beside(url, context(1_000_000)),
-            "coverage": await beside(url, lambda: client.get("/v1/sessions/s/coverage", params={"view": "v100000"})),
+            "pressed": await longest_wait(url, context(100_000)),
+            "a million tokens": await longest_wait(url, context(1_000_000)),
+            "coverage": await longest_wait(
+                url, lambda: client.get("/v1/sessions/s/coverage", params={"view": "v100000"})
+            ),
         }
         await append(client, [{"type": "tool.call", "call_id": "b", "tool": "read", "arguments": {}}])
         await append(client, [{"type": "tool.result", "call_id": "b", "content": "line of output " * 600_000}])
-        waited["a long result"] = await beside(url, context(100_000))
-        waited["recall"] = await beside(url, lambda: client.post("/v1/sessions/s/recall", json={"query": "line 77"}))
+        waited["a long result"] = await longest_wait(url, context(100_000))
+        waited["recall"] = await longest_wait(
+            url, lambda: client.post("/v1/sessions/s/recall", json={"query": "line 77"})
+        )
     long = {name: wait / took for name, (wait, took) in waited.items() if took >= LONG_SECONDS}
     assert long
     assert {name: share for name, share in long.items() if share > SHARE_MAX} == {}, waited
 
 
-async def beside(url: str, ask: Callable[[], Awaitable[httpx.Response]]) -> tuple[float, float]:
-    """The longest that a probe by another process waited, and what the request took, both in seconds."""
+async def longest_wait(url: str, ask: Callable[[], Awaitable[httpx.Response]]) -> tuple[float, float]:
+    """Return the longest wait of another process's probe during a request, and the request's time, in seconds."""
     pipe = asyncio.subprocess.PIPE
     poller = await asyncio.create_subprocess_exec(sys.executable, "-c", POLLER, url, stdin=pipe, stdout=pipe)
     assert poller.stdout is not None
@@ -80,8 +84,8 @@ async def append(client: httpx.AsyncClient, events: list[dict[str, Any]]) -> Non
     assert answer.status_code == 201, answer.text
 
 
-def said(number: int) -> list[dict[str, Any]]:
-    """A turn of four events."""
+def turn_of(number: int) -> list[dict[str, Any]]:
+    """Return a turn of four events."""
     call_id = f"c{number}"
     return [
         {"type": "user.message", "content": f"question {number} of many"},

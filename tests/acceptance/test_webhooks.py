@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of a delivery: another one makes it, under the same id."""
+"""A worker killed during a delivery: another one makes it, under the same id."""
 
 import signal
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Every command that asks a server finds it in one way, and says so in one line where it does not."""
+"""All commands find their server in the same way, and fail in one line if they do not."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ async def test_one_way_to_name_the_server_and_the_key(database_url: str) -> None
             assert "key" in done.stderr
 
 
-async def test_an_explanation_says_which_line_it_read_and_how_to_read_the_others(database_url: str) -> None:
+async def test_an_explanation_names_its_line_and_how_to_read_the_others(database_url: str) -> None:
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=f"{url}/v1/sessions") as http:
         events = [{"type": "user.message", "content": f"event {number}"} for number in range(1, 6)]
         await http.post("/s/events", json={"events": events})
@@ -63,7 +63,7 @@ async def test_an_explanation_says_which_line_it_read_and_how_to_read_the_others
 
 
 @pytest.mark.parametrize("words", [("import", SAMPLES), ("export", "s"), ("explain", "s", "1"), ("verify",)])
-async def test_nobody_there_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
+async def test_a_missing_server_is_one_clear_line(words: tuple[str | Path, ...]) -> None:
     done = await command(*words, settings={"PORT": "1"})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -1,4 +1,4 @@
-"""Workers as processes: what one leaves behind when it is killed, another one finishes, and nothing is done twice."""
+"""Workers as processes: another one finishes the work of one that was killed, and nothing is done twice."""
 
 import asyncio
 import signal
@@ -22,15 +22,15 @@ TURNS = 24
 
 
 @pytest.fixture
-def late(stand_in: Summarizers) -> Iterator[asyncio.Event]:
-    """What a slow answer waits for; set in any case before the stand-in closes."""
+def gate(stand_in: Summarizers) -> Iterator[asyncio.Event]:
+    """Return the event that a slow response waits for; it is set in any case before the stand-in closes."""
     event = asyncio.Event()
     yield event
     event.set()
 
 
 class Site:
-    """An API and its workers, all of them processes, on one database."""
+    """An API and its workers, as processes on one database."""
 
     def __init__(self, commands: Commands, database_url: str, stand_in: Summarizers) -> None:
         self._commands, self._stand_in = commands, stand_in
@@ -43,11 +43,11 @@ class Site:
         self._workers: list[Command] = []
 
     async def api(self) -> str:
-        """The base URL of a new API process."""
+        """Start an API process; return its base URL."""
         return await (await self._commands.start("api", **self._settings)).url()
 
     async def workers(self, number: int) -> None:
-        """So many more workers, at work."""
+        """Start `number` more workers, and wait until they work."""
         started = [await self._commands.start("worker", **self._settings) for _ in range(number)]
         for worker in started:
             await worker.said("starting")
@@ -55,7 +55,7 @@ class Site:
         self._workers += started
 
     async def signal_the_one_that_asks(self, number: signal.Signals) -> Command:
-        """Send a signal to the worker whose request is under way; `asked` says that there is one."""
+        """Send a signal to the worker whose model request is running; call `asked` first."""
         port = urlsplit(self._stand_in.url).port
         (asking,) = (worker for worker in self._workers if port in _remote_ports(worker))
         asking.process.send_signal(number)
@@ -64,14 +64,14 @@ class Site:
         return asking
 
     async def stop(self) -> None:
-        """The workers that are left end cleanly."""
+        """Assert that the remaining workers end cleanly."""
         for worker in self._workers:
             assert (await worker.stop())[0] == 0
 
 
 @pytest.fixture
 async def site(commands: Commands, database_url: str, stand_in: Summarizers) -> AsyncIterator[Site]:
-    """All its processes are gone before the stand-in closes, which waits for whoever asks."""
+    """Return a site whose processes are killed before the stand-in closes, which waits for its clients."""
     yield Site(commands, database_url, stand_in)
     await commands.kill_all()
 
@@ -81,13 +81,13 @@ def _remote_ports(worker: Command) -> set[int]:
     return {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
 
 
-async def asked(stand_in: Summarizers, times: int) -> None:
+async def wait_for_requests(stand_in: Summarizers, times: int) -> None:
     async with asyncio.timeout(SECONDS_MAX):
         await stand_in.asked(times)
 
 
-async def ended(http: httpx.AsyncClient, database: Database, id: str) -> Json:
-    """The run, once no job waits or runs any more."""
+async def wait_for_run(http: httpx.AsyncClient, database: Database, id: str) -> Json:
+    """Return the run, once no job is queued or running."""
     await idle(database)
     run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
     assert run["state"] not in ("scheduled", "running")
@@ -95,7 +95,7 @@ async def ended(http: httpx.AsyncClient, database: Database, id: str) -> Json:
 
 
 async def check_summaries(http: httpx.AsyncClient) -> list[Json]:
-    """The live summaries, which stand side by side from seq 1 on, each made once."""
+    """Return the live summaries, which must be adjacent from seq 1 on, each made once."""
     rows: list[Json] = (await http.get("/v1/sessions/s/summaries", params={"limit": 500})).json()["items"]
     assert {row["status"] for row in rows} == {"live"}
     rows.sort(key=lambda row: row["from_seq"])
@@ -105,31 +105,31 @@ async def check_summaries(http: httpx.AsyncClient) -> list[Json]:
 
 
 async def begin(http: httpx.AsyncClient, turns: int = TURNS) -> tuple[Agent, str]:
-    """A session with several summaries to be written, and the id of the run that is asked for."""
+    """Create a session with several due summaries; return its agent and the id of the requested run."""
     agent = await Agent.begin(http, SMALL)
     await talk(agent, turns)
     run = (await http.post("/v1/sessions/s/compactions", json={})).json()
     return agent, run["id"]
 
 
-async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
+async def test_a_killed_workers_run_is_finished_by_another(
     site: Site, stand_in: Summarizers, database: Database
 ) -> None:
     stand_in.will(stand_in.never(), ok(), stand_in.never())
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         killed = await site.signal_the_one_that_asks(signal.SIGKILL)
         assert (await killed.ended())[0] == -signal.SIGKILL
         await site.workers(1)
-        await asked(stand_in, 3)  # the next one has stored the first summary and is at the second
+        await wait_for_requests(stand_in, 3)  # the next worker has stored the first summary and is at the second
         await site.signal_the_one_that_asks(signal.SIGKILL)
-        run = await ended(http, database, run_id)
+        run = await wait_for_run(http, database, run_id)
         assert (run["state"], run["error"]) == ("succeeded", None)
         rows = await check_summaries(http)
         assert len(rows) > 2
-        assert len(stand_in.requests) == len(rows) + 2  # what was stored is not asked for again
+        assert len(stand_in.requests) == len(rows) + 2  # stored summaries are not requested again
         assert [row["degraded"] for row in rows] == [False] * len(rows)
         runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
         assert [row["state"] for row in runs] == ["succeeded"]
@@ -138,37 +138,35 @@ async def test_what_a_killed_worker_leaves_behind_is_finished_by_another(
     await site.stop()
 
 
-async def test_a_worker_that_is_told_to_stop_hands_on_what_it_is_at(
-    site: Site, stand_in: Summarizers, database: Database
-) -> None:
+async def test_a_stopping_worker_hands_over_its_run(site: Site, stand_in: Summarizers, database: Database) -> None:
     stand_in.will(stand_in.never())
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         _, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         stopping = await site.signal_the_one_that_asks(signal.SIGTERM)
         assert (await stopping.ended())[0] == 0
-        await asked(stand_in, 2)
-        assert (await ended(http, database, run_id))["state"] == "succeeded"
+        await wait_for_requests(stand_in, 2)
+        assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         assert await database.fetch("SELECT FROM pgqueuer_log WHERE status IN ('canceled', 'exception')") == []
         assert len(stand_in.requests) == len(await check_summaries(http)) + 1
 
 
 async def test_a_worker_that_was_thought_dead_does_no_harm_when_it_comes_back(
-    site: Site, stand_in: Summarizers, database: Database, late: asyncio.Event
+    site: Site, stand_in: Summarizers, database: Database, gate: asyncio.Event
 ) -> None:
-    stand_in.will(slow(late))
+    stand_in.will(slow(gate))
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await asked(stand_in, 1)
+        await wait_for_requests(stand_in, 1)
         paused = await site.signal_the_one_that_asks(signal.SIGSTOP)
-        assert (await ended(http, database, run_id))["state"] == "succeeded"
+        assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         before = await check_summaries(http)
-        late.set()
+        gate.set()
         paused.process.send_signal(signal.SIGCONT)
         await idle(database)
-        assert (await paused.stop())[0] == 0  # what it was doing is over
+        assert (await paused.stop())[0] == 0  # its own work is lost
         assert await check_summaries(http) == before
         runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
         assert [row["state"] for row in runs] == ["succeeded"]

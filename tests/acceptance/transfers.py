@@ -1,4 +1,4 @@
-"""The commands `import` and `export`, run and read by tests."""
+"""The commands `import` and `export`, for tests."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ def told(done: Result) -> list[Json]:
 
 
 async def imported(run: Run, *arguments: str | Path) -> dict[str, tuple[int, int]]:
-    """The sessions of an import that succeeded, each with its events and how many of them were new."""
+    """Import successfully; return each session's number of events and of new ones."""
     done = await run("import", *arguments, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     *sessions, total = told(done)

@@ -1,4 +1,4 @@
-"""A coordinator and two workers on loopback, for as long as these tests run."""
+"""A coordinator and two workers on loopback, for all tests of this folder."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -12,7 +12,7 @@ from tests.citus import nodes
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[nodes.Cluster]:
-    """A running cluster. Without Citus the test is skipped."""
+    """Return a running cluster; skip without Citus."""
     if reason := nodes.missing():
         pytest.skip(reason)
     with nodes.running(workers=2) as started:
@@ -21,7 +21,7 @@ def cluster() -> Iterator[nodes.Cluster]:
 
 @pytest.fixture
 async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
-    """A migrated database on the cluster, all of it on the coordinator still."""
+    """Return a migrated database on the cluster that is not distributed yet."""
     url = await cluster.make("of_a_test")
     await migrate.upgrade(checked(url))
     yield url
@@ -30,7 +30,7 @@ async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="module")
 async def one_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
-    """A migrated database on the coordinator alone, which the tests of a module share."""
+    """Return a migrated database on the coordinator alone, shared by the tests of a module."""
     url = await cluster.make("of_one")
     await migrate.upgrade(checked(url))
     yield url
@@ -39,7 +39,7 @@ async def one_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="module")
 async def shards_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
-    """A distributed database, which the tests of a module share."""
+    """Return a distributed database, shared by the tests of a module."""
     url = await cluster.make("of_shards")
     await migrate.upgrade(checked(url))
     connection = await asyncpg.connect(url)

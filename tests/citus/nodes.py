@@ -1,4 +1,4 @@
-"""A Citus cluster on this machine's loopback: a coordinator and its workers, each a Postgres on a port of its own.
+"""A Citus cluster on loopback: a coordinator and its workers, each a Postgres on a port of its own.
 
 `python -m tests.citus.nodes --workers 2` starts one and prints its URL, until it is interrupted.
 """
@@ -24,13 +24,13 @@ BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
 LIBRARY: Final = Path("/usr/lib/postgresql/15/lib/citus.so")
 OWNER: Final = "palimpsest"
 ROOTS_USER: Final = "postgres"
-"""Debian's package makes this user. Postgres does not run as root."""
+"""User made by Debian's package, since Postgres does not run as root."""
 OPTIONS: Final = {
     "shared_preload_libraries": "citus",
     "listen_addresses": "127.0.0.1",
     "wal_level": "logical",  # shards move between nodes by replication
     "max_connections": "200",
-    "max_prepared_transactions": "200",  # what writes to several nodes commits in two phases
+    "max_prepared_transactions": "200",  # writes to several nodes commit in two phases
     "shared_buffers": "64MB",
     "jit": "off",
     "citus.node_conninfo": "sslmode=disable",
@@ -41,20 +41,20 @@ OPTIONS: Final = {
 
 
 def missing() -> str | None:
-    """Return why no cluster can be started here; None if one can."""
+    """Return why no cluster can be started here, None if one can."""
     return None if LIBRARY.exists() else "Citus is not installed for PostgreSQL 15: make citus CITUS_SOURCE=folder"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The ports of a running cluster's nodes, the coordinator's first, and the folder in which they are."""
+    """The ports of a running cluster's nodes, the coordinator's first, and the folder with their data."""
 
     ports: tuple[int, ...]
     folder: Path
 
     @contextmanager
     def without(self, node: int) -> Iterator[None]:
-        """Have a node stopped, as long as the block lasts."""
+        """Stop a node while the block lasts."""
         folder, user = self.folder / f"node{node}", _user()
         _call(user, "pg_ctl", "stop", "-w", "-m", "fast", "-D", folder)
         try:
@@ -71,14 +71,14 @@ class Cluster:
         return [self.url(database, node) for node in range(len(self.ports))]
 
     async def make(self, database: str) -> str:
-        """Create a database on every node, with Citus, that its coordinator knows the workers of; return its URL."""
+        """Create a database on every node, with Citus and its workers registered; return its URL."""
         for url in self.urls("postgres"):
             await _run(url, f"CREATE DATABASE {database}")
         await self.join(database)
         return self.url(database)
 
     async def join(self, database: str) -> None:
-        """Have a database that is on every node be one of Citus."""
+        """Install Citus in a database that exists on every node, and register the workers."""
         for url in self.urls(database):
             await _run(url, "CREATE EXTENSION citus; CREATE EXTENSION btree_gist")
         coordinator, *workers = self.ports
@@ -93,7 +93,7 @@ class Cluster:
 
 @contextmanager
 def running(workers: int) -> Iterator[Cluster]:
-    """Run a coordinator and so many workers in a temporary folder, as long as the block lasts."""
+    """Run a coordinator and `workers` workers in a temporary folder while the block lasts."""
     user = _user()
     with data_folder() as folder, ExitStack() as started:
         if user:
@@ -103,13 +103,13 @@ def running(workers: int) -> Iterator[Cluster]:
 
 
 def _user() -> str | None:
-    """Who runs Postgres; None: whoever runs this."""
+    """Return the user that runs Postgres, None for the current one."""
     return ROOTS_USER if os.geteuid() == 0 else None
 
 
 @contextmanager
 def _node(folder: Path, user: str | None) -> Iterator[int]:
-    """Run one Postgres; its port."""
+    """Run one Postgres; return its port."""
     port = _free_port()
     _call(user, "initdb", "-D", folder, "-U", OWNER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
     options = {**OPTIONS, "port": str(port), "unix_socket_directories": str(folder)}

@@ -1,4 +1,4 @@
-"""What is done beside the hot path, on one Postgres and on shards: the same comes of it."""
+"""Operations outside the hot path have the same effects on one Postgres and on shards."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.citus
 
 @dataclass(frozen=True)
 class Place:
-    """A database with a tenant of the test's own; `owner` sees the rows of all."""
+    """A database with a tenant of the test's own; `owner` sees all tenants' rows."""
 
     database: Database
     owner: asyncpg.Connection
@@ -28,7 +28,7 @@ class Place:
     distributed: bool
 
     async def session(self, name: str) -> UUID:
-        """A session with one event, whose stream somebody reads."""
+        """Create a session with one event and an active stream."""
         session_id = sessions.session_key(self.tenant_id, name)
         await self.owner.execute(
             "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, head, streamed_until)"
@@ -50,7 +50,7 @@ class Place:
         )
 
     async def told(self, session_id: UUID) -> list[dict[str, Any]]:
-        """The session's changes, in order."""
+        """Return the session's changes, in order."""
         rows = await self.owner.fetch(
             "SELECT number, body::text FROM changes WHERE session_id = $1 ORDER BY number", session_id
         )
@@ -81,29 +81,29 @@ async def place(request: pytest.FixtureRequest, one_url: str, shards_url: str) -
 
 
 @asynccontextmanager
-async def heard(place: Place) -> AsyncIterator[list[str]]:
-    """The sessions that the coordinator notifies of."""
+async def notifications(place: Place) -> AsyncIterator[list[str]]:
+    """Return the sessions that the coordinator notifies of."""
     found: list[str] = []
     await place.owner.add_listener("palimpsest_stream", lambda *said: found.append(said[-1]))
     yield found
-    await place.owner.execute("SELECT 1")  # what was said by now has come
+    await place.owner.execute("SELECT 1")  # all earlier notifications have arrived
 
 
-async def scheduled(place: Place, session_id: UUID) -> UUID:
+async def schedule_run(place: Place, session_id: UUID) -> UUID:
     id = uuid4()
     async with place.database.transaction() as tx:
         await compactions.schedule(tx, session_id, place.tenant_id, id, "requested", focus="the parser")
     return id
 
 
-async def test_each_step_of_a_run_is_told_once_to_the_stream_and_to_webhooks(place: Place) -> None:
+async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(place: Place) -> None:
     assert await place.database.distributed() == place.distributed
     session_id = await place.session("told")
     await place.hook("scheduled", "started", "finished")
-    async with heard(place) as notified:
-        id = await scheduled(place, session_id)
+    async with notifications(place) as notified:
+        id = await schedule_run(place, session_id)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
-        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # it runs already
+        await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
         assert await compactions.put_off(place.database, session_id, id, "not now") == 1
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.end(place.database, session_id, [id], RunOutcome("succeeded", None, (), 1, 1, 5, 0, 300))
@@ -123,9 +123,9 @@ async def test_each_step_of_a_run_is_told_once_to_the_stream_and_to_webhooks(pla
     assert sorted(json.loads(row["body"])["data"]["run"]["attempts"] for row in rows) == [0, 0, 1, 1, 1]
 
 
-async def test_a_run_that_is_tried_again_is_told_of_and_one_that_is_not_there_is_not(place: Place) -> None:
+async def test_a_retried_run_is_notified_and_a_missing_one_is_not(place: Place) -> None:
     session_id = await place.session("again")
-    id = await scheduled(place, session_id)
+    id = await schedule_run(place, session_id)
     await compactions.end(place.database, session_id, [id], RunOutcome("failed", "no model"))
     async with place.database.transaction() as tx:
         assert await compactions.retry(tx, session_id, place.tenant_id, id)
@@ -135,21 +135,21 @@ async def test_a_run_that_is_tried_again_is_told_of_and_one_that_is_not_there_is
     assert told[1]["aborted"] and told[1]["run"]["error"] == "no model"
 
 
-async def test_nothing_is_told_of_what_is_undone(place: Place) -> None:
+async def test_rolled_back_changes_are_not_notified(place: Place) -> None:
     session_id = await place.session("undone")
     await place.hook("scheduled")
     with pytest.raises(RuntimeError):
-        async with heard(place) as notified, place.database.transaction() as tx:
+        async with notifications(place) as notified, place.database.transaction() as tx:
             await compactions.schedule(tx, session_id, place.tenant_id, uuid4(), "requested")
             raise RuntimeError
     assert await place.told(session_id) == [] == await place.jobs("deliver") == notified
 
 
 async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
-    """As when the coordinator dies after the shard has committed, and before it has itself."""
+    """This happens if the coordinator dies after the shard's commit and before its own."""
     session_id = await place.session("lost")
     await place.hook("scheduled")
-    await scheduled(place, session_id)
+    await schedule_run(place, session_id)
     [job] = await place.jobs("deliver")
     assert await webhooks.wake_forgotten(place.database, -1.0) == 0
     await place.owner.execute("DELETE FROM pgqueuer")
@@ -160,9 +160,9 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
     assert f"{session_id} {place.tenant_id}" in await place.jobs("compact")
 
 
-async def test_an_epoch_is_told_of(place: Place) -> None:
+async def test_an_opened_epoch_is_notified(place: Place) -> None:
     session_id = await place.session("epochs")
-    async with heard(place) as notified, place.database.transaction() as tx:
+    async with notifications(place) as notified, place.database.transaction() as tx:
         await tx.execute(
             "INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, window_tokens, target, epoch,"
             " epochs, carry_tokens) VALUES (:session_id, :tenant_id, 'main', 'default', 1, 1000, 900, 1, 1, 0)",
@@ -190,7 +190,7 @@ async def test_an_epoch_is_told_of(place: Place) -> None:
 async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | None) -> None:
     session_id = await place.session(f"attempt {error}")
     await place.hook("scheduled")
-    await scheduled(place, session_id)
+    await schedule_run(place, session_id)
     [delivery] = await webhooks.deliveries(place.database, place.tenant_id, "h", state="pending", after=None, limit=10)
     assert await webhooks.tenant_of(place.database, session_id, delivery.id) == place.tenant_id
     due = await webhooks.due(place.database, session_id, delivery.id)
@@ -208,7 +208,7 @@ async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | N
             assert await webhooks.retry(tx, place.tenant_id, "h", delivery.id)
 
 
-async def test_a_purge_deletes_what_is_old_of_every_tenant_and_nothing_else(place: Place) -> None:
+async def test_a_purge_deletes_only_expired_rows_of_every_tenant(place: Place) -> None:
     times = [datetime.now(UTC) - timedelta(hours=hours) for hours in (1, 23, 25, 26, 27, 800, 900)]
     for number, at in enumerate(times):
         session_id = await place.session(f"purged {number}")
@@ -229,7 +229,7 @@ async def test_a_purge_deletes_what_is_old_of_every_tenant_and_nothing_else(plac
     assert await place.owner.fetchval(left, place.tenant_id) == 2
 
 
-async def test_finished_deliveries_go_after_a_month_and_pending_ones_stay(place: Place) -> None:
+async def test_finished_deliveries_are_deleted_after_a_month_and_pending_ones_stay(place: Place) -> None:
     session_id = await place.session("month")
     await place.hook("scheduled")
     ids = []

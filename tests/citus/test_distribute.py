@@ -1,4 +1,4 @@
-"""A database spread over Citus' nodes: what lies where, what holds there, and which statements go to one shard."""
+"""A database distributed over Citus' nodes: placement of tables, their constraints, and statements for one shard."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
@@ -32,7 +32,7 @@ async def connect(url: str) -> asyncpg.Connection:
 
 
 async def begin(connection: asyncpg.Connection, tenant_id: UUID, name: str) -> UUID:
-    """A session with one event."""
+    """Create a session with one event."""
     session_id = sessions.session_key(tenant_id, name)
     await connection.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) VALUES ($1, $2, $3, 'chars')",
@@ -51,7 +51,7 @@ async def begin(connection: asyncpg.Connection, tenant_id: UUID, name: str) -> U
 
 @pytest.fixture
 async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection, as the owner, to a database that held twenty sessions before it was distributed."""
+    """Return the owner's connection to a database that held twenty sessions before it was distributed."""
     connection = await connect(migrated_url)
     await connection.execute("INSERT INTO tenants (tenant_id, name) VALUES ($1, 'acme')", ACME)
     await connection.execute("INSERT INTO tenants (tenant_id, name) VALUES ($1, 'other')", OTHER)
@@ -60,12 +60,12 @@ async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
     async with connection.transaction():
         await distribute.lay_out(connection, SHARDS)
     await connection.close()
-    connection = await connect(migrated_url)  # the database's settings are those of new connections
+    connection = await connect(migrated_url)  # new connections have the database's settings
     yield connection
     await connection.close()
 
 
-async def test_what_was_there_lies_by_its_session_on_both_workers(spread: asyncpg.Connection) -> None:
+async def test_existing_rows_are_distributed_by_session_to_both_workers(spread: asyncpg.Connection) -> None:
     assert await spread.fetchval("SELECT count(*) FROM sessions") == 20
     assert await spread.fetchval("SELECT count(*) FROM events JOIN sessions USING (session_id)") == 20
     nodes = await spread.fetch("SELECT nodeport, sum(shard_size) FROM citus_shards GROUP BY nodeport")
@@ -139,7 +139,7 @@ async def test_every_hot_statement_goes_to_one_shard(spread: asyncpg.Connection,
     assert [one for one in await distribute.check(migrated_url) if not one.to_one_shard] == []
 
 
-async def test_a_hot_statement_that_goes_to_many_shards_keeps_everything_as_it_was(
+async def test_a_hot_statement_for_many_shards_aborts_the_distribution(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distribute, "HOT", {**sessions.HOT, "all": "SELECT count(*) FROM sessions"})
@@ -154,9 +154,7 @@ async def test_a_hot_statement_that_goes_to_many_shards_keeps_everything_as_it_w
     await connection.close()
 
 
-async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
-    migrated_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_distributing_again_changes_nothing(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distribute, "HOT", sessions.HOT)
     assert len(await distribute.planned(migrated_url, SHARDS)) > 60
     await distribute.distribute(migrated_url, SHARDS)
@@ -169,8 +167,8 @@ async def test_what_is_distributed_stays_as_it_is_when_it_is_asked_for_again(
     await connection.close()
 
 
-async def test_what_a_later_migration_makes_is_placed_when_it_is_asked_for_again(migrated_url: str) -> None:
-    """Back and forth over a table that is on every node, and one of a session that no release has yet."""
+async def test_distributing_again_places_a_later_migrations_tables(migrated_url: str) -> None:
+    """Covers down and up migrations of a table on every node, and a new table of a session's rows."""
     url = checked(migrated_url)
     await distribute.distribute(migrated_url, SHARDS)
     await migrate.downgrade(url, "0022")

@@ -1,4 +1,4 @@
-"""The one-shot of `docker-compose.citus.yml` that tells a coordinator of its nodes."""
+"""The one-shot of `docker-compose.citus.yml` that registers the nodes with a coordinator."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.citus
 
 
 async def join(cluster: nodes.Cluster) -> list[int]:
-    """The ports of the workers that the coordinator knows then."""
+    """Run it; return the ports of the workers that the coordinator then knows."""
     variables = {"PATH": f"{nodes.BINARIES}:{os.environ['PATH']}", "PGUSER": nodes.OWNER, "PGDATABASE": NAME}
     hosts = [f"127.0.0.1:{port}" for port in cluster.ports]
     await asyncio.to_thread(subprocess.run, ["sh", str(JOIN), *hosts], env=variables, check=True, timeout=60)
@@ -28,7 +28,7 @@ async def join(cluster: nodes.Cluster) -> list[int]:
         await connection.close()
 
 
-async def test_a_coordinator_knows_its_nodes_however_often_it_is_told(cluster: nodes.Cluster) -> None:
+async def test_registering_nodes_is_idempotent(cluster: nodes.Cluster) -> None:
     for node in range(len(cluster.ports)):
         connection = await asyncpg.connect(cluster.url("postgres", node))
         await connection.execute(f"CREATE DATABASE {NAME}")

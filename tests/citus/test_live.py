@@ -1,4 +1,4 @@
-"""A server whose database is spread over nodes: agents live on it, tenants stay apart, no job is lost."""
+"""A server whose database is distributed over nodes: agents run on it, tenants are isolated, no job is lost."""
 
 import asyncio
 from collections import Counter
@@ -25,12 +25,12 @@ TURNS = 6
 LONG = "what the file says, line by line, and then some more of it\n" * 20
 POLICY = {"window_tokens": 1200, "reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}}
 OTHERS: dict[str, str] = {}
-"""The headers by which a request is made for the other tenant."""
+"""Headers of a request for the other tenant."""
 
 
 @pytest.fixture(scope="module")
 async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
-    """A distributed database, made as an operator makes it, which the tests here share."""
+    """Return a distributed database, made by an operator's commands, which the tests here share."""
     url = await cluster.make("live")
     await migrate.upgrade(checked(url))
     await distribute.distribute(url, shards=4)
@@ -40,7 +40,7 @@ async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture(scope="module")
 async def http(live_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server on it, for one of two tenants."""
+    """Return a client of a server on it, for one of two tenants."""
     owner = Database(live_url, pool_size=2, role=None)
     ours, theirs = [(await Tenants(owner, None).create_key(name, "k", SCOPES)).secret for name in ("acme", "other")]
     await owner.close()
@@ -71,7 +71,7 @@ def turn(agent: str, number: int) -> list[Json]:
 
 
 async def live(http: httpx.AsyncClient, agent: str) -> list[Json]:
-    """An agent's life: it appends, with a key and without, asks for contexts and says what came of them."""
+    """Run an agent: appends with a key and without, contexts, and their outcomes."""
     await ask(http, "PUT", agent, {"policy": POLICY}, 201)
     made: list[Json] = []
     for number in range(TURNS):
@@ -115,7 +115,7 @@ async def test_a_client_that_sends_its_whole_list_gets_its_lines(http: httpx.Asy
     assert [each["request"]["messages"] for each in made] == lists
 
 
-async def test_what_is_refused_on_one_postgres_is_refused_here_and_changes_nothing(http: httpx.AsyncClient) -> None:
+async def test_requests_refused_on_one_postgres_are_refused_and_change_nothing(http: httpx.AsyncClient) -> None:
     first = await ask(http, "POST", "strict/events", {"events": turn("strict", 0)}, 201)
     again = await ask(http, "POST", "strict/events", {"events": turn("strict", 0)[:1]}, 200)
     assert again["events"][0]["seq"] == 1
@@ -164,7 +164,7 @@ async def test_no_tenant_sees_or_writes_anothers_rows(http: httpx.AsyncClient, l
     await database.close()
 
 
-async def test_while_a_node_is_gone_the_sessions_of_the_others_go_on(
+async def test_while_a_node_is_down_sessions_on_others_continue(
     http: httpx.AsyncClient, cluster: nodes.Cluster
 ) -> None:
     names = [f"spread-{number}" for number in range(12)]
@@ -181,15 +181,15 @@ async def test_while_a_node_is_gone_the_sessions_of_the_others_go_on(
 
 @pytest.fixture
 async def database(live_url: str) -> AsyncIterator[Database]:
-    """A pool of few connections, as a process has that makes jobs."""
+    """Return a pool of few connections, as in a process that queues jobs."""
     pool = Database(live_url, pool_size=2)
     with acting_for(DEFAULT_TENANT):
         yield pool
     await pool.close()
 
 
-async def begun(database: Database, name: str) -> UUID:
-    """A session of the default tenant."""
+async def new_session(database: Database, name: str) -> UUID:
+    """Create a session of the default tenant."""
     assert await sessions.create(database, DEFAULT_TENANT, name, estimator="chars")
     return sessions.session_key(DEFAULT_TENANT, name)
 
@@ -202,9 +202,9 @@ async def test_an_append_that_makes_compaction_due_queues_its_job(http: httpx.As
     assert await _jobs(live_url, f"compact:{rows[0]['session_id']}") == ["queued"]
 
 
-async def test_a_job_is_there_before_what_it_is_for_is_committed(database: Database, live_url: str) -> None:
-    """So a crash between the two commits leaves a job with nothing to do, and never work without a job."""
-    session_id = await begun(database, "undone")
+async def test_a_job_is_queued_before_its_cause_is_committed(database: Database, live_url: str) -> None:
+    """So a crash between the two commits leaves a job without work, and never work without a job."""
+    session_id = await new_session(database, "undone")
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as tx:
             await compactions.wake(tx, session_id, DEFAULT_TENANT)
@@ -213,23 +213,23 @@ async def test_a_job_is_there_before_what_it_is_for_is_committed(database: Datab
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
 
 
-async def test_who_waits_for_a_job_that_lets_go_queues_the_next(database: Database, live_url: str) -> None:
-    session_id = await begun(database, "next")
+async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, live_url: str) -> None:
+    session_id = await new_session(database, "next")
     await compactions.wake(database, session_id, DEFAULT_TENANT)
     taken = "UPDATE pgqueuer SET status = 'picked' WHERE dedupe_key = $1 RETURNING id"
     job = (await _as_owner(live_url, taken, f"compact:{session_id}"))[0]["id"]
     async with database.transaction() as tx:
         assert await compactions.let_go(tx, session_id, job, None)
         next_one = asyncio.create_task(compactions.wake(database, session_id, DEFAULT_TENANT))
-        await _waited_for(live_url)
+        await _wait_for_lock(live_url)
         assert await _jobs(live_url, f"compact:{session_id}") == []
     await next_one
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
 
 
 async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database: Database) -> None:
-    """Those for the queue are others: a pool whose connections all wait for one of its own would wait for ever."""
-    ids = [await begun(database, f"full-{number}") for number in range(4)]
+    """The queue has other connections: waiting for one of the same pool would be a deadlock."""
+    ids = [await new_session(database, f"full-{number}") for number in range(4)]
     both = asyncio.Barrier(2)
 
     async def work(session_id: UUID) -> bool:
@@ -251,12 +251,12 @@ async def _as_owner(url: str, sql: str, *values: object) -> list[asyncpg.Record]
 
 
 async def _jobs(url: str, key: str) -> list[str]:
-    """The states of the jobs with a key."""
+    """Return the states of the jobs with a key."""
     rows = await _as_owner(url, "SELECT status::text FROM pgqueuer WHERE dedupe_key = $1", key)
     return [row["status"] for row in rows]
 
 
-async def _waited_for(url: str) -> None:
+async def _wait_for_lock(url: str) -> None:
     """Return when a statement waits for a row on any node."""
-    while not await _as_owner(url, "SELECT FROM citus_lock_waits"):  # nothing tells of it, so it is asked again
+    while not await _as_owner(url, "SELECT FROM citus_lock_waits"):  # polled, because there is no notification
         pass

@@ -1,4 +1,4 @@
-"""A server and a worker on a distributed database: every operation of the API, and what is kept of it."""
+"""A server and a worker on a distributed database: every operation of the API, and its stored results."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +36,7 @@ def impatient() -> Iterator[None]:
 
 @asynccontextmanager
 async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
-    """A worker that tries deliveries again soon."""
+    """Run a worker with short pauses between attempts at a delivery."""
     stop = asyncio.Event()
     work = replace(
         wiring.work(settings.model_copy(update={"database_url": database_url})),
@@ -52,7 +52,7 @@ async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
 
 @pytest.fixture(params=["direct", pytest.param("pooled", marks=pooler.needed)])
 def settings(request: pytest.FixtureRequest, shards_url: str) -> Iterator[Settings]:
-    """Of a server on the coordinator, or on a PgBouncer before it."""
+    """Return settings for a server on the coordinator, or on a PgBouncer in between."""
     mine = Settings(webhook_private_targets=True)
     if request.param == "direct":
         yield mine

@@ -1,4 +1,4 @@
-"""One agent in eight shapes: four SDKs, blocking and not. Each does a turn until the model asks for no more tools."""
+"""An agent in eight variants: four SDKs, blocking and not. A turn runs until the model calls no more tools."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Told:
-    """What the agent got to see."""
+    """The results that the agent received."""
 
     contents: list[str] = field(default_factory=list)
     chunks: int = 0
@@ -52,7 +52,7 @@ class Blocking:
         self.format = format
         self.sdk: Anthropic | OpenAI | Client
         self.functions: tuple[Any, Any]
-        """The SDK's methods for a whole answer and for a streamed one, with the arguments in `streaming`."""
+        """The SDK's methods for a whole response and for a streamed one, with the arguments in `streaming`."""
         self.streaming: tuple[dict[str, Any], dict[str, Any]] = ({}, {"stream": True})
         if format == "gemini":
             self.sdk = Client(api_key="k", http_options=HttpOptions(base_url=provider))
@@ -113,7 +113,7 @@ class Asynchronous:
         self.format = format
         self.sdk: AsyncAnthropic | AsyncOpenAI | AsyncClient
         self.functions: tuple[Any, Any]
-        """The SDK's methods for a whole answer and for a streamed one, with the arguments in `streaming`."""
+        """The SDK's methods for a whole response and for a streamed one, with the arguments in `streaming`."""
         self.streaming: tuple[dict[str, Any], dict[str, Any]] = ({}, {"stream": True})
         if format == "gemini":
             self.sdk = Client(api_key="k", http_options=HttpOptions(base_url=provider)).aio

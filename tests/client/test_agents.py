@@ -1,4 +1,4 @@
-"""An agent's turn with each SDK, whole and streamed: what is logged, reported, and left to the agent."""
+"""An agent's turn with each SDK, whole and streamed: its events, its reports, and the calls left to the agent."""
 
 import base64
 import json
@@ -14,11 +14,11 @@ AGENTS = pytest.mark.parametrize("agent", [Blocking, Asynchronous])
 FORMATS = pytest.mark.parametrize("format", ["openai", "openai-responses", "anthropic", "gemini"])
 STREAMED = pytest.mark.parametrize("stream", [False, True])
 AT_ONCE = {"summarize": {"enabled": False}}
-"""A policy by which no retry waits for a summary: there is no worker here."""
+"""A policy under which no retry waits for a summary, since there is no worker here."""
 
 
 def messages(format: str, *texts: str) -> list[dict[str, Any]]:
-    """A conversation in a format: the user's words, and the model's, by turns."""
+    """Return a conversation in a format, the user's and the model's texts in turn."""
     if format == "gemini":
         return [{"role": ("user", "model")[n % 2], "parts": [{"text": text}]} for n, text in enumerate(texts)]
     return [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
@@ -35,12 +35,12 @@ async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: 
         told = await one.turn(
             "Where are orders 1 and 2?", lambda call: {"order": call.arguments["order"], "at": "sea"}, stream=stream
         )
-        await one.begin()  # a program that starts again with the same prompt and tools
+        await one.begin()  # a program that restarts with the same prompt and tools
         events, calls = await one.events(), await one.calls()
         await one.close()
 
     assert told.contents == ["I look.", "Both are sent off."]
-    assert (told.chunks > 5) == stream or (format == "gemini" and told.chunks > 3)  # a call comes in one chunk there
+    assert (told.chunks > 5) == stream or (format == "gemini" and told.chunks > 3)  # in its streams a call is one chunk
     names = [event.type for event in events]
     assert names == [
         "system.prompt",
@@ -56,7 +56,7 @@ async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: 
     calls_made, results = events[4:6], events[6:8]
     assert [event.call_id for event in calls_made] == [event.call_id for event in results]
     assert [json.loads(event.content) for event in results] == [{"order": 1, "at": "sea"}, {"order": 2, "at": "sea"}]
-    said = events[8].content  # a text, or parts, of which one may be a thought, and one a signature
+    said = events[8].content  # a text, or parts, which may include a thought and a signature
     assert said == "Both are sent off." or "Both are sent off." in [part.get("text") for part in said]
 
     reported = [call.outcome.usage for call in calls]
@@ -68,7 +68,7 @@ async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: 
     tools = json.dumps(sent["tools"])
     assert '"lookup"' in tools and '"recall"' in tools
     assert "You look after orders." in json.dumps(sent)
-    if format == "gemini":  # a signature that is not the very one is refused
+    if format == "gemini":  # a changed signature is refused
         signed = [part for one in models.requests[1]["contents"] for part in one["parts"] if "thoughtSignature" in part]
         assert [part["functionCall"]["args"] for part in signed] == [{"order": 1}]
         assert base64.urlsafe_b64decode(signed[0]["thoughtSignature"]) == SIGNED % (1, 0)
@@ -77,7 +77,7 @@ async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: 
 @AGENTS
 @FORMATS
 @STREAMED
-async def test_a_context_that_was_too_long_is_asked_for_once_more(
+async def test_a_context_that_was_too_long_is_requested_again_once(
     server: str, agent: Agent, format: str, stream: bool
 ) -> None:
     refusal = ANTHROPIC_TOO_LONG if format == "anthropic" else TOO_LONG
@@ -96,7 +96,7 @@ async def test_a_context_that_was_too_long_is_asked_for_once_more(
 
 
 @AGENTS
-async def test_an_overflow_that_comes_as_an_event_is_made_good_unseen(server: str, agent: Agent) -> None:
+async def test_an_overflow_event_is_retried_invisibly(server: str, agent: Agent) -> None:
     refusal = Refuse(
         200, "Your input exceeds the context window of this model.", "context_length_exceeded", in_stream=True
     )
@@ -142,8 +142,8 @@ async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
     assert len(models.requests) == 1
 
 
-def remembering(body: dict[str, Any]) -> Say:
-    """Look up what the user asks for; recall what was said of order 3, if it is asked for; say what was recalled."""
+def model_with_recall(body: dict[str, Any]) -> Say:
+    """Respond by a script: look up an order, recall order 3, or return the recalled value."""
     items = body.get("messages") or body.get("input") or body.get("contents") or []
     if "What is the secret" in json.dumps(items):
         seen = "The secret of order 3 is amber" in json.dumps(items)
@@ -155,7 +155,7 @@ def remembering(body: dict[str, Any]) -> Say:
 
 
 def lookup(call: Any) -> str:
-    """A long record, with what will be asked for in the middle of it, which no stub shows."""
+    """Return a long record, with the value that is asked for later in its middle, which no stub shows."""
     order = call.arguments["order"]
     lines = [f"Line {n} of order {order}: the goods were weighed, wrapped and put on shelf {n}." for n in range(100)]
     lines.insert(50, f"The secret of order {order} is amber." if order == 3 else "Nothing else is known.")
@@ -173,7 +173,7 @@ def lookup(call: Any) -> str:
     ],
 )
 async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, format: str, stream: bool) -> None:
-    async with provider(remembering) as models:
+    async with provider(model_with_recall) as models:
         one = agent(server, models.url, format, max_tokens=8_000)
         await one.begin()
         for order in range(1, 9):
@@ -191,7 +191,7 @@ async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, fo
 
 @AGENTS
 @FORMATS
-async def test_a_stream_that_breaks_leaves_what_was_said(server: str, agent: Agent, format: str) -> None:
+async def test_a_broken_stream_keeps_its_text(server: str, agent: Agent, format: str) -> None:
     said = "One two three four five."
     async with provider(scripted(Say(said, [("lookup", {"order": 1})], breaks_after=3), Say("Again."))) as models:
         one = agent(server, models.url, format)

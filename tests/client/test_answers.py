@@ -1,4 +1,4 @@
-"""Answers as values: typed, lenient towards servers of another age, and JSON again on request."""
+"""Responses as values: typed, tolerant of other server versions, and convertible back to JSON."""
 
 from datetime import UTC, datetime
 
@@ -25,12 +25,12 @@ def test_an_answer_is_typed_throughout() -> None:
     assert session.policy.name == "default"
     assert session.created_at == session.updated_at == datetime(2026, 11, 22, 21, 21, 0, 738936, UTC)
     assert session.metadata == {"a": [1]}
-    assert session.parent is None  # left out, as by a server that does not know it
+    assert session.parent is None  # missing, as from a server that does not know it
     with pytest.raises(AttributeError):
         session.head = 4  # type: ignore[misc]
 
 
-def test_what_a_newer_server_sends_is_kept() -> None:
+def test_unknown_fields_of_a_newer_server_are_kept() -> None:
     session = decode(SessionOut, SESSION)
     assert session.made_up == {"by": "a newer server"}
     assert session.to_dict() == SESSION
@@ -46,7 +46,7 @@ def test_names_that_python_cannot_have_are_written_otherwise() -> None:
     assert tools.openai_responses == {"name": "recall"}
 
 
-def test_a_time_that_is_none_stays_as_it_was_said() -> None:
+def test_an_invalid_time_stays_a_string() -> None:
     event = decode(EventOut, {"seq": 1, "occurred_at": "last spring", "created_at": "2026-11-22T21:21:00Z"})
     assert event.occurred_at == "last spring"
     assert event.created_at.year == 2026

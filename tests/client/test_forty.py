@@ -1,4 +1,4 @@
-"""A tool agent of forty calls in a quarter of the room that it needs, written by somebody who read only the README."""
+"""A tool agent of forty calls in a quarter of the required window, with code from the README only."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def lookup(order: int) -> str:
 
 
 def diligent(body: dict[str, Any]) -> Say | Refuse:
-    """Look up one order after the other; then say the gate word of the third, recalling it if it is seen no more."""
+    """Look up the orders in turn, then return the gate word of the third, recalling it if it is not visible."""
     if len(json.dumps(body)) / 3.5 > WINDOW:
         return TOO_LONG
     text = json.dumps(body["messages"])
@@ -58,7 +58,7 @@ def agent(question: str) -> tuple[str, int]:
         return reply.content, call.left_out.tokens
 
 
-async def test_forty_calls_in_a_quarter_of_their_room(
+async def test_forty_calls_in_a_quarter_of_their_window(
     server: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models: Provider
@@ -75,4 +75,4 @@ async def test_forty_calls_in_a_quarter_of_their_room(
     assert left_out > 2 * WINDOW
     assert not any(call["overflow"] for call in calls)
     results = (await client.get("/v1/sessions/orders/events", params={"limit": 1000})).json()["items"]
-    assert sum(event["type"] == "tool.result" for event in results) == ORDERS + 1  # and one recall
+    assert sum(event["type"] == "tool.result" for event in results) == ORDERS + 1  # one of them a recall

@@ -1,4 +1,4 @@
-"""Gemini's requests and answers as values; its turns with an agent are those of all formats (test_agents)."""
+"""Gemini's requests and responses as values; its turns with an agent are those of all formats (test_agents)."""
 
 import pytest
 from google.genai.errors import ClientError
@@ -9,7 +9,7 @@ from palimpsest.formats.gemini import GEMINI, ContentStream
 from tests.client.agents import TOOLS
 
 
-def test_gemini_takes_what_stands_within_its_config() -> None:
+def test_gemini_takes_the_fields_of_its_config() -> None:
     request = {"systemInstruction": {"parts": [{"text": "A"}]}, "contents": [], "tools": [TOOLS["gemini"]]}
     told = {"system_instruction": request["systemInstruction"], "tools": request["tools"]}
     for config in ({"temperature": 0.5}, GenerateContentConfig(temperature=0.5)):
@@ -55,7 +55,7 @@ def test_signed_parts_and_calls_without_ids_come_together_whole() -> None:
     assert (refused.messages, refused.tool_calls, refused.stop_reason) == ([], [], "SAFETY")
 
 
-def test_an_error_of_googles_is_told_by_its_status_and_code() -> None:
+def test_a_google_error_is_reported_by_status_and_code() -> None:
     error = ClientError(400, {"error": {"message": "too long", "status": "INVALID_ARGUMENT"}})
     assert error_said(error) == {"message": str(error), "status": 400, "code": "INVALID_ARGUMENT"}
     assert error_said(RuntimeError()) == {"message": "RuntimeError"}

@@ -1,4 +1,4 @@
-"""What goes over the wire: retries under one key, timeouts, options, raw answers, pages, and streams that break."""
+"""The wire protocol: retries under one key, timeouts, options, raw responses, pages, and streams that break."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ from tests.support.pooler import pooled
 
 
 class Cut:
-    """A network before the server: it may lose answers, or cut them off after some of their parts."""
+    """A network that may lose the server's responses, or cut them off after some of their parts."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class Cut:
 
 
 @asynccontextmanager
-async def behind_a_cut(database_url: str) -> Any:
+async def serve_with_cut(database_url: str) -> Any:
     settings = Settings()
     app = create_app(pooled(settings, database_url), database_url)
     cut = Cut(app)
@@ -83,8 +83,8 @@ async def behind_a_cut(database_url: str) -> Any:
 
 
 @asynccontextmanager
-async def answering(*answers: Callable[[], Response]) -> Any:
-    """A server that gives one answer after the other, and the headers that it was sent."""
+async def serve_responses(*answers: Callable[[], Response]) -> Any:
+    """Serve the responses in order; return the headers of the requests."""
     left, seen = list(answers), list[dict[str, str]]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,16 +97,16 @@ async def answering(*answers: Callable[[], Response]) -> Any:
         yield url, seen
 
 
-def busy(after: str = "0") -> Response:
+def busy_response(after: str = "0") -> Response:
     return JSONResponse({"type": "/problems/overloaded", "title": "Busy", "status": 503}, 503, {"Retry-After": after})
 
 
-def healthy() -> Response:
+def healthy_response() -> Response:
     return JSONResponse({"status": "ok"})
 
 
 async def test_a_lost_answer_is_asked_for_again_and_nothing_is_logged_twice(database_url: str) -> None:
-    async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
         memory = client.session("s")
         lost = iter([True, True])
         cut.lose = lambda method, path: method == "POST" and next(lost, False)
@@ -120,15 +120,15 @@ async def test_a_lost_answer_is_asked_for_again_and_nothing_is_logged_twice(data
 
 @pytest.mark.parametrize("content", ["<html>Please log in.</html>", "{}", "[]", "null", '{"items": 1}', "\\xff"])
 async def test_an_answer_that_is_not_the_servers_is_an_error_of_this_package(content: str) -> None:
-    async with answering(lambda: Response(content)) as (url, _), AsyncPalimpsest(base_url=url) as client:
+    async with serve_responses(lambda: Response(content)) as (url, _), AsyncPalimpsest(base_url=url) as client:
         with pytest.raises(UnreadableAnswer):
             await client.session("s").get_session()
         with pytest.raises(UnreadableAnswer):
             await client.list_sessions()
 
 
-async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
-    """Not before the last of its sessions is let go of; nobody has to close anything."""
+async def test_a_released_client_closes_its_connections(recwarn: pytest.WarningsRecorder) -> None:
+    """They stay open until the last of its sessions is released; nothing has to be closed explicitly."""
 
     def use(url: str) -> None:
         memory = Palimpsest(base_url=url).session("s")
@@ -136,7 +136,7 @@ async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest
         for _ in range(2):
             assert memory.get_session()
 
-    async with answering(lambda: JSONResponse({"id": "s"})) as (url, _):
+    async with serve_responses(lambda: JSONResponse({"id": "s"})) as (url, _):
         warnings.simplefilter("always", ResourceWarning)
         await asyncio.to_thread(use, url)
         gc.collect()
@@ -144,7 +144,7 @@ async def test_a_client_that_is_let_go_of_closes_its_connections(recwarn: pytest
 
 
 async def test_an_answer_of_409_is_never_asked_for_again(database_url: str) -> None:
-    async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
         memory = client.session("s")
         await memory.user("Hello.")
         with pytest.raises(HeadConflictError) as raised:
@@ -157,17 +157,20 @@ async def test_an_answer_of_409_is_never_asked_for_again(database_url: str) -> N
 
 
 async def test_a_busy_server_is_asked_again_when_it_says() -> None:
-    async with answering(busy, busy, healthy) as (url, seen), AsyncPalimpsest(base_url=url) as client:
+    async with (
+        serve_responses(busy_response, busy_response, healthy_response) as (url, seen),
+        AsyncPalimpsest(base_url=url) as client,
+    ):
         assert await client.healthz() == {"status": "ok"}
     assert len(seen) == 3
 
 
 async def test_it_gives_up_after_its_retries_and_when_it_would_wait_too_long() -> None:
-    async with answering(busy) as (url, seen), AsyncPalimpsest(base_url=url, max_retries=1) as client:
+    async with serve_responses(busy_response) as (url, seen), AsyncPalimpsest(base_url=url, max_retries=1) as client:
         with pytest.raises(UnavailableError, match="Busy"):
             await client.healthz()
         assert len(seen) == 2
-    async with answering(lambda: busy("3600")) as (url, seen), AsyncPalimpsest(base_url=url) as client:
+    async with serve_responses(lambda: busy_response("3600")) as (url, seen), AsyncPalimpsest(base_url=url) as client:
         with pytest.raises(UnavailableError):
             await client.healthz()
         assert len(seen) == 1
@@ -230,7 +233,7 @@ def test_a_key_that_is_shown_once_is_not_made_twice() -> None:
         assert len(asked) == began + 1
 
 
-async def test_a_server_that_says_nothing_is_left() -> None:
+async def test_a_server_that_does_not_respond_times_out() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -308,13 +311,13 @@ async def test_pages_follow_one_another(server: str) -> None:
 
 
 async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
-    async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url) as client:
         memory = client.session("s", model="gpt-4o")
         for n in range(6):
             await memory.user(f"Message {n}.")
         async with memory.call():
             pass
-        cut.parts = 4  # the line that says when to try again, and three messages
+        cut.parts = 4  # the line with the retry time, and three messages
         seen = []
         async for one in memory.stream(types=["appended", "epoch"]):
             seen.append(one)
@@ -326,7 +329,7 @@ async def test_a_stream_goes_on_where_it_broke(database_url: str) -> None:
     assert [headers.get("last-event-id") for headers in streams] == [None, seen[2].id, seen[5].id]
 
 
-async def test_a_stream_of_what_is_not_there_is_an_error(server: str) -> None:
+async def test_a_stream_of_a_missing_session_is_an_error(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         with pytest.raises(NotFoundError):
             async for _ in client.session("nothing").stream():
@@ -334,7 +337,7 @@ async def test_a_stream_of_what_is_not_there_is_an_error(server: str) -> None:
 
 
 async def test_an_answer_that_cannot_be_logged_is_not_lost(database_url: str) -> None:
-    async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.user("Hello.")
         answer = {"choices": [{"message": {"role": "assistant", "content": "Dear!"}, "finish_reason": "stop"}]}
@@ -346,10 +349,10 @@ async def test_an_answer_that_cannot_be_logged_is_not_lost(database_url: str) ->
     assert isinstance(raised.value.__cause__, ServerError)
 
 
-async def test_usage_that_cannot_be_reported_is_worth_no_error(
+async def test_usage_that_cannot_be_reported_raises_no_error(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with behind_a_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:
+    async with serve_with_cut(database_url) as (cut, url), AsyncPalimpsest(base_url=url, max_retries=0) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.user("Hello.")
         answer = {"choices": [{"message": {"role": "assistant", "content": "Dear!"}, "finish_reason": "stop"}]}

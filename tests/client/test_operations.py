@@ -1,4 +1,4 @@
-"""The client and the API's document say the same: operations, parameters, types, errors; and Python 3.10 reads it."""
+"""The client agrees with the API's document in operations, parameters, types and errors, and runs on Python 3.10."""
 
 import ast
 import importlib.util
@@ -22,9 +22,9 @@ ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = json.loads((ROOT / "openapi" / "palimpsest.json").read_text())
 PACKAGE = Path(palimpsest.__file__).parent
 SURFACE = {"fork_session": "fork", "rewind_session": "rewind", "stream_session": "stream"}
-"""Operations whose method is more than the operation: a session comes of it, events do, or results are due no more."""
+"""Operations whose method does more: it returns a session, yields events, or drops the calls that await results."""
 ONLY_HEADERS = {"Idempotency-Key": "idempotency_key", "Last-Event-ID": "last_id", "Cache-Control": "with_options"}
-"""By which a caller sends them."""
+"""Headers and the parameters that set them."""
 GIVEN: dict[str, Any] = {
     "sid": "a",
     "name": "n",
@@ -43,8 +43,8 @@ def documented() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method.upper(), path, described
 
 
-def built(kind: type[Any]) -> dict[str, Any]:
-    """The operations of a class: their function by the name of their method."""
+def operations_of(kind: type[Any]) -> dict[str, Any]:
+    """Return the operations of a class: their functions by the names of their methods."""
     return {name: one.build for name, one in inspect.getmembers_static(kind) if isinstance(one, (operation, listing))}
 
 
@@ -53,8 +53,8 @@ OPERATIONS = {described["operationId"]: (method, path, described) for method, pa
 
 @pytest.mark.parametrize("twins", [(Palimpsest, Session), (AsyncPalimpsest, AsyncSession)])
 def test_every_operation_has_exactly_one_method(twins: tuple[type[Any], type[Any]]) -> None:
-    names = [name for kind in twins for name in built(kind)]
-    assert all(built(kind)[name].__name__ == name for kind in twins for name in built(kind))
+    names = [name for kind in twins for name in operations_of(kind)]
+    assert all(operations_of(kind)[name].__name__ == name for kind in twins for name in operations_of(kind))
     assert len(names) == len(set(names))
     assert {*names, *SURFACE} == set(OPERATIONS)
     for kind in twins:
@@ -68,12 +68,12 @@ def test_every_operation_has_exactly_one_method(twins: tuple[type[Any], type[Any
 def function(name: str) -> Any:
     from palimpsest.operations import sessions
 
-    found = built(Palimpsest) | built(Session)
+    found = operations_of(Palimpsest) | operations_of(Session)
     return found[name] if name in found else getattr(sessions, name)
 
 
 def built_request(name: str) -> Request[Any]:
-    """What an operation asks when it is given no more than it needs."""
+    """Return an operation's request with required arguments only."""
     parameters = inspect.signature(function(name)).parameters.values()
     in_path = [GIVEN.get(one, "x") for one in re.findall(r"\{(\w+)\}", OPERATIONS[name][1])]
     extra = [{}] if name == "put_policy" else []
@@ -121,7 +121,7 @@ def test_an_operation_gives_what_the_document_says(name: str) -> None:
     assert names == (set() if asked.answer is None else {of_json.get(asked.answer, asked.answer.__name__)})
 
 
-def test_every_keyword_but_what_a_path_names_is_given_by_name() -> None:
+def test_only_path_parameters_are_positional() -> None:
     for name in OPERATIONS:
         for one in inspect.signature(function(name)).parameters.values():
             by_place = one.kind is one.POSITIONAL_OR_KEYWORD
@@ -160,7 +160,7 @@ def test_python_3_10_reads_it() -> None:
 
 
 def test_it_imports_no_providers_sdk() -> None:
-    """Nothing but an adapter does, which is an extra of its framework's name, and which nothing else imports."""
+    """Only adapters import an SDK; each is an extra of its framework's name, and no other module imports it."""
     project = tomllib.loads((ROOT / "clients" / "python" / "pyproject.toml").read_text())["project"]
     adapters = {name.replace("-", "_") for name in project["optional-dependencies"]}
     for path in PACKAGE.rglob("*.py"):

@@ -28,7 +28,7 @@ def polite(body: dict[str, Any]) -> Say:
 
 
 def run(blocks: list[str]) -> str:
-    """What the blocks print, as one program."""
+    """Run the blocks as one program; return their output."""
     printed = io.StringIO()
     program: dict[str, Any] = {"__name__": "readme"}
     with contextlib.redirect_stdout(printed):
@@ -49,7 +49,7 @@ async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("ANTHROPIC_API_KEY", "a key")
         monkeypatch.setenv("GEMINI_API_KEY", "a key")
         printed = await asyncio.to_thread(run, BLOCKS)
-        gc.collect()  # a short program closes none of its clients; they go here, and not in another test
+        gc.collect()  # a short program closes none of its clients; collect them here, and not in another test
     assert "It is 80,087." in printed
     assert printed.count("Hello there.") == 5
     assert "nothing was left out" in printed
@@ -67,7 +67,7 @@ def test_the_ten_lines_that_name_us_are_ten() -> None:
     assert len(ours) <= 10, ours
 
 
-def test_what_it_links_to_is_there() -> None:
+def test_its_links_exist() -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (PAGE.parent / target).exists(), target
 

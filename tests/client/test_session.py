@@ -1,4 +1,4 @@
-"""What a session does for its agent beside the calls: what stands, results, branches, explanations, and refusals."""
+"""A session's other functions: prompts and tools, results, branches, explanations, and refusals."""
 
 import asyncio
 import json
@@ -18,8 +18,8 @@ from tests.client.wire import Say, provider, scripted
 CALLS = [ToolCall("a", "one", "{}"), ToolCall("b", "two", "{}")]
 
 
-def whole(text: str = "", *calls: tuple[str, str, str]) -> dict[str, Any]:
-    """An answer of a chat model."""
+def chat_response(text: str = "", *calls: tuple[str, str, str]) -> dict[str, Any]:
+    """Return a chat model's response."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [
@@ -28,7 +28,7 @@ def whole(text: str = "", *calls: tuple[str, str, str]) -> dict[str, Any]:
     return {"choices": [{"message": message, "finish_reason": "stop"}]}
 
 
-async def heard(memory: AsyncSession) -> list[tuple[str, Any]]:
+async def logged(memory: AsyncSession) -> list[tuple[str, Any]]:
     return [(event.type, event.content) async for event in memory.list_events()]
 
 
@@ -66,7 +66,7 @@ async def test_results_of_every_kind(server: str) -> None:
         await memory.user("Go.")
         async with memory.call() as call:
             calls = [(f"c{n}", "tool", "{}") for n in range(5)]
-            reply = await call.log(whole("", *calls))
+            reply = await call.log(chat_response("", *calls))
         assert [one.id for one in reply.tool_calls] == ["c0", "c1", "c2", "c3", "c4"]
         await memory.results(["text", {"n": 1}, parts, TimeoutError("no answer"), None])
         events = [event async for event in memory.list_events(after=6)]
@@ -78,22 +78,22 @@ async def test_results_of_every_kind(server: str) -> None:
     assert [event.is_error for event in events] == [None, None, None, True, None]
 
 
-async def test_what_stands_is_appended_once_and_again_when_it_changed(server: str) -> None:
+async def test_the_prompt_and_tools_are_appended_once_and_again_when_changed(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         for prompt in ("A", "A", "B", "B", "A", "A"):
-            memory = client.session("s", model="gpt-4o", max_tokens=20_000)  # a program that starts anew
+            memory = client.session("s", model="gpt-4o", max_tokens=20_000)  # a program that starts again
             await memory.system(prompt)
             await memory.tools([TOOLS["openai"]])
             await memory.user("Go.")
             async with memory.call():
                 pass
-        prompts = [content for kind, content in await heard(memory) if kind == "system.prompt"]
-        tools = [content for kind, content in await heard(memory) if kind == "tools"]
+        prompts = [content for kind, content in await logged(memory) if kind == "system.prompt"]
+        tools = [content for kind, content in await logged(memory) if kind == "tools"]
     assert prompts == ["A", "B", "A"]
     assert len(tools) == 1
 
 
-async def test_a_fork_goes_on_by_itself(server: str) -> None:
+async def test_a_fork_continues_independently(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=9_000)
         await memory.system("A")
@@ -105,10 +105,10 @@ async def test_a_fork_goes_on_by_itself(server: str) -> None:
             assert [message["content"] for message in call.request["messages"]] == ["A", "One.", "Three."]
             assert call.tokens.limit == 9_000
         assert (await other.get_session()).parent is not None
-        assert [content for _, content in await heard(memory)] == ["A", "One.", "Two."]
+        assert [content for _, content in await logged(memory)] == ["A", "One.", "Two."]
 
 
-async def test_whole_conversations_lines_and_the_way_back(server: str) -> None:
+async def test_whole_conversations_lines_and_rewinds(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         said = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "Two."}]
@@ -122,18 +122,18 @@ async def test_whole_conversations_lines_and_the_way_back(server: str) -> None:
     assert lines[0].head == 3
 
 
-async def test_what_was_left_out_is_said_in_words(server: str) -> None:
+async def test_evictions_are_described_in_words(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", max_tokens=6_000, policy={"summarize": {"enabled": False}})
         for n in range(12):
             await memory.user(f"Question {n}.")
             async with memory.call() as call:
-                await call.log(whole("", (f"c{n}", "read", "{}")))
+                await call.log(chat_response("", (f"c{n}", "read", "{}")))
             await memory.results(["A line of a long file that nobody needs any more.\n" * 100])
             async with memory.call() as call:
                 if n == 0:
                     assert str(call.left_out) == "nothing was left out"
-                await call.log(whole("Done."))
+                await call.log(chat_response("Done."))
         async with memory.call() as call:
             said, tokens = str(call.left_out), call.left_out.tokens
         explained = await memory.explain(3)
@@ -171,8 +171,8 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
         await declined.user("Go.")
         async with declined.call() as call:
             assert [tool["function"]["name"] for tool in call.request["tools"]] == ["lookup"]
-            reply = await call.send(lambda **_: whole("", ("c", "recall", "{}")))
-            assert [one.name for one in reply.tool_calls] == ["recall"]  # it is the agent's own
+            reply = await call.send(lambda **_: chat_response("", ("c", "recall", "{}")))
+            assert [one.name for one in reply.tool_calls] == ["recall"]  # it is left to the agent
         given = client.session("b", model="gpt-4o", recall=True)
         await given.user("Go.")
         async with given.call() as call:
@@ -182,7 +182,7 @@ async def test_recall_is_declined_or_given_without_other_tools(server: str) -> N
             await client.session("c").tools([own])
 
 
-async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends(server: str) -> None:
+async def test_invalid_arguments_of_a_recall_are_returned_to_the_model_and_a_loop_ends(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.tools([TOOLS["openai"]])
@@ -193,14 +193,14 @@ async def test_wrong_arguments_of_a_recall_are_told_to_the_model_and_a_loop_ends
             nonlocal asked
             asked += 1
             arguments = ('{"seqs": "all"}', "no JSON", '{"query": "go"}')[asked % 3]
-            return whole("", (f"c{asked}", "recall", arguments))
+            return chat_response("", (f"c{asked}", "recall", arguments))
 
         with pytest.raises(RecallLoop):
             async with memory.call() as call:
                 await call.send(model)
         results = [event async for event in memory.list_events() if event.type == "tool.result"]
-        async with memory.call() as call:  # nothing is open: the agent can go on
-            assert (await call.send(lambda **_: whole("Enough."))).content == "Enough."
+        async with memory.call() as call:  # no call is open: the agent can continue
+            assert (await call.send(lambda **_: chat_response("Enough."))).content == "Enough."
     assert asked == len(results) == 8
     assert [event.is_error for event in results[:3]] == [True, None, True]
 
@@ -210,7 +210,9 @@ async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(s
         memory = client.session("s", model="gpt-4o")
         await memory.tools([TOOLS["openai"]])
         await memory.user("The port is 8123.")
-        answers = iter([whole("", ("c1", "recall", '{"seqs": [2], "query": "port"}')), whole("It is 8123.")])
+        answers = iter(
+            [chat_response("", ("c1", "recall", '{"seqs": [2], "query": "port"}')), chat_response("It is 8123.")]
+        )
         async with memory.call() as call:
             first = call.id
             await call.send(lambda **_: next(answers))
@@ -229,13 +231,13 @@ async def test_s1_07_that_something_was_visible_already_is_recorded_in_the_log(s
     assert [item.disposition for item in seen.calls] == ["verbatim", "verbatim"]
 
 
-async def test_recalls_beside_other_calls_leave_those_to_the_agent(server: str) -> None:
+async def test_recalls_next_to_other_calls_leave_those_to_the_agent(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o")
         await memory.tools([TOOLS["openai"]])
         await memory.user("Go.")
         async with memory.call() as call:
-            answer = whole("", ("c1", "lookup", '{"order": 1}'), ("c2", "recall", '{"query": "go"}'))
+            answer = chat_response("", ("c1", "lookup", '{"order": 1}'), ("c2", "recall", '{"query": "go"}'))
             reply = await call.send(lambda **_: answer)
         assert [one.id for one in reply.tool_calls] == ["c1"]
         await memory.results(["at sea"])
@@ -322,7 +324,7 @@ async def test_the_sdks_streaming_helpers(server: str) -> None:
         assert "content.delta" in kinds
 
 
-async def test_what_cannot_be_sent_is_said_at_once(server: str) -> None:
+async def test_unsendable_requests_raise_immediately(server: str) -> None:
     def blocking() -> None:
         with Palimpsest(base_url=server) as client:
             with pytest.raises(ValueError, match="format must be one of"):
@@ -331,7 +333,7 @@ async def test_what_cannot_be_sent_is_said_at_once(server: str) -> None:
             memory.user("Go.")
             with memory.call() as call:
                 with pytest.raises(TypeError, match="messages comes from the session"):
-                    call.send(lambda **_: whole(), messages=[])
+                    call.send(lambda **_: chat_response(), messages=[])
                 with pytest.raises(TypeError, match="use AsyncPalimpsest"):
                     call.send(AsyncOpenAI(api_key="k", base_url="http://x").chat.completions.create)
                 with pytest.raises(TypeError, match="the model's answer is a str"):
@@ -342,7 +344,7 @@ async def test_what_cannot_be_sent_is_said_at_once(server: str) -> None:
     await asyncio.to_thread(blocking)
 
 
-async def test_a_provider_may_be_asked_by_hand(server: str) -> None:
+async def test_a_provider_can_be_called_directly(server: str) -> None:
     async with AsyncPalimpsest(base_url=server) as client:
         memory = client.session("s", model="gpt-4o", policy={"summarize": {"enabled": False}})
         await memory.user("Go.")
@@ -352,12 +354,12 @@ async def test_a_provider_may_be_asked_by_hand(server: str) -> None:
             assert not await call.failed(RuntimeError("the line is dead"))
             assert await call.failed(RuntimeError("This model's maximum context length is 8000 tokens."))
             assert call.id != first
-            reply = await call.log(whole("Done."))
+            reply = await call.log(chat_response("Done."))
         assert reply.call_id == call.id
         assert (await memory.get_call(call.id)).retry_of == first
 
 
-def test_pieces_that_come_otherwise_than_from_openai() -> None:
+def test_chunks_of_other_providers() -> None:
     stream = ChatStream()
     for delta in (
         {"role": "assistant", "content": "a"},

@@ -1,4 +1,4 @@
-"""Usage as it is reported: a figure that a provider did not name is left out, and 0 is one that it did name."""
+"""Reported usage: a figure that a provider did not name is left out, and 0 is one that it did name."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ READERS = {
     "anthropic": {"usage": {"input_tokens": 5}},
     "gemini": {"usageMetadata": {"promptTokenCount": 5}},
 }
-"""The least that an answer says of its usage, by format."""
+"""The minimal usage in a response, by format."""
 
 
 def read(form: str, **more: Any) -> UsageIn | None:
@@ -71,7 +71,7 @@ def test_a_figure_that_was_named_is_reported(form: str, named: str, reported: st
         ((None, None, 7, None), {"output_tokens": 7}),
     ],
 )
-def test_cached_input_is_told_apart_where_it_was_named(figures: Any, reported: Any) -> None:
+def test_cached_input_is_separate_if_the_provider_named_it(figures: Any, reported: Any) -> None:
     assert _blocks.usage(*figures) == reported
 
 

@@ -1,4 +1,4 @@
-"""What editors and mypy know of the client: checked by `make check`, never run."""
+"""Types that editors and mypy infer for the client: checked by `make check`, never run."""
 
 import httpx2
 from palimpsest import AsyncPage, AsyncPalimpsest, AsyncReply, Page, Palimpsest, Reply, StreamEvent, ToolCall
@@ -29,7 +29,7 @@ def blocking(client: Palimpsest) -> None:
 
 
 def wrong(client: Palimpsest) -> None:
-    """What is said to be wrong before it runs."""
+    """Errors that are found before running."""
     memory = client.session("s", format="chat")  # type: ignore[arg-type]
     memory.get_context(max_token=8_000)  # type: ignore[call-arg]
     memory.get_event()  # type: ignore[call-arg]
@@ -39,7 +39,7 @@ def wrong(client: Palimpsest) -> None:
 
 
 async def asynchronous(client: AsyncPalimpsest) -> None:
-    """The same methods, awaited."""
+    """The methods of an asynchronous client."""
     memory = client.session("s", model="gpt-4o")
     assert_type(await memory.get_session(), SessionOut)
     assert_type(await memory.list_events(limit=3), AsyncPage[EventOut])

@@ -1,4 +1,4 @@
-"""Four providers' APIs on loopback, whole and streamed: they check what they are sent, and answer as a test says."""
+"""Four providers' APIs on loopback, whole and streamed; they check requests, and respond as a test specifies."""
 
 import base64
 import json
@@ -16,12 +16,12 @@ from tests.support.loopback import listening
 Json = dict[str, Any]
 BYTES_PER_TOKEN = 3.5
 SIGNED = b"\xfb\xff\xfe %d %d"
-"""A signature by the answer's number and the call's; in these bytes the two alphabets of base64 differ."""
+"""A signature by the numbers of the response and the call; in these bytes the two alphabets of base64 differ."""
 
 
 @dataclass(frozen=True)
 class Say:
-    """Text, and calls of tools by name with their arguments. A stream of it breaks off after `breaks_after` pieces."""
+    """Text, and tool calls by name with their arguments. A stream of it breaks off after `breaks_after` pieces."""
 
     text: str = ""
     calls: Sequence[tuple[str, Any]] = ()
@@ -35,7 +35,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Refuse:
-    """An error of the provider; in a stream of responses it comes as an event."""
+    """An error of the provider; in a stream of responses it is an event."""
 
     status: int
     message: str
@@ -49,7 +49,7 @@ ANTHROPIC_TOO_LONG = Refuse(400, "prompt is too long: 9001 tokens > 8000 maximum
 
 @dataclass
 class Provider:
-    """Where it listens, what it was asked, and how it answers: `think` maps a request's body to an answer."""
+    """A stand-in's URL, its requests, and `think`, which maps a request's body to a response."""
 
     think: Callable[[Json], Say | Refuse]
     url: str = ""
@@ -69,14 +69,14 @@ class Provider:
 
 
 def scripted(*answers: Say | Refuse) -> Callable[[Json], Say | Refuse]:
-    """One answer after the other; the last one for ever."""
+    """Return a `think` with the given responses in order, the last one repeated."""
     left = list(answers)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 @asynccontextmanager
 async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provider]:
-    """Serve as long as the block lasts."""
+    """Serve while the block lasts."""
     state = Provider(think)
     app = FastAPI()
 
@@ -151,7 +151,7 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
 
 
 def sse(events: Iterator[Json | None], *, named: bool = False, done: str = "") -> Response:
-    """Events as a stream; None breaks it off."""
+    """Return events as a stream; None breaks it off."""
 
     async def lines() -> AsyncIterator[str]:
         for event in events:
@@ -323,8 +323,7 @@ def message_events(state: Provider, said: Say) -> Iterator[Json | None]:
 
 
 def said_by_gemini(body: Json) -> Json:
-    """What a request says, under the names of the API: its SDK writes some fields in its own notation, which the API
-    takes as well."""
+    """Return a request's content with the API's field names, since its SDK writes some in another notation."""
 
     def renamed(value: Any) -> Any:
         if isinstance(value, list):
@@ -338,7 +337,7 @@ def said_by_gemini(body: Json) -> Json:
 
 
 def signature(state: Provider, at: int) -> str:
-    """A signature as it comes from Gemini."""
+    """Return a signature in Gemini's form."""
     return base64.b64encode(SIGNED % (state.number, at)).decode()
 
 
@@ -361,7 +360,7 @@ def content_chunk(state: Provider, parts: Sequence[Json], stop: str | None = Non
 
 
 def content_chunks(state: Provider, said: Say) -> Iterator[Json | None]:
-    """Text in pieces, behind a thought; calls whole; at the end of a text its signature, in a part without any."""
+    """Yield text in pieces, after a thought; calls whole; and a text's signature at the end, in a part without text."""
     yield content_chunk(state, [{"text": "Let me see.", "thought": True}])
     for at, piece in enumerate(said.pieces):
         if at == said.breaks_after:

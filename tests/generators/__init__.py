@@ -1,1 +1,1 @@
-"""Clients that others make of the API's document have a type for each error."""
+"""Clients that others generate from the API's document have a type for each error."""

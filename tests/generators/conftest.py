@@ -1,4 +1,4 @@
-"""The API's document, of which the generators make clients."""
+"""Fixture of the API's document, from which the generators make clients."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""A program over the client that openapi-python-client makes of the API's document, for mypy."""
+"""A program over the client that openapi-python-client makes from the API's document, for mypy."""
 
 from http import HTTPStatus
 from typing import assert_never, assert_type
@@ -36,7 +36,7 @@ from palimpsest_client.models import (
 
 
 def append(client: AuthenticatedClient, body: EventsIn) -> int:
-    """Append, and return the session's head as it then is; every problem that an append can meet, and no other."""
+    """Append, and return the session's head; match every problem of an append, and no other."""
     answer = append_events.sync("s", client=client, body=body)
     match answer:
         case AppendedOut():
@@ -65,5 +65,5 @@ def append(client: AuthenticatedClient, body: EventsIn) -> int:
 
 
 def misspelt(problem: HeadConflictProblem) -> None:
-    """A field that no problem has."""
+    """Access a field that no problem has."""
     print(problem.haed)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What openapi-python-client makes of the API's document: each problem is parsed into a model of its own."""
+"""The client that openapi-python-client makes from the API's document parses each problem into its own model."""
 
 import importlib
 import json
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.generators
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a generated client that can be imported."""
+    """Return the folder of a generated client that can be imported."""
     folder = tmp_path_factory.mktemp("python")
-    (folder / "config.yml").write_text("post_hooks: []\n")  # nobody reads how it is formatted
+    (folder / "config.yml").write_text("post_hooks: []\n")  # formatting is not needed
     places = ["--path", DOCUMENT, "--output-path", folder / "palimpsest_client", "--config", folder / "config.yml"]
     command = [GENERATOR, "generate", *places, "--meta", "none", "--fail-on-warning"]
     made = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
@@ -34,7 +34,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def problems() -> list[Any]:
-    """Every problem that every operation names, as an example."""
+    """Return an example of every problem of every operation."""
     found = []
     for operations in json.loads(DOCUMENT.read_text())["paths"].values():
         for operation in operations.values():
@@ -75,16 +75,16 @@ async def test_the_servers_problems_are_parsed(package: Path, server: str) -> No
 
 
 def test_a_typed_program_names_every_problem(package: Path) -> None:
-    assert checked(package, (HERE / "problems.py").read_text()) == ""
+    assert check_types(package, (HERE / "problems.py").read_text()) == ""
 
 
 def test_a_problem_without_a_case_is_found(package: Path) -> None:
     fewer = (HERE / "problems.py").read_text().replace("TooSlowProblem() | ", "")
-    assert "TooSlowProblem" in checked(package, fewer)
+    assert "TooSlowProblem" in check_types(package, fewer)
 
 
-def checked(package: Path, program: str) -> str:
-    """What mypy says of a program; empty if it is content."""
+def check_types(package: Path, program: str) -> str:
+    """Return mypy's output for a program, empty without errors."""
     (package / "program.py").write_text(program)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", "--no-error-summary"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What openapi-typescript makes of the API's document: problems are a union told apart by their type."""
+"""The types that openapi-typescript makes from the API's document: problems are a union discriminated by type."""
 
 import shutil
 import subprocess
@@ -10,7 +10,7 @@ from tests.generators.conftest import DOCUMENT
 
 HERE = Path(__file__).parent
 TOOLS = HERE / "node_modules" / ".bin"
-OPTIONS = ("--default-non-nullable=false",)  # what has a default may be left out of a body
+OPTIONS = ("--default-non-nullable=false",)  # fields with a default may be left out of a body
 
 pytestmark = [
     pytest.mark.generators,
@@ -20,7 +20,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the types and the program."""
+    """Return a folder with the types and the program."""
     folder = tmp_path_factory.mktemp("typescript")
     made = run(TOOLS / "openapi-typescript", DOCUMENT, "--output", folder / "api.d.ts", *OPTIONS)
     assert made.returncode == 0, made.stderr
@@ -33,8 +33,8 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(one) for one in command], capture_output=True, text=True, timeout=300)
 
 
-def compiled(folder: Path, name: str) -> str:
-    """What the compiler says; empty if it is content."""
+def compile_program(folder: Path, name: str) -> str:
+    """Return the compiler's output, empty without errors."""
     options = (
         "--noEmit",
         "--strict",
@@ -49,10 +49,10 @@ def compiled(folder: Path, name: str) -> str:
 
 
 def test_a_strict_program_names_every_problem_and_no_unknown_field(types: Path) -> None:
-    assert compiled(types, "problems.ts") == ""
+    assert compile_program(types, "problems.ts") == ""
 
 
 def test_a_problem_without_a_case_does_not_compile(types: Path) -> None:
     whole = (types / "problems.ts").read_text()
     (types / "fewer.ts").write_text(whole.replace('        case "/problems/too-slow":\n', ""))
-    assert "TooSlowProblem" in compiled(types, "fewer.ts") or "too-slow" in compiled(types, "fewer.ts")
+    assert "TooSlowProblem" in compile_program(types, "fewer.ts") or "too-slow" in compile_program(types, "fewer.ts")

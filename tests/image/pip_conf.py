@@ -1,7 +1,7 @@
-"""Turns `pip config list` (standard input) into a pip.conf (standard output), environment settings included.
+"""Convert `pip config list` (standard input) to a pip.conf (standard output), environment settings included.
 
-Settings of one pip command stay with it; where a setting is both in a file and in the environment, the environment
-wins, as it does for pip.
+Settings of one pip command stay with it. If a setting is both in a file and in the environment, the environment wins,
+as it does for pip.
 """
 
 import ast
@@ -10,7 +10,7 @@ from configparser import RawConfigParser
 
 
 def main() -> None:
-    """Reads `section.name='value'` lines, writes sections."""
+    """Read `section.name='value'` lines, and write sections."""
     settings = RawConfigParser()
     settings.read_dict({"global": {}})
     pairs = [line.split("=", 1) for line in sys.stdin.read().splitlines() if "=" in line]

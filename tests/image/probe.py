@@ -1,8 +1,8 @@
-"""Asks a running server, from outside, what the image check wants to know: keys, the three main calls, the tokenizer.
+"""Check a running server for the image check: keys, the three main calls, the tokenizer.
 
     probe.py BASE_URL API_KEY
 
-Ends with a non-zero code and the answer at fault if anything is not as it should be.
+Exits with a non-zero code and the response at fault if a check fails.
 """
 
 import json
@@ -22,7 +22,7 @@ EVENTS = [
 
 
 def main(base: str, key: str) -> None:
-    """All checks, in order."""
+    """Run all checks in order."""
     status, _ = ask(base, "GET", SESSION)
     expect(status == 401, "a request without a key is refused", status)
 
@@ -43,7 +43,7 @@ def main(base: str, key: str) -> None:
 
 
 def ask(base: str, method: str, path: str, key: str | None = None, body: object = None) -> tuple[int, Any]:
-    """One request; the status and the parsed answer, whatever the status."""
+    """Send a request; return the status and the parsed response, whatever the status."""
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     data = None if body is None else json.dumps(body).encode()
@@ -55,7 +55,7 @@ def ask(base: str, method: str, path: str, key: str | None = None, body: object 
 
 
 def expect(holds: bool, what: str, answer: object) -> None:
-    """Prints the fact, or ends the check with what came instead."""
+    """Print the fact, or exit with the response at fault."""
     if not holds:
         sys.exit(f"FAILED: {what}: {json.dumps(answer)}")
     print(f"ok: {what}")

@@ -24,7 +24,7 @@ CALLS = 40_000
 SCAN = 400
 PAGE = 20
 STATEMENT_BYTES_MAX = 15_000
-"""What the driver keeps prepared."""
+"""Maximum size of a statement that the driver prepares."""
 
 SESSIONS = (None, *([session_key(DEFAULT_TENANT, f"bench-{n}") for n in range(7, 7 + lines)] for lines in (1, 3)))
 MODELS = (None, "gpt-5", "rare-model")
@@ -36,7 +36,7 @@ BEFORE = (None, (datetime.now(UTC) - timedelta(days=29.5), UUID(int=2**127)))
 
 @pytest.fixture(scope="module")
 async def records(postgres: str, template: str) -> AsyncIterator[str]:
-    """A database with so many records."""
+    """Return the name of a database with CALLS records."""
     async with migrated(postgres, template) as url:
         connection = await asyncpg.connect(for_asyncpg(url))
         await fill(connection, CALLS)
@@ -46,7 +46,7 @@ async def records(postgres: str, template: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def database_url(postgres: str, records: str) -> AsyncIterator[str]:
-    """A copy of it for each test."""
+    """Return a copy of the database for each test."""
     async with migrated(postgres, records) as url:
         yield url
 
@@ -58,7 +58,7 @@ async def filled(application: Database, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
 
 async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
-    """The plan as the server makes it for a prepared statement: for any arguments."""
+    """Return the generic plan that the server uses for a prepared statement."""
     with acting_for(DEFAULT_TENANT):
         return await _explain(database, *statements.given(sql, values))
 
@@ -88,7 +88,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check(plan: dict[str, Any], rows_max: int) -> None:
-    """Calls come by index, no more than `rows_max` in all, and nothing but a few rows is ever sorted."""
+    """Assert that calls are read by index, at most `rows_max` of them, and that nothing but a few rows is sorted."""
     reads = [node for node in nodes(plan) if node.get("Relation Name") == "model_calls"]
     assert reads
     assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}, plan
@@ -146,7 +146,7 @@ async def _check_epochs(filled: Database) -> None:
 
 
 async def test_expired_records_are_found_by_index(filled: Database, database: Database) -> None:
-    """What runs inside the function is not in its statement's plan, but in what the server counts of it."""
+    """Statements within the function are not in its plan, so the test uses the server's counters."""
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")  # records are immutable
         await tx.execute(

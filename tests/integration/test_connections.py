@@ -1,4 +1,4 @@
-"""Connections of the pool: lent to one at a time, given back however their use ends, and to the driver when free."""
+"""Connections of the pool: lent to one caller at a time, always given back, and returned to the driver when free."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ RUNS = "SELECT FROM pg_stat_activity WHERE query = :query AND state = 'active'"
 
 @pytest.fixture
 async def single(database_url: str) -> AsyncIterator[Database]:
-    """A pool of one connection."""
+    """Return a pool of one connection."""
     one = Database(database_url, pool_size=1, role=None)
     yield one
     await one.close()
@@ -30,7 +30,7 @@ async def pid(database: Database) -> int:
     return int(row["pid"])
 
 
-async def test_all_who_wait_for_the_one_connection_get_it(single: Database) -> None:
+async def test_all_waiters_get_the_single_connection(single: Database) -> None:
     own = await pid(single)
     assert await asyncio.gather(*(pid(single) for _ in range(20))) == [own] * 20
 
@@ -68,7 +68,7 @@ async def test_a_cancelled_statement_gives_it_back_when_it_has_ended(single: Dat
 async def test_a_connection_that_died_while_it_was_free_is_not_lent(single: Database, database: Database) -> None:
     before = await pid(single)
     await database.fetchrow("SELECT pg_terminate_backend(:pid, 10000)", pid=before)
-    with suppress(StoreUnavailable):  # where its end had not arrived yet
+    with suppress(StoreUnavailable):  # if the end had not arrived yet
         assert await pid(single) != before
     assert await pid(single) != before
 
@@ -85,7 +85,7 @@ async def test_free_connections_go_back_to_the_driver_which_closes_idle_ones(sin
 
 @pytest.fixture
 async def silent() -> AsyncIterator[int]:
-    """The port of a host that takes connections and says nothing, as one that hangs."""
+    """Return the port of a host that hangs: it accepts connections and sends nothing."""
     over = asyncio.Event()
 
     async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def silent() -> AsyncIterator[int]:
 
 @pytest.fixture
 async def over_tcp(database_url: str) -> AsyncIterator[int]:
-    """A port that leads to the server."""
+    """Return a port that is forwarded to the server."""
     url = make_url(database_url)
 
     async def passed_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
@@ -134,7 +134,7 @@ async def test_a_host_that_hangs_is_passed_over(
         await connecting.connect(f"postgresql://postgres@127.0.0.1:{silent},127.0.0.1:{silent}/any")
 
 
-async def test_no_host_that_is_there_is_a_failure_that_a_retry_may_cure() -> None:
+async def test_unreachable_hosts_are_a_retryable_failure() -> None:
     absent = Database("postgresql://me@127.0.0.1:1,127.0.0.1:1/name", pool_size=1)
     with pytest.raises(StoreUnavailable):
         await absent.fetch("SELECT 1")

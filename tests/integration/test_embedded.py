@@ -1,4 +1,4 @@
-"""The embedded Postgres: starts anywhere, is alone on its folder, and comes back after any kill."""
+"""The embedded Postgres starts anywhere, has its folder to itself, and recovers after any kill."""
 
 import fcntl
 import os
@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that serves the folder until its standard input is closed."""
+    """Return another process that serves the folder until its standard input is closed."""
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -54,7 +54,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def zombie() -> Iterator[int]:
-    """The pid of a process that has ended and is not reaped until the test is over."""
+    """Return the pid of a process that has ended and is not reaped before the end of the test."""
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         yield process.pid
@@ -82,7 +82,7 @@ def postmaster(folder: Path) -> psutil.Process:
 
 def kill_all(processes: list[psutil.Process]) -> None:
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # some end by themselves when others are gone
+        with suppress(psutil.NoSuchProcess):  # some end when others are gone
             process.kill()
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
@@ -100,10 +100,10 @@ async def test_starts_from_nothing_and_stops(folder: Path) -> None:
     finally:
         server.stop()
     assert not runs(process)
-    server.stop()  # a second time does nothing
+    server.stop()  # a second call does nothing
 
 
-async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(folder: Path) -> None:
+async def test_its_log_is_bounded_and_has_no_statements_or_values(folder: Path) -> None:
     server = embedded.start(folder)
     try:
         await ask(server.url, "CREATE TABLE facts AS SELECT 'a-secret-key' AS fact")
@@ -123,7 +123,7 @@ async def test_its_log_holds_no_statement_no_value_and_does_not_grow_for_ever(fo
     assert log.with_name("log.1").stat().st_size == embedded.LOG_BYTES_MAX + 1
 
 
-async def test_what_was_committed_is_there_after_a_restart(folder: Path) -> None:
+async def test_commits_survive_a_restart(folder: Path) -> None:
     server = embedded.start(folder)
     await ask(server.url, "CREATE TABLE facts AS SELECT 42 AS fact")
     server.stop()
@@ -216,7 +216,7 @@ def test_a_process_that_got_the_pid_of_a_dead_postmaster_is_left_alone(folder: P
         assert bystander.returncode == 0
 
 
-def test_a_half_made_cluster_is_made_anew(folder: Path) -> None:
+def test_an_incomplete_cluster_is_created_again(folder: Path) -> None:
     half = folder / f"{embedded.UNFINISHED}killed"
     half.mkdir(parents=True)
     (half / "PG_VERSION").write_text(f"{embedded.MAJOR}\n")
@@ -275,7 +275,7 @@ def test_while_another_process_makes_the_user_of_postgres_this_one_waits(monkeyp
 
 @contextmanager
 def watching(watch: embedded.Watch) -> Iterator[None]:
-    """Look as often as is asked for, as the process that started the server does."""
+    """Poll as often as requested while the block lasts, like the process that started the server."""
     ending = threading.Event()
 
     def look() -> None:
@@ -292,7 +292,7 @@ def watching(watch: embedded.Watch) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_one_that_cannot_start_is_tried_until_it_can_and_told_of_once(folder: Path) -> None:
+def test_a_failing_start_is_retried_and_logged_once(folder: Path) -> None:
     server = embedded.start(folder)
     control = folder / "postgres" / "global" / "pg_control"
     aside = control.with_name("aside")

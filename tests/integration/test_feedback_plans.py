@@ -1,4 +1,4 @@
-"""What calibration adds to the hot path's statements is found by its key, however many models a tenant has."""
+"""The hot path's statements find calibrations by key, whatever the tenant's number of models."""
 
 import httpx
 import pytest
@@ -16,7 +16,7 @@ MODELS = 5_000
 
 @pytest.fixture
 async def models(client: httpx.AsyncClient, database: Database) -> str:
-    """A session, and a tenant with many calibrated models."""
+    """Create a session, and a tenant with many calibrated models."""
     for _ in range(2):
         event = {"type": "user.message", "content": "hello"}
         (await client.post("/v1/sessions/s/events", json={"events": [event]})).raise_for_status()

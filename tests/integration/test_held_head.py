@@ -1,4 +1,4 @@
-"""A context that is to end at a head, on a line that has gone on since: only what is handed out is recorded."""
+"""A context up to a head, on a line that has grown since: only the returned context is recorded."""
 
 import httpx
 import pytest
@@ -11,10 +11,10 @@ from app.store.engine import Database, acting_for
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_of_a_line_that_has_gone_on_no_newer_context_is_recorded(
+async def test_no_newer_context_of_a_longer_line_is_recorded(
     client: httpx.AsyncClient, application: Database, held: bool
 ) -> None:
-    """A call that nobody has would wait for its outcome for ever."""
+    """An unreturned call would never get its outcome."""
     services = wiring.build(Settings(), application, {})
     for text in ("one", "two"):
         events = [{"type": "user.message", "content": text}]

@@ -1,4 +1,4 @@
-"""What was recorded stays as it was: the database itself refuses to change it. Erasing a session is the exception."""
+"""The database refuses changes of recorded data; only erasing a session removes it."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ SUMMARY = """
 
 
 async def record(client: httpx.AsyncClient, database: Database) -> None:
-    """Sessions `a` and `b`, each with all that a session can have."""
+    """Create sessions `a` and `b`, each with every kind of row that a session can have."""
     hook = {"url": "https://example.com/", "events": ["compaction.scheduled"]}
     answer = await client.put("/v1/webhooks/h", json=hook)
     assert answer.status_code == 201, answer.text
@@ -54,21 +54,21 @@ async def record(client: httpx.AsyncClient, database: Database) -> None:
 
 @pytest.fixture(scope="module")
 async def sessions(postgres: str, template: str) -> AsyncIterator[str]:
-    """A database with these sessions."""
+    """Return the name of a database with these sessions."""
     async with filled(postgres, template, record) as name:
         yield name
 
 
 @pytest.fixture
 async def database_url(postgres: str, sessions: str) -> AsyncIterator[str]:
-    """A copy of it for each test."""
+    """Return a copy of the database for each test."""
     async with migrated(postgres, sessions) as url:
         yield url
 
 
 @pytest.fixture
 def recorded(database: Database) -> Database:
-    """The database with the sessions."""
+    """Return the database with the sessions."""
     return database
 
 
@@ -77,10 +77,10 @@ async def rows(database: Database, table: str) -> list[str]:
 
 
 async def of_session(database: Database, name: str) -> dict[str, int]:
-    """How many rows of the session each table that has such rows holds."""
+    """Return the number of the session's rows by table."""
     tables = await database.fetch(
         "SELECT table_name FROM information_schema.columns WHERE table_schema = 'public' "
-        "AND column_name = 'session_id' AND table_name NOT IN ('erased', 'erased_names')"  # what is kept of erasures
+        "AND column_name = 'session_id' AND table_name NOT IN ('erased', 'erased_names')"  # kept after an erasure
     )
     counts = {}
     for (table,) in tables:
@@ -136,7 +136,7 @@ async def test_erasing_takes_one_session_with_all_that_derives_from_it(recorded:
 
 async def test_erasing_ends_with_its_transaction(recorded: Database) -> None:
     assert await erase(recorded, DEFAULT_TENANT, "a") == [session_key(DEFAULT_TENANT, "a")]
-    for _ in range(8):  # whichever of the pool's connections it was
+    for _ in range(8):  # reaches every connection of the pool
         with pytest.raises(asyncpg.RestrictViolationError):
             await recorded.execute("DELETE FROM events")
     assert await erase(recorded, DEFAULT_TENANT, "a") == []
@@ -180,7 +180,7 @@ async def test_live_summaries_never_overlap(recorded: Database) -> None:
     await recorded.execute(SUMMARY, key=session_key(DEFAULT_TENANT, "a"), tenant=DEFAULT_TENANT)
 
 
-async def test_a_redaction_changes_what_was_said_and_nothing_else(recorded: Database) -> None:
+async def test_a_redaction_changes_only_the_content(recorded: Database) -> None:
     key = session_key(DEFAULT_TENANT, "a")
     async with recorded.transaction() as tx:
         await tx.execute("SELECT set_config('palimpsest.redacting', :key, true)", key=str(key))

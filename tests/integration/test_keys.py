@@ -1,4 +1,4 @@
-"""Keys: who is let in, to whose data, and for how long."""
+"""Keys: authentication, tenants, scopes and lifetimes."""
 
 import asyncio
 from dataclasses import dataclass
@@ -100,8 +100,8 @@ async def test_the_first_key_closes_the_server(tenants: Tenants, clock: Clock) -
     assert await tenants.authenticate(None) is None
 
 
-async def test_a_key_made_by_another_process_makes_bound_keys_at_once(database: Database, tenants: Tenants) -> None:
-    """This process, which has just found that there is no key, must not take the next one for the first."""
+async def test_a_key_of_another_process_can_make_bound_keys_immediately(database: Database, tenants: Tenants) -> None:
+    """This process has just found that there is no key, and must not take the next one for the first."""
     assert await tenants.authenticate(None) is not None
     first = await Tenants(database, None).create_key("default", "operator", SCOPES)
     who = await tenants.authenticate(first.secret)
@@ -124,7 +124,7 @@ async def test_a_revoked_key_stops_in_time_and_leaves_the_server_closed(
 
 
 async def test_answers_are_believed_for_a_while_only(database: Database, tenants: Tenants, clock: Clock) -> None:
-    """A request costs no query while the answer is fresh."""
+    """A request costs no query while the cached result is fresh."""
     made = await tenants.create_key("default", "k", ["read"])
     assert await tenants.authenticate(made.secret) is not None
     await keys.revoke(database, made.key_id)
@@ -218,7 +218,7 @@ async def test_tenants_do_not_see_each_other(client: httpx.AsyncClient, tenants:
     assert (await client.get("/v1/sessions/s", headers=ours)).json()["head"] == 1
 
 
-async def test_the_bootstrap_key_stands_beside_those_in_the_database(database_url: str, database: Database) -> None:
+async def test_the_bootstrap_key_is_valid_along_with_stored_ones(database_url: str, database: Database) -> None:
     secret = "bootstrap-" + "k" * 20
     made = await Tenants(database, None).create_key("acme", "k", ["read"])
     async with (
@@ -243,7 +243,7 @@ IDS = ("call_id", "summary_id", "compaction_id", "delivery_id", "key_id", "kind"
 async def test_every_route_but_the_operators_own_needs_a_key(
     client: httpx.AsyncClient, tenants: Tenants, database_url: str
 ) -> None:
-    """A new route that forgets to ask who is calling fails here."""
+    """A new route without authentication fails this test."""
     await tenants.create_key("default", "k", ["read"])
     paths = create_app(Settings(), database_url).openapi()["paths"]
     assert len(paths) > len(OPEN_TO_ALL)

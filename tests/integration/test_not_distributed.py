@@ -1,4 +1,4 @@
-"""`palimpsest distribute` where there is no Citus: a line that says what is missing, and nothing is changed."""
+"""`palimpsest distribute` without Citus: one line names the missing extension, and nothing is changed."""
 
 import asyncio
 

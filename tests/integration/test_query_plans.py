@@ -1,4 +1,4 @@
-"""The two hot reads touch a bounded part of a long log, by index, whatever its length."""
+"""The two hot reads read a bounded part of a log by index, whatever its length."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ BATCH = 1_000
 
 
 async def fill(client: httpx.AsyncClient, database: Database) -> None:
-    """A session of 30,000 events with an epoch near its end."""
+    """Create a session of 30,000 events with an epoch near its end."""
     turn = [
         {"type": "user.message", "content": "What does the next line of the log say about it?"},
         {"type": "assistant.message", "content": "It says what every line before it has said, in as many words."},
@@ -36,21 +36,21 @@ async def fill(client: httpx.AsyncClient, database: Database) -> None:
 
 @pytest.fixture(scope="module")
 async def long_log(postgres: str, template: str) -> AsyncIterator[str]:
-    """A database with that session."""
+    """Return the name of a database with that session."""
     async with filled(postgres, template, fill) as name:
         yield name
 
 
 @pytest.fixture
 async def database_url(postgres: str, long_log: str) -> AsyncIterator[str]:
-    """A copy of it for each test."""
+    """Return a copy of the database for each test."""
     async with migrated(postgres, long_log) as url:
         yield url
 
 
 @pytest.fixture
 def long_session() -> str:
-    """Its name."""
+    """Return the session's name."""
     return "long"
 
 
@@ -67,7 +67,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_bounded(plan: dict[str, Any], rows_max: int) -> None:
-    """No scan of all events, and no index scan that yields or throws away more than the tail."""
+    """Assert that no node scans all events, and no index scan reads more than the tail."""
     on_events = [node for node in nodes(plan) if node.get("Relation Name") == "events"]
     assert on_events
     assert {node["Node Type"] for node in on_events} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
@@ -88,7 +88,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     check_bounded(later, rows_max=1_200)
     on_decisions = [node for node in nodes(later) if node.get("Relation Name") == "visibility"]
     assert on_decisions
-    assert {node["Actual Loops"] for node in on_decisions} == {0}  # there are none, and none are looked for
+    assert {node["Actual Loops"] for node in on_decisions} == {0}  # never executed, because there are no decisions
 
     with acting_for(DEFAULT_TENANT):
         loaded = await views.load(
@@ -116,7 +116,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     )
     check_bounded(read, rows_max=510)
     beyond = await explain(application, event_log._BEYOND, session_id=session_id, tokens=loaded.log_tokens - bound)
-    check_bounded(beyond, rows_max=5)  # the one that is sought, and those of no tokens beside it
+    check_bounded(beyond, rows_max=5)  # the event sought, and those without tokens next to it
 
 
 async def test_a_page_of_turns_reads_only_their_marks(
@@ -132,7 +132,7 @@ async def test_a_page_of_turns_reads_only_their_marks(
 
 
 async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Database, database: Database) -> None:
-    """Whatever others there are: of 40,000 sessions the twenty of one user are read, also below row-level security."""
+    """Only the twenty sessions of one user are read among 40,000, also under row-level security."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
         "SELECT gen_random_uuid(), :tenant_id, 'user-' || n % 2000 || ':' || n, 'heuristic' "
@@ -153,8 +153,8 @@ async def test_the_sessions_of_a_prefix_are_found_by_their_names(application: Da
         )
 
 
-async def test_a_search_of_sessions_looks_at_so_many_and_no_more(application: Database, database: Database) -> None:
-    """Of 40,000 sessions with metadata that no index serves, one page reads SCAN_MAX, wherever it begins."""
+async def test_a_search_of_sessions_reads_a_bounded_number(application: Database, database: Database) -> None:
+    """A page reads SCAN_MAX of 40,000 sessions with metadata that no index covers, wherever it begins."""
     await database.execute(
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator, metadata, created_at) "
         "SELECT gen_random_uuid(), :tenant_id, 's' || n, 'heuristic', json_build_object('user', n % 7000), "
@@ -181,7 +181,7 @@ async def test_a_search_of_sessions_looks_at_so_many_and_no_more(application: Da
     assert found == ["s6999", "s13999", "s20999", "s27999", "s34999"]
 
 
-async def test_a_search_of_events_looks_at_so_many_and_no_more(application: Database, long_session: str) -> None:
+async def test_a_search_of_events_reads_a_bounded_number(application: Database, long_session: str) -> None:
     plan = await explain(
         application,
         event_log._OF_KIND,
@@ -202,7 +202,7 @@ async def test_a_search_of_events_looks_at_so_many_and_no_more(application: Data
 async def test_a_turns_requests_are_read_from_its_two_ends(
     client: httpx.AsyncClient, application: Database, long_session: str
 ) -> None:
-    """However many messages the user adds to a turn, and however long it is."""
+    """This holds for any number of user messages in the turn, and any length."""
     added = [{"type": "user.message", "content": "and one more", "turn_id": "t"}]
     said = [{"type": "assistant.message", "content": "and so on"}]
     heads = []
@@ -217,5 +217,5 @@ async def test_a_turns_requests_are_read_from_its_two_ends(
     first = heads[0] - 999
     assert [event.seq for event in found] == [
         *(first, first + 2, heads[1] - 3, heads[1] - 1),  # before the span
-        *(heads[2] - 3, heads[2] - 1),  # and in it
+        *(heads[2] - 3, heads[2] - 1),  # within the span
     ]

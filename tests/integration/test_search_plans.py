@@ -1,4 +1,4 @@
-"""A search enters its index at this session's own terms, whatever else there is, and an append knows nothing of it."""
+"""A search reads only its session's terms from the index, and an append does not write to it."""
 
 from collections.abc import AsyncIterator
 from uuid import uuid4
@@ -20,7 +20,7 @@ OTHERS = 20
 
 
 async def fill(client: httpx.AsyncClient, database: Database) -> None:
-    """A long session and many short ones that say the same, all of them indexed."""
+    """Create a long session and many short ones with the same texts, all of them indexed."""
     for name, count in (("long", EVENTS), *((f"s{n}", 100) for n in range(OTHERS))):
         for at in range(0, count, 1_000):
             events = [
@@ -36,27 +36,26 @@ async def fill(client: httpx.AsyncClient, database: Database) -> None:
 
 @pytest.fixture(scope="module")
 async def indexed(postgres: str, template: str) -> AsyncIterator[str]:
-    """A database with these sessions."""
+    """Return the name of a database with these sessions."""
     async with filled(postgres, template, fill) as name:
         yield name
 
 
 @pytest.fixture
 async def database_url(postgres: str, indexed: str) -> AsyncIterator[str]:
-    """A copy of it for each test."""
+    """Return a copy of the database for each test."""
     async with migrated(postgres, indexed) as url:
         yield url
 
 
 @pytest.fixture
 def searched(application: Database) -> Database:
-    """The database with the sessions, as the application sees it."""
+    """Return the database with the sessions, with the application's role."""
     return application
 
 
 async def read_for(database: Database, session: str, *words: str) -> tuple[int, int]:
-    """How often a search has the server read the whole index' table, and how many rows by way of an index, by the
-    server's own count: the search is a function's, so the plan of its statement does not tell."""
+    """Return a search's table scans and rows read by index, from counters, because a function's plan is hidden."""
     own = session_key(DEFAULT_TENANT, session)
     async with database.transaction() as tx:
         await tx.fetch(
@@ -73,21 +72,21 @@ async def read_for(database: Database, session: str, *words: str) -> tuple[int, 
     return row["seq_scan"], row["idx_tup_fetch"]
 
 
-async def test_a_search_reads_only_what_matches_in_its_session_and_scores_so_many(searched: Database) -> None:
+async def test_a_search_reads_only_its_sessions_matches_and_scores_a_bounded_number(searched: Database) -> None:
     with acting_for(DEFAULT_TENANT):
         assert await read_for(searched, "long", "rare1") == (0, 50)
         scans, rows = await read_for(searched, "s0", "rare1")
         assert scans == 0
         assert rows <= 100
 
-        # What many hold is scored by the rarest first.
+        # If many entries match, the ones with the rarest terms are scored first.
         found = await search.find(searched, SessionLog(session_key(DEFAULT_TENANT, "long")), ("row", "rare7"))
     assert (found.matches, found.corpus.entries, list(found.corpus.holding)) == (EVENTS, EVENTS, [EVENTS, 50])
     assert len(found.hits) == search.CANDIDATES_MAX
     assert {hit.seq for hit in found.hits if hit.counts[1]} == set(range(351, 401))
 
 
-async def test_a_search_finds_nothing_for_another_tenant_or_for_none(searched: Database) -> None:
+async def test_a_search_finds_nothing_for_another_or_no_tenant(searched: Database) -> None:
     log = SessionLog(session_key(DEFAULT_TENANT, "s0"))
     assert (await search.find(searched, log, ("row",))).matches == 0
     with acting_for(uuid4()):

@@ -1,4 +1,4 @@
-"""Both SDKs against both providers on loopback: what comes back, and what every failure is called."""
+"""Both SDKs against both providers on loopback: their responses, and the classification of every failure."""
 
 import asyncio
 import base64
@@ -55,7 +55,7 @@ async def model(request: pytest.FixtureRequest, servers: Summarizers) -> AsyncIt
     await made.aclose()
 
 
-async def failing(model: Summarizer, *, within: float = LONG) -> ProviderError:
+async def failure_of(model: Summarizer, *, within: float = LONG) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         await model.summarize(ASK, timeout=within)
     return caught.value
@@ -73,7 +73,7 @@ def faults(answer: Completion) -> tuple[str, ...]:
     )
 
 
-async def test_a_summary_comes_back_with_its_usage_and_passes_the_gate(servers: Summarizers, model: Summarizer) -> None:
+async def test_a_summary_has_its_usage_and_passes_the_gate(servers: Summarizers, model: Summarizer) -> None:
     answer = await model.summarize(ASK, timeout=LONG)
     assert answer.model == "stand-in-1"
     assert answer.input_tokens and answer.output_tokens
@@ -115,7 +115,7 @@ async def test_a_slow_answer_is_awaited(servers: Summarizers, model: Summarizer)
 
 async def test_no_answer_in_time_is_a_timeout(servers: Summarizers, model: Summarizer) -> None:
     servers.will(servers.never())
-    error = await failing(model, within=SHORT)
+    error = await failure_of(model, within=SHORT)
     assert (error.kind, error.retryable) == ("timeout", True)
 
 
@@ -138,7 +138,7 @@ async def test_a_status_is_a_kind_of_failure_and_is_not_retried_here(
     servers: Summarizers, model: Summarizer, code: int, kind: str, retryable: bool
 ) -> None:
     servers.will(stand_in.status(code, message=f"no, not with {KEY}" if code in (401, 403) else "no"))
-    error = await failing(model)
+    error = await failure_of(model)
     assert (error.kind, error.retryable, error.retry_after) == (kind, retryable, None)
     assert str(code) in error.detail
     assert KEY not in error.detail
@@ -154,8 +154,8 @@ async def test_a_key_that_the_provider_repeats_is_in_no_error(
         servers.will(stand_in.body(f'{{"error": {{"message": "not with {quoted}"}}}}'))
     else:
         servers.will(stand_in.status(code, message=f"not with {quoted}"))
-    error = await failing(model)
-    assert "[key]" in error.detail or code == 200  # whose text is cut off
+    error = await failure_of(model)
+    assert "[key]" in error.detail or code == 200  # the text of that response is cut off
     assert quoted[:12] not in f"{error}{error.detail}{''.join(traceback.format_exception(error))}"
 
 
@@ -166,7 +166,7 @@ async def test_an_answer_without_end_is_a_failure_and_is_not_held(
     raw = bomb() if encoding == "gzip" else b'{"content": "' + b"x" * 2 * ANSWER_BYTES_MAX
     servers.will(stand_in.body(raw, encoding=encoding))
     memory = Memory()
-    error = await failing(model)
+    error = await failure_of(model)
     assert (error.kind, error.retryable) == ("connection", True)
     assert "too large" in error.detail
     assert memory.growth() < 250_000_000
@@ -174,7 +174,7 @@ async def test_an_answer_without_end_is_a_failure_and_is_not_held(
 
 async def test_an_answer_of_very_many_values_is_a_failure(servers: Summarizers, model: Summarizer) -> None:
     servers.will(stand_in.body('{"content": [' + "[]," * 200_000 + "[]]}"))
-    assert "too large" in (await failing(model)).detail
+    assert "too large" in (await failure_of(model)).detail
 
 
 async def test_a_compressed_answer_is_read(servers: Summarizers, model: Summarizer) -> None:
@@ -187,20 +187,22 @@ async def test_a_compressed_answer_is_read(servers: Summarizers, model: Summariz
 
 async def test_a_rate_limit_says_how_long_to_wait(servers: Summarizers, model: Summarizer) -> None:
     servers.will(stand_in.status(429, retry_after=7))
-    error = await failing(model)
+    error = await failure_of(model)
     assert (error.kind, error.retry_after) == ("rate_limited", 7.0)
 
 
 async def test_a_quota_that_is_used_up_is_no_rate_limit(servers: Summarizers, model: Summarizer) -> None:
     servers.will(stand_in.status(429, message="You exceeded your current quota, please check your plan"))
-    error = await failing(model)
+    error = await failure_of(model)
     assert (error.kind, error.retryable) == ("spent", False)
 
 
-async def test_a_prompt_too_long_is_told_apart_until_it_is_shorter(servers: Summarizers, model: Summarizer) -> None:
+async def test_a_prompt_that_is_too_long_is_refused_until_it_is_shorter(
+    servers: Summarizers, model: Summarizer
+) -> None:
     servers.will(stand_in.context_too_long(len(ASK.prompt)))
     for _ in range(2):
-        error = await failing(model)
+        error = await failure_of(model)
         assert (error.kind, error.retryable) == ("context_too_long", False)
     halved = Prompt(ASK.system, ASK.prompt[: len(ASK.prompt) // 2], 640, 0.2)
     assert (await model.summarize(halved, timeout=LONG)).text
@@ -222,7 +224,7 @@ async def test_a_refusal_says_so(servers: Summarizers, model: Summarizer) -> Non
 
 
 @pytest.mark.parametrize("behaviour", [stand_in.empty(), stand_in.error_text()], ids=["empty", "error text"])
-async def test_what_is_no_summary_arrives_and_is_stopped_by_the_gate(
+async def test_an_invalid_summary_is_stopped_by_the_gate(
     servers: Summarizers, model: Summarizer, behaviour: stand_in.Behaviour
 ) -> None:
     servers.will(behaviour)
@@ -253,15 +255,15 @@ async def test_an_answer_in_no_protocol_is_the_servers_fault(
     servers: Summarizers, model: Summarizer, behaviour: stand_in.Behaviour
 ) -> None:
     servers.will(behaviour)
-    assert (await failing(model)).kind == "server"
+    assert (await failure_of(model)).kind == "server"
 
 
-async def test_a_server_that_is_not_there_is_a_failed_connection() -> None:
+async def test_a_missing_server_is_a_failed_connection() -> None:
     for model in (
         Anthropic(model="m", api_key="k", base_url="http://127.0.0.1:9"),
         OpenAI(model="m", api_key="k", base_url="http://127.0.0.1:9/v1"),
     ):
-        error = await failing(model)
+        error = await failure_of(model)
         assert (error.kind, error.retryable) == ("connection", True)
         await model.aclose()
 

@@ -1,4 +1,4 @@
-"""Row-level security as the database has it, and connections that are set to a tenant."""
+"""Row-level security in the database, and the tenant setting of connections."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +24,7 @@ from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
 
 NOBODYS = {"alembic_version", "pgqueuer", "pgqueuer_log", "pgqueuer_schedules", "pgqueuer_statistics", "work_counts"}
-"""Tables that hold nothing of a tenant's but ids."""
+"""Tables without a tenant's data except ids."""
 ACROSS = {
     "palimpsest_across_compactions",
     "palimpsest_across_degraded",
@@ -40,12 +40,12 @@ ACROSS = {
     "palimpsest_across_spend",
     "palimpsest_hits",
 }
-"""What runs as the owner: each has its reason in migration 0013, or in that of its own."""
+"""Functions that run as the owner; the migration that made each gives the reason, for most 0013."""
 SET_TO = "SELECT current_setting('palimpsest.tenant', true) AS tenant, current_user AS role, pg_backend_pid() AS pid"
 
 
-async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
-    """A new table fails here until somebody has said which of both it is."""
+async def test_every_table_has_row_security_or_no_tenants_data(database: Database) -> None:
+    """A new table fails this test until it is added to one of the two groups."""
     rows = await database.fetch(
         "SELECT c.relname AS name, c.relrowsecurity AS on, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid "
         "AND a.attname = 'tenant_id') AS owned, ARRAY(SELECT (polpermissive, polcmd, polroles, polwithcheck IS NULL, "
@@ -57,7 +57,7 @@ async def test_every_table_is_walled_or_nobodys(database: Database) -> None:
         assert row["owned"] == row["on"], row["name"]
         if row["on"]:
             [policy] = row["policies"]
-            assert policy.startswith("(t,*,{0},t,"), row["name"]  # for every command and role, of reads and writes
+            assert policy.startswith("(t,*,{0},t,"), row["name"]  # for every command and role, for reads and writes
             assert "tenant_id = ( SELECT" in policy and "'palimpsest.tenant'" in policy, row["name"]
 
 
@@ -74,7 +74,7 @@ async def test_the_application_owns_nothing_and_is_no_superuser(application: Dat
             await application.execute(statement)
 
 
-async def test_what_runs_as_the_owner_is_known_and_for_the_application_only(database: Database) -> None:
+async def test_functions_of_the_owner_are_known_and_only_for_the_application(database: Database) -> None:
     rows = await database.fetch(
         "SELECT proname AS name, proconfig::text AS settings, "
         "EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0) AS anybodys "
@@ -85,31 +85,31 @@ async def test_what_runs_as_the_owner_is_known_and_for_the_application_only(data
         assert (row["settings"], row["anybodys"]) == ('{"search_path=public, pg_temp"}', False), row["name"]
 
 
-async def seen(database: Database) -> tuple[UUID | None, int]:
-    """Which tenant a connection is set to, and by which server process."""
+async def current_tenant(database: Database) -> tuple[UUID | None, int]:
+    """Return the tenant that a connection is set to, and the pid of its server process."""
     row = await database.fetchrow(SET_TO)
     assert row is not None and row["role"] == ROLE
     return UUID(row["tenant"]) if row["tenant"] else None, row["pid"]
 
 
-async def test_a_connection_is_set_to_who_is_acted_for_and_to_nobody_else(database_url: str) -> None:
+async def test_a_connection_is_set_to_the_acting_tenant_only(database_url: str) -> None:
     ours, theirs = uuid4(), uuid4()
     database = Database(database_url, pool_size=1)
     try:
-        first = await seen(database)
+        first = await current_tenant(database)
         assert first[0] is None
         with acting_for(ours):
-            assert await seen(database) == (ours, first[1])
+            assert await current_tenant(database) == (ours, first[1])
             with acting_for(theirs):
                 async with database.transaction() as tx:
                     row = await tx.fetchrow(SET_TO)
                 assert row is not None and row["tenant"] == str(theirs)
-            assert (await seen(database))[0] == ours
-        assert await seen(database) == (None, first[1])
+            assert (await current_tenant(database))[0] == ours
+        assert await current_tenant(database) == (None, first[1])
         with acting_for(ours), pytest.raises(asyncpg.DivisionByZeroError):
             async with database.transaction() as tx:
                 await tx.execute("SELECT 1 / 0")
-        assert await seen(database) == (None, first[1])
+        assert await current_tenant(database) == (None, first[1])
     finally:
         await database.close()
 
@@ -121,31 +121,31 @@ async def test_one_tenant_after_itself_costs_nothing_and_each_turn_one_round_tri
     try:
         with acting_for(ours):
             for _ in range(10):
-                await seen(database)
+                await current_tenant(database)
                 async with database.transaction() as tx:
                     await tx.fetchrow(SET_TO)
         with acting_for(theirs):
-            await seen(database)
-        await seen(database)
+            await current_tenant(database)
+        await current_tenant(database)
     finally:
         await database.close()
     turns = [one.sql for one in log.statements() if one.sql.startswith("SET ")]
     assert turns == [f"SET palimpsest.tenant = '{tenant}'" for tenant in (ours, theirs, "")]
 
 
-async def test_what_is_cut_off_while_it_is_being_set_is_set_again(database_url: str) -> None:
+async def test_a_connection_cancelled_while_being_set_is_set_again(database_url: str) -> None:
     database = Database(database_url, pool_size=1)
     try:
         for steps in range(6):
             with acting_for(uuid4()):
-                asking = asyncio.ensure_future(seen(database))
+                asking = asyncio.ensure_future(current_tenant(database))
                 for _ in range(steps):
-                    await asyncio.sleep(0)  # one step of the loop each: cut off at another point every time
+                    await asyncio.sleep(0)  # each iteration cancels one step of the loop later
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
             with acting_for(DEFAULT_TENANT):
-                assert (await seen(database))[0] == DEFAULT_TENANT
-            assert (await seen(database))[0] is None
+                assert (await current_tenant(database))[0] == DEFAULT_TENANT
+            assert (await current_tenant(database))[0] is None
     finally:
         await database.close()
 
@@ -155,7 +155,7 @@ async def test_tasks_act_each_for_its_own(database_url: str) -> None:
 
     async def act(tenant_id: UUID) -> bool:
         with acting_for(tenant_id):
-            return all([(await seen(database))[0] == tenant_id for _ in range(20)])
+            return all([(await current_tenant(database))[0] == tenant_id for _ in range(20)])
 
     try:
         assert all(await asyncio.gather(*(act(uuid4()) for _ in range(8))))
@@ -174,7 +174,7 @@ async def test_a_write_for_another_tenant_is_refused(application: Database) -> N
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """A server of its own, where the role was never made."""
+    """Start a server of its own, without the role."""
     with data_folder() as folder:
         server = embedded.start(folder)
         yield server.url
@@ -197,7 +197,7 @@ def as_login(url: str, login: str, database: str) -> str:
 
 
 @pytest.mark.embedded("a server of its own, where the role was never made")
-async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) -> None:
+async def test_a_login_without_createrole_gets_instructions(cluster: str) -> None:
     url = as_login(cluster, "modest", "modests")
     async with administered(cluster, "CREATE ROLE modest LOGIN", "CREATE DATABASE modests OWNER modest") as admin:
         with pytest.raises(Exception, match="CREATE ROLE palimpsest_app NOLOGIN; GRANT palimpsest_app TO modest;"):
@@ -210,7 +210,7 @@ async def test_a_login_that_may_make_no_role_is_told_what_to_do(cluster: str) ->
         await walls.check(url)
         await walls.check_owner(url)
 
-        # Whoever only serves need not own anything: it may act as the role, and that is all.
+        # A login that only serves need not own anything; it only needs to act as the role.
         await admin.execute("CREATE ROLE server LOGIN IN ROLE palimpsest_app")
         await walls.check(as_login(cluster, "server", "modests"))
         with pytest.raises(walls.NoWalls, match="the login that migrates"):
@@ -242,8 +242,8 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
 
 
 @needed
-async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(database_url: str) -> None:
-    """Six connections of ours are one of the server's, which is handed on as it is."""
+async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(database_url: str) -> None:
+    """Six connections of ours share one of the server's."""
     with pgbouncer(database_url, default_pool_size=1) as pooler:
         database = Database(database_url, pool_size=6, pooler_url=pooler.url(database_url))
 
@@ -251,11 +251,11 @@ async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(dat
             pids = set()
             for _ in range(5):
                 with acting_for(tenant_id):
-                    alone, pid = await seen(database)
+                    alone, pid = await current_tenant(database)
                     async with database.transaction() as tx:
                         row = await tx.fetchrow(SET_TO)
                 assert row is not None and (alone, row["tenant"]) == (tenant_id, str(tenant_id))
-                assert (await seen(database))[0] is None
+                assert (await current_tenant(database))[0] is None
                 pids.add(pid)
             return pids
 
@@ -270,10 +270,8 @@ async def test_behind_a_transaction_pooler_each_transaction_says_whose_it_is(dat
 
 
 @needed
-async def test_a_pooler_is_given_nothing_that_it_refuses_and_the_rest_goes_to_the_server(
-    database_url: str, database: Database
-) -> None:
-    """The API and a worker behind it: an append, a context, a compaction, a stream."""
+async def test_statements_that_a_pooler_refuses_go_to_the_server(database_url: str, database: Database) -> None:
+    """Covers the API and a worker through the pooler: an append, a context, a compaction, a stream."""
     with pgbouncer(database_url) as pooler:
         settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))
         stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The worker: its schedules, any number of it side by side, and a database that goes away."""
+"""The worker: its schedules, several workers at the same time, and a database that becomes unavailable."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ async def append(client: httpx.AsyncClient, key: str) -> httpx.Response:
     return await client.post("/v1/sessions/s/events", json={"events": [EVENT]}, headers={"Idempotency-Key": key})
 
 
-async def remembered(database: Database) -> list[str]:
+async def stored_keys(database: Database) -> list[str]:
     return [row["key"] for row in await database.fetch("SELECT key FROM appends ORDER BY key")]
 
 
@@ -37,7 +37,7 @@ HOUSEKEEPING = [
     "purge_job_log",
     "sweep_layers",
 ]
-"""What every worker does, whatever else it is for."""
+"""Schedules that every worker announces."""
 
 
 async def age(database: Database, keys: list[str], interval: str) -> None:
@@ -46,8 +46,8 @@ async def age(database: Database, keys: list[str], interval: str) -> None:
     )
 
 
-async def scheduled(database: Database) -> list[str]:
-    """The schedules that some worker has announced, as soon as the housekeeping is among them."""
+async def announced_schedules(database: Database) -> list[str]:
+    """Return the schedules that workers have announced, as soon as the housekeeping is among them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             rows = await database.fetch("SELECT entrypoint FROM pgqueuer_schedules ORDER BY entrypoint")
@@ -57,7 +57,7 @@ async def scheduled(database: Database) -> list[str]:
 
 
 def test_the_queue_has_the_schema_that_its_library_wants() -> None:
-    """When a new release of pgqueuer fails this, its changes need a migration of their own."""
+    """If a new release of pgqueuer fails this test, its changes need a migration of ours."""
     wanted = QueryBuilderEnvironment(DBSettings()).build_install_query().split("\n", 1)[1]
     assert wanted.strip() in QUEUE_SQL.read_text(encoding="utf-8")
 
@@ -68,7 +68,7 @@ async def test_idempotency_keys_are_forgotten_after_a_day(client: httpx.AsyncCli
     await age(database, ["old", "older"], "25 hours")
     await age(database, ["young"], "23 hours")
     assert await retention.purge_appends(database) == 2
-    assert await remembered(database) == ["young"]
+    assert await stored_keys(database) == ["young"]
     assert (await append(client, "young")).status_code == 200
     assert (await append(client, "old")).status_code == 201
 
@@ -85,13 +85,13 @@ async def test_a_purge_larger_than_one_statement_by_two_workers_at_once(
     )
     purged = await asyncio.gather(retention.purge_appends(database), retention.purge_appends(database))
     assert sum(purged) == 20
-    assert await remembered(database) == ["first"]
+    assert await stored_keys(database) == ["first"]
 
 
 async def test_workers_side_by_side_share_one_schedule_and_stop(database_url: str, database: Database) -> None:
     stop = asyncio.Event()
     workers = [asyncio.create_task(worker.run(database_url, stop)) for _ in range(3)]
-    assert await scheduled(database) == HOUSEKEEPING
+    assert await announced_schedules(database) == HOUSEKEEPING
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await asyncio.gather(*workers)
@@ -120,7 +120,7 @@ async def test_a_due_schedule_runs_once(
     monkeypatch.setattr(worker, "purge_calls", forget)
     stop = asyncio.Event()
     first = asyncio.create_task(worker.run(database_url, stop))
-    await scheduled(database)
+    await announced_schedules(database)
     stop.set()
     await first
     await database.execute("UPDATE pgqueuer_schedules SET next_run = now() - interval '1 second'")
@@ -132,7 +132,7 @@ async def test_a_due_schedule_runs_once(
         stop.set()
         await asyncio.gather(*workers)
     assert (runs, forgets) == ([1], [0])
-    assert await remembered(database) == []
+    assert await stored_keys(database) == []
 
 
 async def test_a_worker_that_loses_its_connection_comes_back(
@@ -141,7 +141,7 @@ async def test_a_worker_that_loses_its_connection_comes_back(
     monkeypatch.setattr(worker, "RECONNECT_SECONDS", 0.01)
     stop = asyncio.Event()
     working = asyncio.create_task(worker.run(database_url, stop))
-    await scheduled(database)
+    await announced_schedules(database)
     await database.execute("DELETE FROM pgqueuer_schedules")
     admin = await asyncpg.connect(dsn.for_asyncpg(postgres))
     await admin.execute(
@@ -150,16 +150,16 @@ async def test_a_worker_that_loses_its_connection_comes_back(
         worker.APPLICATION_NAME,
     )
     await admin.close()
-    assert await scheduled(database) == HOUSEKEEPING
+    assert await announced_schedules(database) == HOUSEKEEPING
     stop.set()
     async with asyncio.timeout(SECONDS_MAX):
         await working
 
 
-async def test_an_append_for_which_a_job_waits_already_tells_the_queue_nothing(
+async def test_an_append_does_not_notify_if_a_job_is_already_queued(
     client: httpx.AsyncClient, database: Database, database_url: str
 ) -> None:
-    """Of the transactions that notify only one at a time can commit, in the whole server."""
+    """Only one notifying transaction at a time can commit in the whole server."""
     heard: asyncio.Queue[str] = asyncio.Queue()
     connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
     await connection.add_listener("ch_pgqueuer", lambda *said: heard.put_nowait(said[-1]))

@@ -1,4 +1,4 @@
-"""Coverage over recorded sessions: for every call, what was not sent verbatim is explained, token for token.
+"""Coverage over recorded sessions: for every call, each token that was not sent verbatim is explained.
 
 `make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own samples are replayed.
 """
@@ -15,21 +15,21 @@ from tests.long.test_recordings import pytest_generate_tests, recordings  # noqa
 
 WINDOW = 60_000
 UNSEEN = ("verbatim", "not_rendered")
-"""Nothing to explain: shown whole, or never for a model."""
+"""Dispositions without an explanation: shown whole, or never rendered."""
 
 Json = dict[str, Any]
 
 
 @dataclass
 class Tally:
-    """What was found over many calls."""
+    """Totals over many calls."""
 
     calls: int = 0
     tokens: int = 0
     explained: int = 0
     saved: int = 0
     missing: int = 0
-    """By how much the evictions' tokens are off what is missing, over all calls."""
+    """Difference between the evictions' tokens and the missing ones, over all calls."""
 
 
 @pytest.mark.long

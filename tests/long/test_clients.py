@@ -1,4 +1,4 @@
-"""What clients mean that send their whole conversations, drawn anew at every run."""
+"""Clients that send their whole conversations, with new examples at every run."""
 
 import itertools
 
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 @given(program=programs, room=st.integers(0, 2))
-async def test_the_model_sees_what_each_client_means(
+async def test_the_model_sees_each_clients_conversation(
     servers: Servers,
     program: list[Step],
     room: int,

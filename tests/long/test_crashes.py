@@ -1,6 +1,6 @@
-"""Workers, the API and Postgres killed at random points of 200 compactions: nothing lost, nothing done twice.
+"""Workers, the API and Postgres killed at random points of 200 compactions: nothing is lost or done twice.
 
-And `serve` with its Postgres, one kill after the other: all that was acknowledged is there, and it is soon back.
+Also kills `serve` and its Postgres repeatedly: everything acknowledged is kept, and it soon serves again.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ CYCLES = 40
 TURNS = 4
 REQUESTS_BETWEEN_KILLS = (1, 4)
 DECK = {"worker": 4, "both workers": 1, "api": 2, "postgres": 2, "backend": 1}
-"""How often each is killed in a round; a round's order is random."""
+"""Number of kills of each in a round; the order is random."""
 SECONDS_BEFORE_A_KILL = 0.3
 SECONDS_OF_A_MODEL = 0.5
 SECONDS_MAX = 120
@@ -44,13 +44,13 @@ KILLS = 45
 SERVE_DECK = (*["postmaster"] * 3, *["backend"] * 2, "api process", "worker process", "serve", "everything")
 CLIENTS = 2
 PAUSE_SECONDS = 0.05
-"""A client's own pace between two tries: nothing tells it when a server that was killed is back."""
+"""Pause of a client between two tries, since it is not notified when the server is back."""
 SECONDS_BACK = 10.0
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
 
 
 class Site:
-    """An embedded Postgres, an API and two workers. `up` while the API answers and its database, too."""
+    """An embedded Postgres, an API and two workers. `up` is set while the API and its database respond."""
 
     def __init__(self, commands: Commands, stand_in: Summarizers, chance: random.Random) -> None:
         self._commands, self._stand_in, self._chance = commands, stand_in, chance
@@ -61,7 +61,7 @@ class Site:
         self.killed: dict[str, int] = {}
 
     async def start(self) -> None:
-        """Everything, on an empty database."""
+        """Start all processes, on an empty database."""
         self._postgres = await asyncio.to_thread(embedded.start, self._commands.folder)
         self.database_url = self._postgres.url
         await migrate.upgrade(self.database_url)
@@ -69,13 +69,13 @@ class Site:
         await asyncio.gather(self._start_worker(), self._start_worker())
 
     async def stop(self) -> None:
-        """Everything ends."""
+        """Stop all processes."""
         for process in (*self._workers, self._api):
             await process.kill()
         await asyncio.to_thread(self._postgres.stop)
 
     async def kill_something(self) -> None:
-        """Kill what is next, and start again what does not come back by itself."""
+        """Kill the next target, and start again what does not restart automatically."""
         ways: dict[str, Callable[[], Awaitable[None]]] = {
             "worker": self._kill_a_worker,
             "both workers": self._kill_both_workers,
@@ -104,7 +104,7 @@ class Site:
         await self._start_api()
 
     async def _kill_postgres(self) -> None:
-        """The postmaster dies, and its children when they notice; then it is started as `palimpsest serve` does it."""
+        """Kill the postmaster, whose children end when they notice, and start it again as `palimpsest serve` does."""
         postmaster = self._commands.postmaster()
         assert postmaster is not None
         self.up.clear()
@@ -114,7 +114,7 @@ class Site:
         self.up.set()
 
     async def _kill_a_backend(self) -> None:
-        """One connection's process dies, and Postgres starts all others anew."""
+        """Kill the process of one connection, after which Postgres restarts all others."""
         postmaster = self._commands.postmaster()
         assert postmaster is not None
         self.up.clear()
@@ -156,7 +156,7 @@ class Site:
 
 
 class Agent:
-    """A client that tries again, with the same idempotency key, until it is answered."""
+    """A client that retries each request with the same idempotency key until it has a response."""
 
     def __init__(self, site: Site, name: str) -> None:
         self._site, self._path = site, f"/v1/sessions/{name}"
@@ -165,7 +165,7 @@ class Agent:
         self.sent: list[str] = []
 
     async def live(self) -> None:
-        """Cycles of a few turns, a context, and a compaction that is waited for."""
+        """Run cycles of a few turns, a context, and a compaction that is waited for."""
         await self.ask("PUT", "", json={"policy": POLICY})
         for cycle in range(CYCLES):
             for turn in range(cycle * TURNS, cycle * TURNS + TURNS):
@@ -177,7 +177,7 @@ class Agent:
             assert run["state"] != "failed", run
 
     async def ask(self, method: str, path: str, **more: Any) -> Json:
-        """The answer, from whichever API process lives long enough to give it."""
+        """Return the response, retrying while API processes are killed."""
         async with asyncio.timeout(SECONDS_MAX):
             while True:
                 await self._site.up.wait()
@@ -209,7 +209,7 @@ class Agent:
         self.sent += texts
 
     async def check(self) -> int:
-        """Nothing is lost, and nothing there twice; how many summaries there are."""
+        """Assert that nothing is lost or duplicated; return the number of summaries."""
         log: list[Json] = []
         while page := (await self.ask("GET", "/events", params={"after": len(log), "limit": 1000}))["items"]:
             log += page
@@ -238,7 +238,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def thinking(chance: random.Random) -> Behaviour:
-    """A model that takes its time."""
+    """Return a model that responds slowly."""
 
     async def answer(asked: Asked) -> Said:
         await asyncio.sleep(chance.uniform(0, SECONDS_OF_A_MODEL))
@@ -273,7 +273,7 @@ async def site(folder: Path, stand_in: Summarizers) -> AsyncIterator[Site]:
 
 
 async def kill_at_random(site: Site, stand_in: Summarizers, done: asyncio.Event) -> None:
-    """Some while after the summarizer was asked a few more times, again and again until all is done."""
+    """Kill something some time after every few requests to the summarizer, until all is done."""
     chance = random.Random(SEED + 1)
     ending = asyncio.create_task(done.wait())
     while True:
@@ -287,7 +287,7 @@ async def kill_at_random(site: Site, stand_in: Summarizers, done: asyncio.Event)
 
 
 async def queue_is_empty(connection: asyncpg.Connection) -> None:
-    """No job waits or runs any more."""
+    """Wait until no job is queued or running."""
     async with asyncio.timeout(SECONDS_MAX):
         while await connection.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
             pass
@@ -317,7 +317,7 @@ async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(site: S
 
 
 class Client:
-    """Appends to one session, each event under a key of its own, until it is acknowledged."""
+    """Appends to one session, retrying each event under a key of its own until it is acknowledged."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -328,7 +328,7 @@ class Client:
         self._changed = asyncio.Condition()
 
     async def live(self, enough: asyncio.Event) -> None:
-        """One event after the other until it is enough; what was begun is ended."""
+        """Append one event after the other until `enough` is set, and finish the last one."""
         number = 0
         while not enough.is_set():
             number += 1
@@ -342,13 +342,13 @@ class Client:
                 self._changed.notify_all()
 
     async def is_acknowledged(self) -> None:
-        """Wait for an acknowledgement of what is only sent from now on: the next one may be of what was sent before."""
+        """Wait for the acknowledgement of an event sent from now on; the next one may be of an earlier event."""
         enough = len(self.acknowledged) + 2
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.acknowledged) >= enough)
 
     async def stored(self) -> list[tuple[int, str]]:
-        """The whole log."""
+        """Return the whole log."""
         log: list[tuple[int, str]] = []
         while True:
             params = {"after": len(log), "limit": 1000}
@@ -388,7 +388,7 @@ async def commands(folder: Path) -> AsyncIterator[Commands]:
 
 
 async def kill(commands: Commands, serve: Command, what: str, chance: random.Random) -> Command:
-    """Kill one thing, or all; the `serve` that then runs, started anew where it was among it."""
+    """Kill one process, or all; return the running `serve`, started again if it was killed."""
     postmaster = commands.postmaster()
     assert postmaster is not None
     if what == "backend":

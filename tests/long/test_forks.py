@@ -1,4 +1,4 @@
-"""Two hundred forks of a long session: what they add, and how long their contexts take against their parent's."""
+"""Two hundred forks of a long session: the size they add, and the time of their contexts against their parent's."""
 
 import statistics
 import time
@@ -21,7 +21,7 @@ STEPS = 50
 PER_APPEND = 120
 BYTES_MAX = 1_000_000
 RATIO_MAX = 1.5
-"""Of the median times: a fork's first read takes a few statements more, a loaded machine its share."""
+"""Ratio of the median times: a fork's first read takes a few more statements, and a loaded machine adds noise."""
 WINDOW = 60_000
 
 
@@ -31,11 +31,11 @@ async def test_two_hundred_forks_of_ten_thousand_events(
 ) -> None:
     agent = await Agent.begin(client, {"window_tokens": WINDOW})
     for first in range(0, TURNS - STEPS, PER_APPEND):
-        await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in said(turn)))
+        await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in turn_events(turn)))
         await agent.context()
         await compacted(client, database_url, database, 1)
-    for turn in range(TURNS - STEPS, TURNS):  # a rewind goes back to a turn whose context there was
-        await agent.post(*said(turn))
+    for turn in range(TURNS - STEPS, TURNS):  # a rewind goes back to a turn with a recorded context
+        await agent.post(*turn_events(turn))
         await agent.context()
     assert (await client.get("/v1/sessions/s")).json()["head"] == TURNS * 8
     before = await stored_bytes(database)
@@ -71,8 +71,8 @@ async def test_two_hundred_forks_of_ten_thousand_events(
     assert held_fork < held * RATIO_MAX
 
 
-def said(turn: int) -> list[dict[str, object]]:
-    """Eight events of a turn: some of what an agent reads is long."""
+def turn_events(turn: int) -> list[dict[str, object]]:
+    """Return the eight events of a turn, some of them long."""
     path = f"src/part_{turn % 97}.py"
     events: list[dict[str, object]] = [
         {"type": "user.message", "content": f"question {turn}: please look at {path}"},

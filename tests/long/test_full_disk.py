@@ -1,4 +1,4 @@
-"""A disk that is full, and free again, under two APIs and two workers: nothing acknowledged is lost, all is back."""
+"""A disk that fills up and is freed again, under two APIs and two workers: nothing acknowledged is lost."""
 
 import asyncio
 import os
@@ -27,9 +27,9 @@ WRITERS = 4
 SECONDS_BACK = 10.0
 SECONDS_MAX = 120
 SECONDS_WITHOUT_POSTGRES = 8.0
-"""How long the outage lasts: long enough for several tries to start it, which is what is tested."""
+"""Duration of the outage, which covers several attempts to start Postgres."""
 LINES_A_ROUND_MAX = 8
-"""Warnings and errors of one process in a round, beside a line for each request that was refused."""
+"""Warnings and errors of one process in a round, besides a line for each refused request."""
 REFUSALS = 3
 CONTEXT_EVERY = 5
 TOLD = re.compile(r"^\S+Z \[(warning|error|critical)")
@@ -43,7 +43,7 @@ SAME = ("request", "sha256", "tokens", "summaries", "evictions", "head", "epoch"
 
 
 class Writer:
-    """A client that appends one turn after the other under a key of its own each, until each is acknowledged."""
+    """A client that appends turns in order, each under a key of its own, until each is acknowledged."""
 
     def __init__(self, name: str, urls: list[str]) -> None:
         self._path, self._urls = f"/v1/sessions/{name}", urls
@@ -58,7 +58,7 @@ class Writer:
         self.changed = asyncio.Condition()
 
     async def live(self, enough: asyncio.Event) -> None:
-        """Turns, and a context now and then, until it is enough."""
+        """Append turns and request a context from time to time, until `enough` is set."""
         await self.ask("PUT", "", {"policy": POLICY})
         turn = 0
         while not enough.is_set():
@@ -77,7 +77,7 @@ class Writer:
     async def ask(
         self, method: str, path: str, body: Json | None = None, headers: dict[str, str] | None = None
     ) -> Json:
-        """The answer, from one API or the other, as soon as one gives it. Each refusal must say when to ask again."""
+        """Return the response, alternating between the APIs until one gives it. Refusals must have a `Retry-After`."""
         async with asyncio.timeout(SECONDS_MAX):
             while True:
                 self._asked += 1
@@ -90,20 +90,20 @@ class Writer:
                     return found
                 assert answer.status_code == 503, answer.text
                 assert answer.json()["type"] == "/problems/store-unavailable", answer.text
-                await asyncio.sleep(int(answer.headers["retry-after"]))  # as a client does that is told to wait
+                await asyncio.sleep(int(answer.headers["retry-after"]))  # wait as the server requires
 
     async def is_refused(self) -> None:
-        """Wait until it has been refused a few times, with nothing taken in between."""
+        """Wait until REFUSALS requests in a row are refused."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.refused_in_a_row >= REFUSALS)
 
     async def is_taken(self) -> None:
-        """Wait until something of it was taken since it was last refused."""
+        """Wait until a request succeeds after the last refusal."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.refused_in_a_row == 0)
 
     async def check(self) -> int:
-        """All that was acknowledged is there once, in order, and every recorded call renders again; how many do."""
+        """Assert that acknowledged events are stored once, in order, and calls render again; return their number."""
         log: list[Json] = []
         while page := (await self._get("/events", after=len(log), limit=1000))["items"]:
             log += page
@@ -145,7 +145,7 @@ class Writer:
 
 @pytest.fixture
 def disk() -> Iterator[Path]:
-    """A small file system of its own."""
+    """Mount a small file system."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root can mount a small file system (tmpfs) to fill")
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
@@ -161,21 +161,21 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture
 async def commands(disk: Path) -> AsyncIterator[Commands]:
-    """Leaves nothing running on the disk."""
+    """Return a starter of commands on the disk; all are killed at the end."""
     running = Commands(disk / "data")
     yield running
     await running.kill_all()
 
 
 def fill(ballast: Path) -> None:
-    """Take what room there is."""
+    """Fill the remaining space."""
     with suppress(OSError), ballast.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
 
 async def is_full(ballast: Path, writers: list[Writer]) -> None:
-    """Take all room, also what the database gives back meanwhile, until every writer is refused."""
+    """Fill the disk, including space that the database frees, until every writer is refused."""
     async with asyncio.timeout(SECONDS_MAX):
         refused = asyncio.ensure_future(asyncio.gather(*(writer.is_refused() for writer in writers)))
         while not refused.done():
@@ -185,7 +185,7 @@ async def is_full(ballast: Path, writers: list[Writer]) -> None:
 
 
 async def is_back(urls: list[str], writers: list[Writer]) -> None:
-    """What every writer asks is taken, and every API says that it is ready."""
+    """Wait until every writer's requests succeed and every API is ready."""
     await asyncio.gather(*(writer.is_taken() for writer in writers))
     async with httpx.AsyncClient(timeout=10) as http:
         for url in urls:
@@ -193,13 +193,13 @@ async def is_back(urls: list[str], writers: list[Writer]) -> None:
                 pass
 
 
-async def beside(commands: Commands, role: str) -> Command:
-    """A process on the database of `serve`."""
+async def start_process(commands: Commands, role: str) -> Command:
+    """Start a process on the database of `serve`."""
     return await commands.start(role, DATABASE_URL=embedded.url(commands.folder))
 
 
-def told(lines: list[str]) -> list[str]:
-    """Warnings and errors, without those of requests."""
+def problems_in(lines: list[str]) -> list[str]:
+    """Return the warnings and errors that are not about requests."""
     return [line for line in lines if TOLD.match(line) and "store-unavailable" not in line]
 
 
@@ -207,7 +207,7 @@ def told(lines: list[str]) -> list[str]:
 async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands: Commands, disk: Path) -> None:
     serve = await commands.start("serve")
     urls = [await serve.url()]
-    api, worker = await beside(commands, "api"), await beside(commands, "worker")
+    api, worker = await start_process(commands, "api"), await start_process(commands, "worker")
     urls.append(await api.url())
     await worker.said("starting")
     await worker.said("working")
@@ -222,7 +222,7 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands
                 await writer.is_taken()
             ballast = disk / "ballast"
             await is_full(ballast, writers)
-            if number % 2:  # as it ends by itself when there is no room for its own log
+            if number % 2:  # as it ends when it cannot write its own log
                 killed = commands.postmaster()
                 assert killed is not None
                 killed.kill()
@@ -243,14 +243,14 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands
     for command in (worker, api, serve):
         status, lines = await command.stop()
         assert status == 0, lines
-        said.append(told(lines))
+        said.append(problems_in(lines))
     print(f"{sum(len(writer.acknowledged) for writer in writers)} events, {sum(calls)} calls, answers: {dict(seen)}")
     print(f"back after {[round(seconds, 1) for seconds in back]} seconds; lines: {[len(lines) for lines in said]}")
     assert max(back) < SECONDS_BACK
     for lines in said:
         assert len(lines) <= ROUNDS * LINES_A_ROUND_MAX, lines
     of_postgres = [line for line in said[-1] if "the embedded PostgreSQL" in line]
-    for change in ("has ended", "does not stay up", "is back"):  # it may stay up on what room its own end has left
+    for change in ("has ended", "does not stay up", "is back"):  # it may stay up on space freed by its end
         assert sum(change in line for line in of_postgres) <= ROUNDS // 2, of_postgres
     assert any("has ended" in line for line in of_postgres)
     assert any("is back" in line for line in of_postgres)

@@ -1,4 +1,4 @@
-"""More than 10,000 requests made from the document and 5,000 hostile ones, by everyone who may ask or not."""
+"""More than 10,000 requests generated from the document and 5,000 hostile ones, with every kind of key."""
 
 import asyncio
 

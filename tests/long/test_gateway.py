@@ -24,7 +24,7 @@ async def test_agents_of_a_thousand_requests(
 
 
 async def test_recorded_sessions_through_the_gateway(database_url: str, pytestconfig: pytest.Config) -> None:
-    """Each call of a recording is asked with the list up to it, and answered as it was then."""
+    """Each call of a recording is sent with the list up to it, and gets the recorded response."""
     folder: Path | None = pytestconfig.getoption("--recordings")
     if folder is None:
         pytest.skip("no recordings given")
@@ -36,23 +36,25 @@ async def test_recorded_sessions_through_the_gateway(database_url: str, pytestco
         ):
             for path in sorted(folder.glob("*agent.jsonl")):  # noqa: ASYNC240
                 for line in path.read_text(encoding="utf-8").splitlines()[:10]:
-                    await _replayed(http, provider, json.loads(line))
+                    await _replay(http, provider, json.loads(line))
         assert not provider.refused, provider.refused[:3]
 
 
-def given(arguments: Any) -> Any:
-    """Arguments as an object; some recordings have them as text."""
+def arguments_object(arguments: Any) -> Any:
+    """Return arguments as an object; some recordings have them as text."""
     return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
 
 
-async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str, Any]) -> None:
+async def _replay(http: httpx.AsyncClient, provider: Any, recording: dict[str, Any]) -> None:
     messages: list[dict[str, Any]] = []
     if recording["system"]:
         messages.append({"role": "system", "content": recording["system"]})
     session = recording["id"].replace("/", "-")
     await http.put(f"/v1/sessions/{session}", json={"policy": {"window_tokens": 60_000}, "model": "test-model"})
     for recorded in recording["messages"]:
-        calls = [(one["id"], one["name"], given(one["arguments"])) for one in recorded.get("tool_calls") or ()]
+        calls = [
+            (one["id"], one["name"], arguments_object(one["arguments"])) for one in recorded.get("tool_calls") or ()
+        ]
         if recorded["role"] == "assistant":
             said = Said(recorded.get("content") or "", calls)
 
@@ -63,7 +65,7 @@ async def _replayed(http: httpx.AsyncClient, provider: Any, recording: dict[str,
             body = {"model": "test-model", "messages": messages, "stream": len(messages) % 2 == 0}
             answer = await http.post(f"/gateway/s/{session}/openai/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
-            if answer.headers["x-palimpsest-mode"] == "bypass":  # a turn that no window of this size holds
+            if answer.headers["x-palimpsest-mode"] == "bypass":  # a turn that does not fit a window of this size
                 assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
                 assert provider.asked[-1].body == body
         native = {name: value for name, value in recorded.items() if name in ("role", "content", "tool_call_id")}

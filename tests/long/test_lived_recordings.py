@@ -1,7 +1,7 @@
-"""Recorded sessions under each preset with a worker, as the rows of the five designs are to hold: ten windows long.
+"""Recorded sessions under each preset with a worker, ten windows long, as the rows of the five designs require.
 
-Each is posted in bulk but for its end, which is lived call by call; a view that never asked before is asked at both
-times. `make test-long RECORDINGS=folder` names the recordings.
+Each is posted in bulk except for its end, which is appended call by call; both times a new view is requested. `make
+test-long RECORDINGS=folder` names the recordings.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.support.summarizers import Summarizers, summarizers
 
 PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
 LIVED = 12
-"""So many calls are lived."""
+"""Number of calls at the end that are made one by one."""
 WINDOW_MIN = 6_000
 
 
@@ -37,7 +37,7 @@ def recordings(recording_file: Path) -> tuple[Recording, ...]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
-async def test_what_is_covered_is_shown_whoever_asks_first(
+async def test_covered_events_are_shown_for_any_first_request(
     client: httpx.AsyncClient, database_url: str, recordings: tuple[Recording, ...], name: str
 ) -> None:
     async with summarizers() as model, working(database_url, model), quiet(database_url) as done_working:
@@ -58,23 +58,23 @@ async def _live(
         await _append(client, sid, step)
     await done_working()
     if begins:
-        await _seen(client, sid, "first")
+        await _check_context(client, sid, "first")
     for step in recording.steps[begins:]:
         if not await _append(client, sid, step):
-            await _seen(client, sid, "main")
+            await _check_context(client, sid, "main")
     await done_working()
-    await _seen(client, sid, "another")
+    await _check_context(client, sid, "another")
 
 
 async def _size(client: httpx.AsyncClient, recording: Recording, sid: str) -> int:
-    """The tokens of all that may be summarized."""
+    """Return the tokens of the session's log."""
     for step in recording.steps:
         await _append(client, sid, step)
     return int((await client.get(f"/v1/sessions/{sid}")).json()["tokens"]["log"])
 
 
 async def _append(client: httpx.AsyncClient, sid: str, step: Step) -> bool:
-    """Whether the step was an append."""
+    """Append a step; return whether it was an append."""
     if isinstance(step, AppendEvents):
         answer = await client.post(f"/v1/sessions/{sid}/events", json={"events": list(step.events)})
     elif isinstance(step, AppendMessages):
@@ -86,8 +86,8 @@ async def _append(client: httpx.AsyncClient, sid: str, step: Step) -> bool:
     return True
 
 
-async def _seen(client: httpx.AsyncClient, sid: str, view: str) -> None:
-    """A context of the view: within its target, valid, every event accounted for, and nothing covered dropped."""
+async def _check_context(client: httpx.AsyncClient, sid: str, view: str) -> None:
+    """Request a context: it must be within its target, valid, account for every event, and drop nothing covered."""
     rows = (await client.get(f"/v1/sessions/{sid}/summaries", params={"live": True, "limit": 1000})).json()["items"]
     covered = max((row["to_seq"] for row in rows), default=0)
     asks = {"view": view, "format": "openai", "wait_ms": WAIT_MS}

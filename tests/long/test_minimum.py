@@ -1,4 +1,4 @@
-"""What a refusal names as the least is true of recorded sessions. `make test-long RECORDINGS=folder` names them."""
+"""The minimum that a refusal names is exact on recorded sessions. `make test-long RECORDINGS=folder` names them."""
 
 from pathlib import Path
 

@@ -44,7 +44,7 @@ async def test_every_context_fits_and_is_valid(
 
 
 async def _replay(client: httpx.AsyncClient, recording: Recording, sid: str, form: str, window: int | None) -> int:
-    """Feed a recording; with a window, ask for a context at every call point. The log's tokens."""
+    """Append a recording; with a window, request a context at every call point. Returns the log's tokens."""
     fixed = 0
     sent = 0
     for step in recording.steps:

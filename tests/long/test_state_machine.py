@@ -1,4 +1,4 @@
-"""I1 to I7 and I9 after every step of random programs of what clients do, drawn anew at every run."""
+"""I1 to I7 and I9 after every step of random client programs, with new examples at every run."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,5 +1,4 @@
-"""A reader that is killed and goes on 100 times, at either of two API processes, while four writers append 10,000
-events through both: each event once and in order, and each epoch."""
+"""A reader killed 100 times during 10,000 appends to two API processes gets each event once, in order."""
 
 import asyncio
 import random
@@ -27,7 +26,7 @@ SESSION = "/v1/sessions/s"
 
 @pytest.fixture
 async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
-    """Leaves nothing running."""
+    """Return a starter of commands; all are killed at the end."""
     running = Commands(tmp_path)
     yield running
     await running.kill_all()
@@ -43,7 +42,7 @@ async def write(http: httpx.AsyncClient, writer: int) -> None:
 
 
 async def read(urls: list[str], messages: int, chance: random.Random) -> list[Event]:
-    """So many messages, by a reader that is killed between any two of them, with what it was sent and has not read."""
+    """Read `messages` messages, with a reader that is killed at random points and loses what it has not read."""
     found: list[Event] = []
     for stop in [*sorted(chance.choices(range(messages), k=KILLS)), messages]:
         last_id = found[-1].id if found else None

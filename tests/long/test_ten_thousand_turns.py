@@ -1,4 +1,4 @@
-"""A session of ten thousand turns: what is live, and what a summarizer reads, stay in bounds."""
+"""A session of ten thousand turns: the live summaries, and the summarizer's input, stay within bounds."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
     shown: dict[int, int] = {}
     async with asyncio.timeout(SECONDS_MAX):
         for first in range(0, TURNS, PER_APPEND):
-            await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in said(turn)))
+            await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in turn_events(turn)))
             while await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'"):
                 pass
             context = await agent.context()
@@ -53,8 +53,8 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
     assert live[TURNS] <= live[1_000] + 3 * math.log2(TURNS / 1_000)
 
 
-def said(turn: int) -> list[dict[str, str]]:
-    """One turn: a question, an answer, about two hundred tokens."""
+def turn_events(turn: int) -> list[dict[str, str]]:
+    """Return a turn of a question and an answer, about two hundred tokens."""
     about = f"module_{turn % 97} and the value {turn * 7 % 10_007} of run {turn}"
     return [
         {"type": "user.message", "content": f"Question {turn}: what becomes of {about}? " + "Please be exact. " * 8},

@@ -1,6 +1,6 @@
 """Recorded sessions through import and export, and the export through both again.
 
-`make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own samples are taken.
+`make test-long RECORDINGS=folder` names the folder of neutral JSONL files; without it, our own samples are used.
 """
 
 import json

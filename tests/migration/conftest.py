@@ -11,7 +11,7 @@ from tests.support.databases import unmigrated
 
 @pytest.fixture
 async def empty(postgres: str) -> AsyncIterator[Callable[[], Any]]:
-    """Makes empty databases, as many as a test asks for."""
+    """Return a function that creates empty databases."""
     async with AsyncExitStack() as made:
 
         async def make() -> str:
@@ -22,5 +22,5 @@ async def empty(postgres: str) -> AsyncIterator[Callable[[], Any]]:
 
 @pytest.fixture
 async def url(empty: Callable[[], Any]) -> str:
-    """An empty database."""
+    """Return the URL of an empty database."""
     return str(await empty())

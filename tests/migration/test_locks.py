@@ -1,4 +1,4 @@
-"""What a migration may not do while servers of the release before are at work, found by squawk in its statements."""
+"""Migrations lock and remove nothing that servers of the previous release need; squawk checks their statements."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 SQL = Path(__file__).parents[2] / "migrations" / "sql"
 FIRST = "0016"
-"""Older ones were made before there was a release to upgrade from."""
+"""Earlier migrations precede the first release."""
 EXCLUDED = {
     "prefer-robust-stmts": "a migration is one transaction: there is nothing half done to be repeated",
     "require-lock-timeout": "migrations/script.py.mako sets one for each migration, and a test looks for it",
@@ -28,11 +28,11 @@ ALLOWED = {
         "(docs/operations/upgrades.md has figures)"
     ),
 }
-"""What is done in spite of a rule, with the reason."""
+"""Violations of a rule that are accepted, with the reason."""
 
 
 def faults(*paths: Path) -> set[tuple[str, str]]:
-    """The file and the rule of each statement that a running release could not live with."""
+    """Return the file and the rule of each statement that would break a running release."""
     squawk = Path(sys.executable).parent / "squawk"
     options = ("--reporter", "json", "--pg-version", "15.0", "--assume-in-transaction", "--exclude", ",".join(EXCLUDED))
     found = subprocess.run((squawk, *options, *paths), capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def migrations() -> list[Path]:
     return sorted(path for path in SQL.glob("[0-9]*.sql") if not path.stem.endswith("_down") and path.stem >= FIRST)
 
 
-def test_no_migration_locks_a_table_for_long_or_takes_away_what_is_in_use() -> None:
+def test_no_migration_locks_a_table_for_long_or_removes_what_is_in_use() -> None:
     assert len(migrations()) >= 4
     assert faults(*migrations()) == set(ALLOWED)
 
@@ -63,7 +63,7 @@ def test_no_migration_locks_a_table_for_long_or_takes_away_what_is_in_use() -> N
         ("ALTER TABLE events ADD CONSTRAINT small CHECK (tokens < 9);", "constraint-missing-not-valid"),
     ],
 )
-def test_what_is_not_allowed_is_found(tmp_path: Path, statement: str, rule: str) -> None:
+def test_forbidden_statements_are_found(tmp_path: Path, statement: str, rule: str) -> None:
     path = tmp_path / "9999_more.sql"
     path.write_text(statement)
     assert (path.name, rule) in faults(path)

@@ -20,7 +20,7 @@ from app.store import migrate, sessions
 from app.store.engine import Database, acting_for
 from migrations.tables import metadata
 
-# All that a migration can make, as the server itself spells it.
+# Everything that a migration can create, in the server's own spelling.
 CATALOG = """
     SELECT 'column', format('%s.%s %s null=%s default=%s', table_name, column_name, udt_name, is_nullable,
            coalesce(column_default, identity_generation))
@@ -40,7 +40,7 @@ CATALOG = """
 
 
 async def on(url: str, use: Callable[[Connection], Any]) -> Any:
-    """Do something on a connection in one transaction."""
+    """Run a function on a connection in one transaction."""
     engine = create_async_engine(url, poolclass=NullPool)
     try:
         async with engine.begin() as connection:
@@ -93,7 +93,7 @@ async def test_again_changes_nothing(url: str) -> None:
     assert await run(url, "SELECT count(*) FROM tenants") == [(2,)]
 
 
-async def test_two_at_once_take_turns(url: str) -> None:
+async def test_concurrent_migrations_take_turns(url: str) -> None:
     await asyncio.gather(migrate.upgrade(url), migrate.upgrade(url), migrate.upgrade(url))
     await migrate.check(url)
     assert await run(url, "SELECT count(*) FROM tenants") == [(1,)]
@@ -106,15 +106,15 @@ async def test_no_drift_by_alembic(url: str) -> None:
         def ours(_: object, name: str | None, kind: str, *__: object) -> bool:
             return kind != "table" or not str(name).startswith("pgqueuer")
 
-        # Defaults are compared by the next test: Alembic's way needs an equality, which JSON has not.
+        # The next test compares defaults: Alembic's comparison needs an equality operator, which JSON lacks.
         options = {"include_object": ours, "compare_type": True}
         return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
     assert await on(url, differences) == []
 
 
-async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any]) -> None:
-    """Constraints, index expressions and storage options too, which Alembic does not compare."""
+async def test_no_drift_in_the_servers_catalog(empty: Callable[[], Any]) -> None:
+    """This includes constraints, index expressions and storage options, which Alembic does not compare."""
     migrated, created = await empty(), await empty()
     await migrate.upgrade(migrated)
     await on(created, metadata.create_all)
@@ -128,7 +128,7 @@ async def test_no_drift_in_what_the_server_makes_of_it(empty: Callable[[], Any])
 
 
 async def test_a_session_changes_its_version_by_every_column_that_its_trigger_compares(url: str) -> None:
-    """The trigger is asked only about columns that are set: one that it compares and does not name would go unseen."""
+    """The trigger runs only for the columns it names; a change of a compared column missing there would be lost."""
     await migrate.upgrade(url)
     [[made]] = await run(url, "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'session_changed'")
     named = re.search(r"UPDATE OF (.*?) ON ", made)
@@ -171,7 +171,7 @@ async def test_down_and_up_again(url: str) -> None:
 
 
 async def test_down_with_data_in_it(url: str) -> None:
-    """Immutable rows do not stand in the way of dropping their tables."""
+    """Immutable rows do not prevent dropping their tables."""
     nothing = await catalog(url)
     await migrate.upgrade(url)
     await run(
@@ -182,7 +182,7 @@ async def test_down_with_data_in_it(url: str) -> None:
 
 
 async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> None:
-    """Earlier versions know neither prefixes nor ends."""
+    """Earlier versions know neither prefixes nor expiry, so such keys are revoked."""
     await migrate.upgrade(url)
     await run(
         url,
@@ -202,7 +202,7 @@ async def test_down_leaves_no_key_that_reaches_further_than_it_did(url: str) -> 
     assert rows == [("bound", False), ("ends", False), ("plain", True)]
 
 
-async def test_walls_go_up_around_what_is_there_and_the_version_before_goes_on(url: str) -> None:
+async def test_row_security_covers_existing_rows_and_the_previous_version_works(url: str) -> None:
     await on(url, partial(upgrade, to="0012"))
     insert = (
         "INSERT INTO sessions (session_id, tenant_id, external_id, estimator) "
@@ -240,7 +240,7 @@ async def test_a_newer_database_is_refused(url: str, act: Callable[[str], Any]) 
     assert await run(url, "SELECT version_num FROM alembic_version") == [("from_the_future",)]
 
 
-async def test_a_migration_that_the_database_refuses_is_in_its_words_and_changes_nothing(url: str) -> None:
+async def test_a_migration_refused_by_the_database_gives_its_error_and_changes_nothing(url: str) -> None:
     await run(url, "CREATE TABLE alembic_version (version_num varchar(32) NOT NULL)")
     await run(url, "CREATE TABLE sessions (mine int)")
     before = await catalog(url, without=())
@@ -269,7 +269,7 @@ async def test_a_migration_that_is_not_given_a_lock_gives_up_and_may_be_run_agai
 
 
 async def test_a_migration_gives_way_to_transactions_that_lock_in_another_order(url: str) -> None:
-    """Were the migration to wait on, one of the two would lose a deadlock."""
+    """If the migration kept waiting, one of the two would lose a deadlock."""
     await on(url, partial(upgrade, to="0017"))
     engine = create_async_engine(url, poolclass=NullPool)
     try:
@@ -299,7 +299,7 @@ async def test_back_to_an_earlier_schema_and_forth(url: str) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [b"key", None])
-async def test_there_is_no_way_back_from_sealed_contents(url: str, wrapped: bytes | None) -> None:
+async def test_a_downgrade_with_sealed_contents_is_refused(url: str, wrapped: bytes | None) -> None:
     await migrate.upgrade(url)
     await run(url, "INSERT INTO tenants (tenant_id, name) VALUES (gen_random_uuid(), 't')")
     kept, dropped = ("'key'", "NULL") if wrapped else ("NULL", "now()")
@@ -314,7 +314,7 @@ async def test_there_is_no_way_back_from_sealed_contents(url: str, wrapped: byte
 
 
 @pytest.mark.parametrize("schema", ["0019", "9999", "base", "-1", ""])
-async def test_there_is_no_way_back_to_what_is_not_earlier(url: str, schema: str) -> None:
+async def test_only_a_downgrade_to_an_earlier_schema_is_permitted(url: str, schema: str) -> None:
     await on(url, partial(upgrade, to="0018"))
     before = await catalog(url)
     with pytest.raises(migrate.UnknownRevision, match="0018"):
@@ -323,7 +323,7 @@ async def test_there_is_no_way_back_to_what_is_not_earlier(url: str, schema: str
 
 
 def answering(version: str) -> Callable[..., Any]:
-    """The connection's `fetchval`, on a server of that version."""
+    """Return a `fetchval` of a connection to a server of that version."""
     real = asyncpg.Connection.fetchval
 
     async def fetchval(self: asyncpg.Connection, statement: str, *args: Any, **kwargs: Any) -> Any:

@@ -28,8 +28,8 @@ CALLS = """
 
 
 @pytest.fixture
-async def earlier(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A database as the earlier release left it."""
+async def earlier_database(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Return a database as the earlier release left it."""
     await on(url, partial(upgrade, to=REVISION))
     connection = await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
     try:
@@ -41,9 +41,9 @@ async def earlier(url: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def test_every_stored_call_renders_again(url: str, earlier: asyncpg.Connection) -> None:
+async def test_every_stored_call_renders_again(url: str, earlier_database: asyncpg.Connection) -> None:
     await migrate.upgrade(url)
-    calls = await earlier.fetch(CALLS)
+    calls = await earlier_database.fetch(CALLS)
     assert len(calls) > 10
     async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30) as http:
         for session, call_id, sha256 in calls:
@@ -56,17 +56,19 @@ OLDEST = '{"by_source": {"tools": 1, "system": 2, "ephemeral": 3}, "window": 9, 
 
 @pytest.mark.parametrize("oldest", [False, True])
 async def test_the_ledger_of_stored_calls_reads_their_manifests(
-    url: str, earlier: asyncpg.Connection, oldest: bool
+    url: str, earlier_database: asyncpg.Connection, oldest: bool
 ) -> None:
-    """What statements read of a manifest has columns since then, which the records of before leave empty."""
+    """The columns that were later added for manifest fields are empty in earlier records."""
     if oldest:
-        await earlier.execute("UPDATE model_calls SET manifest = $1, breakpoints = '{7}'", OLDEST)
+        await earlier_database.execute("UPDATE model_calls SET manifest = $1, breakpoints = '{7}'", OLDEST)
     await migrate.upgrade(url)
     stored = {
         row["call_id"]: (row["created_at"], from_json(json.loads(row["manifest"])))
-        for row in await earlier.fetch("SELECT call_id, created_at, manifest::text AS manifest FROM model_calls")
+        for row in await earlier_database.fetch(
+            "SELECT call_id, created_at, manifest::text AS manifest FROM model_calls"
+        )
     }
-    views = await earlier.fetch("SELECT DISTINCT session_id, tenant_id, view FROM model_calls")
+    views = await earlier_database.fetch("SELECT DISTINCT session_id, tenant_id, view FROM model_calls")
     database = Database(url, pool_size=1, role=None)
     found = [one for row in views for one in await calls(database, *row, limit=100)]
     await database.close()

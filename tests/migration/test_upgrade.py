@@ -1,4 +1,4 @@
-"""An upgrade from the release before, as docs/operations/upgrades.md says: its processes, ours, and agents at work."""
+"""An upgrade from the previous release by docs/operations/upgrades.md, with its processes, ours, and active agents."""
 
 import asyncio
 import importlib.util
@@ -39,14 +39,14 @@ OURS = Installed(ROOT, sys.executable)
 
 
 def block(name: str) -> str:
-    """The commands of the page under a name."""
+    """Return the commands of the page under a name."""
     found = re.search(rf"<!-- walk:{name} -->\n *```sh\n(.*?)```\n *<!-- /walk:{name} -->", PAGE.read_text(), re.DOTALL)
     assert found, f"the page has no walk {name!r}"
     return found[1]
 
 
-async def typed(name: str, folder: Path, database_url: str, server: str = "") -> str:
-    """What the page's commands print, typed in a folder with this version's program."""
+async def run_commands(name: str, folder: Path, database_url: str, server: str = "") -> str:
+    """Run the page's commands in a folder with this version's program; return their output."""
     ours = {
         "PATH": f"{Path(sys.executable).parent}:{embedded.BINARIES}:{os.environ['PATH']}",
         "PALIMPSEST_DATABASE_URL": for_asyncpg(database_url),
@@ -65,7 +65,7 @@ async def typed(name: str, folder: Path, database_url: str, server: str = "") ->
 
 
 async def fetch(database_url: str, statement: str) -> Any:
-    """The one value that a statement gives, as the tables' owner."""
+    """Return the value that a statement selects, as the tables' owner."""
     connection = await asyncpg.connect(for_asyncpg(database_url))
     try:
         return await connection.fetchval(statement)
@@ -75,7 +75,7 @@ async def fetch(database_url: str, statement: str) -> Any:
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The release before."""
+    """Return the previous release."""
     if not is_here(RELEASE):
         pytest.skip(f"the commit of {RELEASE.version} is not in this clone's history: git fetch --unshallow")
     return install(RELEASE, tmp_path_factory.mktemp("release"))
@@ -88,7 +88,7 @@ def settings(url: str) -> dict[str, str]:
 
 @pytest.fixture
 async def started() -> AsyncIterator[list[Command]]:
-    """What is started and must be gone at the end."""
+    """Return a list of started commands, which are killed at the end."""
     commands: list[Command] = []
     yield commands
     for command in commands:
@@ -102,15 +102,17 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 async def old_site(old: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
-    """The old release on a database of its own schema: where it serves, its API and its worker."""
+    """Start the old release on a database of its own schema; return the URL, the API and the worker."""
     migrated = await old.start("migrate", **settings)
     assert await migrated.ended() == (0, [])
     assert await fetch(settings["DATABASE_URL"], "SELECT version_num FROM alembic_version") == RELEASE.schema
-    return await running(old, settings, started)
+    return await start_release(old, settings, started)
 
 
-async def running(program: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
-    """Where a program's API serves, that API and a worker."""
+async def start_release(
+    program: Installed, settings: dict[str, str], started: list[Command]
+) -> tuple[str, Command, Command]:
+    """Start a program's API and worker; return the URL and both."""
     api, worker = await program.start("api", **settings), await program.start("worker", **settings)
     started += [api, worker]
     url = await api.url()
@@ -124,26 +126,26 @@ def client(url: str) -> httpx.AsyncClient:
 
 
 def their_walk(old: Installed) -> ModuleType:
-    """The old release's own walk through every operation of its API."""
+    """Load the old release's own walk through every operation of its API."""
     spec = importlib.util.spec_from_file_location("their_walk", old.folder / "tests" / "support" / "walk.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    module.SECONDS_MAX = SECONDS_MAX  # agents are at work beside it
+    module.SECONDS_MAX = SECONDS_MAX  # agents are active at the same time
     return module
 
 
 class Reader:
-    """Somebody who reads a session's stream, and goes on elsewhere when it ends."""
+    """A reader of a session's stream that resumes at another server when it ends."""
 
     def __init__(self, session: str) -> None:
         self.path = f"/v1/sessions/{session}/stream"
         self.events: list[Event] = []
 
     async def read(self, url: str) -> None:
-        """Until the server ends the stream."""
+        """Read until the server ends the stream."""
         last = self.events[-1].id if self.events else None
         async with streaming(url, self.path, last_id=last, headers=HEADERS, types="appended") as events:
             try:
@@ -153,7 +155,7 @@ class Reader:
                 return
 
     async def rest(self, url: str, head: int) -> list[int]:
-        """All seqs that it has read, once it has read up to the head."""
+        """Read up to the head; return all seqs read."""
         last = self.events[-1].id if self.events else None
         async with asyncio.timeout(SECONDS_MAX):
             async with streaming(url, self.path, last_id=last, headers=HEADERS, types="appended") as events:
@@ -166,8 +168,8 @@ async def summaries(http: httpx.AsyncClient, agent: Agent) -> list[dict[str, Any
     return found
 
 
-async def whole(http: httpx.AsyncClient, agent: Agent) -> None:
-    """All that was acknowledged is in the log, every call renders again, and every event is accounted for."""
+async def assert_complete(http: httpx.AsyncClient, agent: Agent) -> None:
+    """Assert that the log has everything acknowledged, calls render again, and every event is accounted for."""
     items: list[dict[str, Any]] = []
     while len(items) < max(agent.acknowledged):
         after = items[-1]["seq"] if items else 0
@@ -185,7 +187,7 @@ async def whole(http: httpx.AsyncClient, agent: Agent) -> None:
     assert proof["ok"], proof["faults"]
 
 
-async def test_agents_work_on_while_the_release_before_is_replaced(
+async def test_agents_keep_working_while_the_previous_release_is_replaced(
     old: Installed,
     settings: dict[str, str],
     started: list[Command],
@@ -197,34 +199,34 @@ async def test_agents_work_on_while_the_release_before_is_replaced(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(client(before))
         assert (await http.get("/healthz")).json()["version"] == RELEASE.version
-        receiver.statuses.extend([410] * 1_000)  # ends a delivery, which the walk asks for again
+        receiver.statuses.extend([410] * 1_000)  # ends a delivery, which the walk requests again
         load = Load(Site([http]), agents=3)
         async with load.running():
             await load.rounds(2)
             reader = Reader("agent-0")
             reading = asyncio.create_task(reader.read(before))
-            await typed("backup", tmp_path, url)
+            await run_commands("backup", tmp_path, url)
             usual = max(load.site.seconds)
             load.site.seconds.clear()
-            assert f"palimpsest {VERSION}" in await typed("migrate", tmp_path, url)
+            assert f"palimpsest {VERSION}" in await run_commands("migrate", tmp_path, url)
             assert await fetch(url, "SELECT version_num FROM alembic_version") == revisions()[-1]
             await load.rounds(1)
             print(f"longest request: {usual:.3f} s before, {max(load.site.seconds):.3f} s while migrating")
-            # Every operation of the old API, its worker's summaries and its webhooks, on the new schema.
+            # Every operation of the old API, its worker's summaries and its webhooks run on the new schema.
             done = await their_walk(old).walk(http, receiver)
             assert {one.operation for one in done} >= {"/v1/sessions/{sid}/compactions", "/v1/webhooks/{name}"}
             last_of_old = {agent.name: len(agent.calls) for agent in load.agents}
 
-            after, *_ = await running(OURS, settings, started)
+            after, *_ = await start_release(OURS, settings, started)
             new = await stack.enter_async_context(client(after))
             load.site.servers.append(new)
             await load.rounds(2)
             load.site.servers.remove(http)
-            await load.rounds(1)  # whatever was under way at the old server has been answered
+            await load.rounds(1)  # requests at the old server have completed
             for process in (old_api, old_worker):
                 assert (await process.stop())[0] == 0
             await asyncio.wait_for(reading, SECONDS_MAX)
-            out = await typed("check", tmp_path, url, after)
+            out = await run_commands("check", tmp_path, url, after)
             assert f'"version":"{VERSION}"' in out
             assert "palimpsest_jobs_overdue_seconds" in out
             await load.rounds(2)
@@ -235,13 +237,13 @@ async def test_agents_work_on_while_the_release_before_is_replaced(
             await database.close()
         for agent in load.agents:
             assert len(agent.calls) > last_of_old[agent.name] > 0
-            await whole(new, agent)
+            await assert_complete(new, agent)
             assert await summaries(new, agent)
         head = max(load.agents[0].acknowledged)
         assert await reader.rest(after, head) == list(range(1, head + 1))
 
 
-async def test_the_release_before_is_gone_back_to(
+async def test_downgrade_to_the_previous_release(
     old: Installed, settings: dict[str, str], started: list[Command], tmp_path: Path
 ) -> None:
     url = settings["DATABASE_URL"]
@@ -250,7 +252,7 @@ async def test_the_release_before_is_gone_back_to(
         agent = Agent(Site([http]), "agent-0")
         await agent.begin()
         await agent.round()
-        await typed("migrate", tmp_path, url)
+        await run_commands("migrate", tmp_path, url)
         refused = await old.start("api", **settings)
         status, [line] = await refused.ended()
         assert status != 0
@@ -258,7 +260,7 @@ async def test_the_release_before_is_gone_back_to(
         await agent.round()
     for process in started:
         assert (await process.stop())[0] == 0
-    after, api, worker = await running(OURS, settings, started)
+    after, api, worker = await start_release(OURS, settings, started)
     async with client(after) as http:
         agent.site.servers = [http]
         await agent.round()
@@ -269,11 +271,11 @@ async def test_the_release_before_is_gone_back_to(
     for process in (api, worker):
         assert (await process.stop())[0] == 0
     assert block("back").split()[-1] == RELEASE.schema
-    await typed("back", tmp_path, url)
+    await run_commands("back", tmp_path, url)
     assert await fetch(url, "SELECT version_num FROM alembic_version") == RELEASE.schema
-    again, *_ = await running(old, settings, started)
+    again, *_ = await start_release(old, settings, started)
     async with client(again) as http:
         agent.site.servers = [http]
         await agent.round()
-        await whole(http, agent)
+        await assert_complete(http, agent)
         assert len((await http.get("/v1/sessions")).json()["items"]) >= 2

@@ -1,4 +1,4 @@
-"""Random logs: neutral events in any order an agent may post them, and the rows the store would make of them."""
+"""Random logs: neutral events in any order an agent may post them, and the rows that the store would make of them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ definitions = st.lists(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Raw]:
-    """Neutral events in a legal order: every result names a call that is open, no open call's id is used twice."""
+    """Draw neutral events in a legal order: every result names an open call, and no open call's id is used again."""
     events: list[Raw] = []
     open_ids: list[str] = []
     count = draw(st.sampled_from([1, 8, 15, 25, 40]))
@@ -242,19 +242,19 @@ policies = st.builds(
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A log and the state the next append stands on."""
+    """A log and the state on which the next append builds."""
 
     events: tuple[Event, ...] = ()
     state: SessionState = EMPTY
 
     @property
     def turn(self) -> int:
-        """The running turn's number."""
+        """Number of the running turn."""
         return self.state.turns
 
 
 def append(session: Session, raw: Sequence[Raw], *, native: bool = False) -> Session:
-    """The session after one batch, as ingest and the store make it. Raises what they raise."""
+    """Return the session after a batch, as ingest and the store make it. Raises their errors."""
     drafts = parse_batch(json.loads(json.dumps(list(raw))), native=native)
     bodies = [json.loads(body_text(draft, index)) for index, draft in enumerate(drafts)]
     batch = place(drafts, [COUNTER.event(draft) for draft in drafts], session.state.turn)
@@ -274,23 +274,22 @@ def append(session: Session, raw: Sequence[Raw], *, native: bool = False) -> Ses
 
 
 def log_of(raw: Sequence[Raw], *, native: bool = False) -> Session:
-    """A session that holds just these events."""
+    """Return a session with exactly these events."""
     return append(Session(), raw, native=native)
 
 
 def whole(session: Session, now: float | None = None, used_at: float | None = None) -> PlanInputs:
-    """Everything there is."""
+    """Return inputs with the whole log."""
     return PlanInputs(session.events, session.turn, COUNTER, now=now, used_at=used_at)
 
 
 def cover_of(session: Session, chunk: int) -> tuple[Summary, ...]:
-    """The live summaries of `tree_of`."""
+    """Return the live summaries of `tree_of`."""
     return tuple(one for one in tree_of(session, chunk) if one.live)
 
 
 def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
-    """Summaries of so many units each, as far as nothing is open or late; three become one where there are four, and
-    stay beside it, superseded."""
+    """Return summaries of `chunk` units each, up to the first open or late round; of four, three are merged."""
     whole_log = project(session.events, START, COUNTER, turn=session.turn)
     made: list[Summary] = []
     pending: list[Unit] = []
@@ -315,7 +314,7 @@ def tree_of(session: Session, chunk: int) -> tuple[Summary, ...]:
 
 
 def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] = ()) -> PlanInputs:
-    """What the store reads under an epoch: the tail and what is kept before it, without the bodies of stubs."""
+    """Return the inputs that the store reads under an epoch: the tail and kept events, without the bodies of stubs."""
     kept = frozenset(state.kept)
     stubbed = {stub.seq for stub in state.stubs if not stub.chars}
     rows = (event for event in session.events if event.seq > state.floor or event.seq in kept)
@@ -324,7 +323,7 @@ def visible_only(session: Session, state: Frontier, folded: tuple[Summary, ...] 
 
 
 def prompts_of(session: Session) -> list[int]:
-    """The seqs of the newest run of system prompts with nothing of the conversation in it."""
+    """Return the seqs of the newest run of system prompts that no conversation interrupts."""
     silent = ("system.prompt", "tools", "turn.start", "turn.end")
     runs: list[list[int]] = [[]]
     for event in session.events:
@@ -336,9 +335,9 @@ def prompts_of(session: Session) -> list[int]:
 
 
 def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> PlanInputs:
-    """What the store reads when the tail behind an epoch exceeds its bound: the last of it, and what must stay.
+    """Return the inputs that the store reads when the tail exceeds its bound: its end, and events that must stay.
 
-    When the bound reaches back to the epoch's head, that is all there is behind the epoch's floor.
+    If the bound reaches back to the epoch's head, they are all events after the epoch's floor.
     """
     start = next((e.seq for e in session.events if e.cum_tokens > session.state.tokens - bound_tokens), 1)
     if start <= epoch_head + 1:
@@ -356,9 +355,9 @@ def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_
 
 
 def recount(request: Mapping[str, Any]) -> int:
-    """What a chat-completions request takes by the same counter, wrapping included, read off the request itself.
+    """Return the tokens of a chat-completions request by the same counter, read from the request itself.
 
-    The few words a format puts in the place of nothing, or before an error, are not counted.
+    Wrapping is included; the few words that a format puts in place of empty content, or before an error, are not.
     """
     tokens = 0
     for message in request["messages"]:

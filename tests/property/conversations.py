@@ -1,4 +1,4 @@
-"""Random conversations in each provider's own shape, as the provider accepts them, and mixed ones as layout blocks."""
+"""Random conversations in each provider's shape, as the provider accepts them, and mixed ones as layout blocks."""
 
 import json
 from collections.abc import Callable
@@ -15,17 +15,17 @@ Message = dict[str, Any]
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12).map(lambda t: f"w{t}")
 HOLOGRAM: Message = {"type": "hologram", "depth": [1]}
-"""A part nobody knows yet."""
+"""A part of a type that no provider has."""
 maybe = st.sampled_from([{}, {}, {"x_unknown": [None, {"deep": 1}]}])
 TOOLS = ("read", "ask_user", "mcp__git-log")
 objects = st.dictionaries(words, st.one_of(words, st.integers(), st.none()), max_size=2)
 json_texts = st.sampled_from(["", "{}", '{ "path" :"x" }', '{"a": [1, null], "b": "\\u00fc"}'])
 malformed = st.sampled_from(['{"a": tr', "[1]", "null", '{"a": NaN}', "\x00"])
-"""What a model may write in the place of an object; its own format is given it back."""
+"""Arguments that a model may write instead of an object; its own format returns them unchanged."""
 
 
 def parts(text_type: str, *others: Message) -> st.SearchStrategy[list[Message]]:
-    """A text in its provider's shape, among others of the provider's parts."""
+    """Return a strategy for a text in its provider's shape, among other parts of the provider."""
     text = st.builds(lambda t, more: {"type": text_type, "text": t, **more}, words, maybe)
     rest = st.lists(st.one_of(text, *([st.sampled_from(others)] if others else [])), max_size=2)
     return st.builds(lambda first, more: [first, *more], text, rest)
@@ -34,7 +34,7 @@ def parts(text_type: str, *others: Message) -> st.SearchStrategy[list[Message]]:
 def rounds(
     draw: st.DrawFn, count_max: int, call: Callable[[str], Message], result: Callable[[str], Message]
 ) -> tuple[list[Message], list[Message]]:
-    """Calls with ids of their own, and their results in any order."""
+    """Draw calls with distinct ids, and their results in any order."""
     ids = [f"tc_{number}" for number in range(draw(st.integers(1, count_max)))]
     return [call(i) for i in ids], [result(i) for i in draw(st.permutations(ids))]
 
@@ -202,7 +202,7 @@ _GEMINI_MODEL: tuple[Message, ...] = (
 
 
 def gemini_parts(*others: Message) -> st.SearchStrategy[list[Message]]:
-    """A text, among others of the provider's parts."""
+    """Return a strategy for a text among other parts of the provider."""
     text = st.builds(lambda t, more: {"text": t, **more}, words, st.sampled_from([{}, _SIGNED, {"partMetadata": {}}]))
     rest = st.lists(st.one_of(text, st.sampled_from(others)), max_size=2)
     return st.builds(lambda first, more: [first, *more], text, rest)
@@ -210,7 +210,7 @@ def gemini_parts(*others: Message) -> st.SearchStrategy[list[Message]]:
 
 @st.composite
 def gemini_turn(draw: st.DrawFn) -> list[Message]:
-    """One content of the user, and one of the model behind it; two of the model in a row are refused."""
+    """Draw a content of the user and one of the model; two of the model in a row would be refused."""
     user = {"role": "user", "parts": draw(gemini_parts(*_GEMINI_USER))}
     if draw(st.integers(0, 2)) == 0:
         return [user, {"role": "model", "parts": draw(gemini_parts(*_GEMINI_MODEL))}]
@@ -253,7 +253,7 @@ TURNS = {
 
 @st.composite
 def conversations(draw: st.DrawFn, form: str) -> list[Message]:
-    """Messages that begin with the user's, after an OpenAI system message or none; no call id is used twice."""
+    """Draw messages that begin with the user's, optionally after OpenAI system messages; no call id is used twice."""
     turns = [_renamed(turn, number) for number, turn in enumerate(draw(st.lists(TURNS[form], max_size=6)))]
     prompts = [{"role": "system", "content": "You help."}, {"role": "system", "content": "Be brief."}]
     system = prompts[: draw(st.integers(0, 2))] if form.startswith("openai") else []
@@ -262,14 +262,14 @@ def conversations(draw: st.DrawFn, form: str) -> list[Message]:
 
 
 def _renamed(turn: list[Message], number: int) -> list[Message]:
-    """The turn with call ids no other has."""
+    """Return the turn with call ids that no other turn has."""
     renamed: list[Message] = json.loads(json.dumps(turn).replace('"tc_', f'"tc_{number}_'))
     return renamed
 
 
 @st.composite
 def neutral_blocks(draw: st.DrawFn) -> list[Block]:
-    """One message, or one round of calls with words among them and its results."""
+    """Draw a message, or a round of calls with texts among them and its results."""
     kind = draw(st.sampled_from([Kind.USER, Kind.ASSISTANT, Kind.SYSTEM, Kind.NOTE, Kind.CALL, Kind.CALL]))
     if kind is Kind.NOTE:
         return [Block(kind, 0, draw(words))]
@@ -291,7 +291,7 @@ def neutral_blocks(draw: st.DrawFn) -> list[Block]:
 
 @st.composite
 def mixed_blocks(draw: st.DrawFn) -> tuple[Block, ...]:
-    """A conversation pieced together from neutral events and every provider's own, as a session may hold them."""
+    """Draw a conversation of neutral events and every provider's own messages, as a session may hold them."""
     blocks = [Block(Kind.USER, 0, "hi")]
     for _ in range(draw(st.integers(1, 5))):
         form = draw(st.sampled_from([*TURNS, None, None]))

@@ -1,4 +1,4 @@
-"""Agent histories from a seed: dense ones, with all that makes an epoch move. The same seed is the same history."""
+"""Deterministic agent histories from a seed, dense with everything that changes an epoch."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,13 +14,13 @@ TOOLS = ("read", "grep", "shell/run it", "ask")
 
 
 def text(random: Random, least: int = 3, most: int = 60) -> str:
-    """Some words, not all of them in Latin script."""
+    """Return some words, not all of them in Latin script."""
     words = random.choices([*WORDS, "größer", "猫", "{}"], k=random.randint(least, most))
     return " ".join([*words, f"n{random.randint(0, 99_999)}"])
 
 
 def agent_turns(random: Random, turns: int) -> list[list[Json]]:
-    """Batches of neutral events: prompts, rounds with parallel calls, results of any size, late and missing ones."""
+    """Return batches of neutral events: prompts, rounds with parallel calls, results of any size, late or missing."""
     batches: list[list[Json]] = []
     late: list[Json] = []
     if random.random() < 0.8:
@@ -37,7 +37,7 @@ def agent_turns(random: Random, turns: int) -> list[list[Json]]:
             batches += _round(random, f"{turn}.{len(batches)}", late)
         if late and random.random() < 0.4:
             batches.append([late.pop(random.randrange(len(late)))])
-        batches.append([{"type": "assistant.message", "content": _said(random)} | extras(random)])
+        batches.append([{"type": "assistant.message", "content": _content(random)} | extras(random)])
         if random.random() < 0.15:
             kind = random.choice(["system.prompt", "tools", "system.message", "agent.note", "turn.end", "announce"])
             batches.append([tools(random) if kind == "tools" else _other(random, kind)])
@@ -62,11 +62,11 @@ def _round(random: Random, name: str, late: list[Json]) -> list[list[Json]]:
             result["is_error"] = True
         (late if random.random() < 0.12 else results).append(result)
     random.shuffle(results)
-    said = [{"type": "assistant.message", "content": _said(random)} | author] if random.random() < 0.5 else []
+    said = [{"type": "assistant.message", "content": _content(random)} | author] if random.random() < 0.5 else []
     return [[*said, *calls], results] if results else [[*said, *calls]]
 
 
-def _said(random: Random) -> Any:
+def _content(random: Random) -> Any:
     if random.random() < 0.3:
         thought = {"type": "thinking", "thinking": text(random), "signature": "s"}
         return [thought, {"type": "text", "text": text(random)}]
@@ -78,13 +78,13 @@ def _other(random: Random, kind: str) -> Json:
 
 
 def tools(random: Random) -> Json:
-    """A tool list."""
+    """Return an event with a tool list."""
     names = random.sample(TOOLS, 2)
     return {"type": "tools", "content": [{"name": n, "description": text(random), "parameters": {}} for n in names]}
 
 
 def extras(random: Random) -> Json:
-    """What makes an event expire, stay, or belong to somebody."""
+    """Return fields that make an event expire, stay, or have an author."""
     found: Json = {}
     if random.random() < 0.12:
         found |= random.choice(
@@ -104,7 +104,7 @@ def extras(random: Random) -> Json:
 
 
 def openai_turns(random: Random, turns: int) -> list[list[Json]]:
-    """Chat completions, tool messages with names of their own."""
+    """Return chat completions, including tool messages with names."""
 
     def a_round(name: str) -> list[list[Json]]:
         ids = [f"call_{name}_{n}" for n in range(random.choice([1, 1, 2]))]
@@ -123,7 +123,7 @@ def openai_turns(random: Random, turns: int) -> list[list[Json]]:
 
 
 def anthropic_turns(random: Random, turns: int) -> list[list[Json]]:
-    """Anthropic's messages, with signed thinking."""
+    """Return Anthropic messages with signed thinking."""
 
     def a_round(name: str) -> list[list[Json]]:
         ids = [f"toolu_{name}_{n}" for n in range(random.choice([1, 1, 2]))]
@@ -136,7 +136,7 @@ def anthropic_turns(random: Random, turns: int) -> list[list[Json]]:
 
 
 def responses_turns(random: Random, turns: int) -> list[list[Json]]:
-    """Items of the Responses API, of several kinds."""
+    """Return items of the Responses API, of several kinds."""
 
     def a_round(name: str) -> list[list[Json]]:
         id, output = f"call_{name}", text(random, 20, 500)
@@ -171,7 +171,7 @@ HISTORIES = {
 
 
 def policy(random: Random) -> Json:
-    """Knobs of every reducer, and summaries of what little there is."""
+    """Return a policy with knobs of every reducer, and summaries of short spans."""
     document: Json = {
         "reserve_tokens": 0,
         "injection_reserve_tokens": 400,

@@ -1,4 +1,4 @@
-"""A session as it goes, step by step, and what must hold of every context that is made of it."""
+"""A session step by step, and the invariants of each of its contexts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ random_logs = settings(
 )
 
 shares = st.sampled_from([0.05, 0.2, 0.5, 0.8, 0.95, 2.0])
-"""A target as a share of what the whole log takes."""
+"""A target as a share of the whole log's tokens."""
 
 batches = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
@@ -74,19 +74,19 @@ asked = st.lists(
     ),
     max_size=3,
 )
-"""What an agent asks to be hidden, shown and pinned, one after the other; nothing at all now and then."""
+"""An agent's requests to hide, show and pin events, in order; sometimes none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What stands of all that was decided, as the store keeps it."""
+    """The visibility decisions in force, as the store keeps them."""
 
     decided: Mapping[int, NewestDecision] = field(default_factory=dict)
     count: int = 0
 
     @property
     def read(self) -> dict[str, Any]:
-        """What a read brings of it."""
+        """Decisions as arguments of PlanInputs."""
         return {"decided": tuple(self.decided[seq] for seq in sorted(self.decided)), "decisions": self.count}
 
     def after(
@@ -98,7 +98,7 @@ class Decisions:
         policy: Policy,
         state: Frontier,
     ) -> "tuple[Decisions, Session]":
-        """With what comes of a request about the view that `read` is of; the events pinned as they are then."""
+        """Return the decisions and the session after a request about the view that `read` is of."""
         now = update_context(replace(read, **self.read), budget, policy, state)
         pinned = frozenset(event.seq for event in session.events if event.pinned)
         head = session.state.head
@@ -133,7 +133,7 @@ def target_of(raw: Sequence[Raw], share: float) -> int:
 
 
 def budget_of(target: int, policy: Policy) -> Budget:
-    """With a threshold below the target in every other case."""
+    """Return a budget, in every other case with a threshold below the target."""
     limit = target if target % 2 else max(1, int(target * 0.8))
     goal = int(limit * policy.low_water)
     return Budget(target, 0, 0, target, goal, limit, policy.low_water, caps_of(policy, target))
@@ -159,7 +159,7 @@ def rendered(result: Plan, form: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A session after one more batch, and what was planned then."""
+    """A session after one more batch, and its plan."""
 
     session: Session
     before: Frontier
@@ -175,7 +175,7 @@ def steps(
     asks: Sequence[VisibilityRequest] = (),
     evictions: Sequence[Row] = EVICTIONS,
 ) -> Iterator[Step]:
-    """The log appended in batches, a context asked for after each, as an agent does; with some, summaries are there.
+    """Append the log in batches and plan a context after each, as an agent does; with some, summaries exist.
 
     Before each context one of `asks` is decided.
     """
@@ -204,7 +204,7 @@ def steps(
 
 
 def assert_invariants(step: Step, target: int, policy: Policy, evictions: Sequence[Row] = EVICTIONS) -> None:
-    """What must hold of a step whatever the rules are: I2 to I4, I6, I9, and a cause only where the state changed."""
+    """Assert the invariants of a step under any rules: I2 to I4, I6, I9, and a cause only where the state changed."""
     assert step.plan.context.tokens <= target
     assert (step.plan.cause is None) == (step.plan.state == step.before)
     assert_accounted(step.session, step.plan)
@@ -218,7 +218,7 @@ def assert_invariants(step: Step, target: int, policy: Policy, evictions: Sequen
 
 
 def check_written(name: str, layout: Layout) -> None:
-    """The provider accepts what is written of a layout with anything to say in it."""
+    """Assert that the provider accepts the request written from a layout that is not empty."""
     request = written_in(name, layout, chosen(layout)).request
     if any(block.kind is not Kind.ASSISTANT for block in layout.blocks):
         CHECKS[name](request)
@@ -257,9 +257,9 @@ def assert_accounted(session: Session, result: Plan) -> None:
 
 
 def own_blocks(layout: Layout, state: Frontier) -> list[Block]:
-    """The blocks that stand for one event: not summaries, the note, nor pending results."""
+    """Return the blocks of single events: no summaries, note, or pending results."""
     calls = {block.seq for block in layout.blocks if block.kind is Kind.CALL}
-    shown = layout.blocks[bool(state.folds) :]  # one block stands for all that is folded
+    shown = layout.blocks[bool(state.folds) :]  # one block for everything folded
     blocks = [b for b in shown if not (b.kind is Kind.RESULT and b.seq in calls)]
     if state.note:
         assert blocks.pop(0) == Block(Kind.NOTE, state.floor, state.note)

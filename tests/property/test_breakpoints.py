@@ -1,4 +1,4 @@
-"""Cache markers on random conversations: few, really placed, in order, and what was written is read again."""
+"""Cache markers on random conversations: few, really placed, in order, and each written prefix is read again."""
 
 import json
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ some = settings(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> tuple[Block, ...]:
-    """Several mixed conversations on end, long enough for looking back to matter; no two blocks share a seq."""
+    """Draw several mixed conversations in sequence, long enough for looking back to matter; seqs are unique."""
     drawn = draw(st.lists(mixed_blocks(), min_size=1, max_size=4))
     blocks = [
         replace(block, call_id=f"{number}-{block.call_id}") if block.call_id else block
@@ -104,7 +104,7 @@ def test_markers_are_few_in_order_and_where_one_can_stand(
 def test_a_call_reads_all_that_the_one_before_wrote(
     blocks: tuple[Block, ...], system: Block | None, markers: str, markers_max: int, data: st.DataObject
 ) -> None:
-    """By the rules of the bill, which looks back as the vendor says, and knows nothing of how markers are chosen."""
+    """The bill's rules look back as the vendor documents, and are independent of the choice of markers."""
     heads = sorted(data.draw(st.lists(st.integers(1, len(blocks)), min_size=2, max_size=5)))
     cache, last, held = Cache(), (), 0
     for number, head in enumerate(heads):

@@ -1,4 +1,4 @@
-"""What is learnt from samples: near the truth, never below the evidence, unmoved by oddities, and seldom changed."""
+"""Calibration from samples: near the truth, never below the evidence, robust against outliers, and seldom changed."""
 
 from dataclasses import replace
 from random import Random
@@ -45,7 +45,7 @@ ratios = st.floats(min_value=0.3, max_value=8.0)
 samples = st.builds(lambda counted, ratio: Sample(counted, round(counted * ratio)), counts, ratios)
 
 
-def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[Sample, ...]]:
+def learn_from(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[Sample, ...]]:
     known: Calibration = START
     seen: tuple[Sample, ...] = ()
     for sample in stream:
@@ -54,8 +54,8 @@ def taught(stream: list[Sample], own: float = OWN) -> tuple[Calibration, tuple[S
     return known, seen
 
 
-def largest(seen: tuple[Sample, ...]) -> float:
-    """The largest recent ratio among those that are not far smaller than the others."""
+def largest_ratio(seen: tuple[Sample, ...]) -> float:
+    """Return the largest recent ratio among the samples that are not far smaller than the others."""
     most = max(sample.counted for sample in seen)
     used = [sample for sample in seen if sample.counted >= SMALL_SHARE * most]
     return max(sample.ratio for sample in used[-RECENT:])
@@ -63,9 +63,9 @@ def largest(seen: tuple[Sample, ...]) -> float:
 
 @given(st.lists(samples, min_size=1, max_size=150))
 def test_the_margin_is_never_below_the_evidence(stream: list[Sample]) -> None:
-    known, seen = taught(stream)
+    known, seen = learn_from(stream)
     assert len(seen) <= SAMPLES_MAX
-    assert largest(seen) <= known.ratio * (1 + known.margin) * (1 + 1e-9)
+    assert largest_ratio(seen) <= known.ratio * (1 + known.margin) * (1 + 1e-9)
     assert known.margin >= MARGIN_LEAST - STEP / 10
 
 
@@ -74,7 +74,7 @@ def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
     truth: float, spread: float, sizes: list[int], random: Random
 ) -> None:
     noise = [1 + spread * (2 * random.random() - 1) for _ in sizes]
-    known, _ = taught([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
+    known, _ = learn_from([Sample(size, round(size * truth * one)) for size, one in zip(sizes, noise, strict=True)])
     assert abs(known.ratio / truth - 1) <= spread + STEP + 0.005
     assert known.margin <= OWN or known.margin <= 2 * spread * HEADROOM + 0.03
 
@@ -82,7 +82,7 @@ def test_the_ratio_is_near_the_truth_and_the_margin_as_small_as_the_spread(
 @given(st.lists(samples, min_size=MANY, max_size=80), st.integers(min_value=0))
 def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sample], reported: int) -> None:
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
-    known, seen = taught(steady)
+    known, seen = learn_from(steady)
     odd = Sample(steady[-1].counted, reported)
     after = learn(known, with_sample(seen, odd), OWN)
     if not RATIO_LEAST <= odd.ratio <= RATIO_MOST:
@@ -93,18 +93,18 @@ def test_a_single_oddity_moves_no_ratio_far_and_nonsense_nothing(stream: list[Sa
 
 @given(st.lists(samples, min_size=1, max_size=MANY - 1))
 def test_few_samples_do_not_make_the_margin_smaller_than_the_estimators_own(stream: list[Sample]) -> None:
-    known, _ = taught(stream)
+    known, _ = learn_from(stream)
     assert known.margin >= OWN - STEP / 10 - 1e-9
 
 
 @given(st.lists(st.integers(min_value=1_000, max_value=round(1_000 / SMALL_SHARE)), min_size=20, max_size=60))
-def test_what_repeats_changes_nothing(sizes: list[int]) -> None:
-    known, _ = taught([Sample(size, size * 3) for size in sizes])
+def test_repeated_samples_change_nothing(sizes: list[int]) -> None:
+    known, _ = learn_from([Sample(size, size * 3) for size in sizes])
     assert (known.ratio, known.version) == (3.0, 2), "once when learnt, once when there are many of them"
 
 
 def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> None:
-    known, seen = taught([Sample(1_000, 3_000)] * MANY)
+    known, seen = learn_from([Sample(1_000, 3_000)] * MANY)
     assert (known.ratio, known.margin) == (3.0, MARGIN_LEAST)
     larger = Sample(round(1_000 / SMALL_SHARE) + 1, 3 * (round(1_000 / SMALL_SHARE) + 1))
     known = learn(known, with_sample(seen, larger), OWN)
@@ -112,9 +112,9 @@ def test_the_first_of_far_larger_requests_is_as_unsure_as_the_first_of_all() -> 
 
 
 @given(st.lists(samples, min_size=1, max_size=10), samples)
-def test_what_a_refusal_tells_counts_only_until_a_call_reports(refused: list[Sample], reported: Sample) -> None:
+def test_a_refusals_sample_counts_only_until_a_report(refused: list[Sample], reported: Sample) -> None:
     lower = [replace(one, least=True) for one in refused]
-    known, seen = taught(lower)
+    known, seen = learn_from(lower)
     assert all(one.ratio <= known.ratio * (1 + known.margin) * (1 + 1e-9) for one in lower[-1:]) or (
         lower[-1].counted < SMALL_SHARE * max(one.counted for one in lower)
     )
@@ -124,13 +124,13 @@ def test_what_a_refusal_tells_counts_only_until_a_call_reports(refused: list[Sam
 
 
 def test_too_little_concludes_nothing() -> None:
-    known, _ = taught([Sample(COUNTED_MIN - 1, 5 * COUNTED_MIN)])
+    known, _ = learn_from([Sample(COUNTED_MIN - 1, 5 * COUNTED_MIN)])
     assert known == START
 
 
 def test_small_requests_do_not_count_against_large_ones() -> None:
     overhead = [Sample(100, 700) for _ in range(10)]
-    known, _ = taught([*overhead, Sample(50_000, 55_000)])
+    known, _ = learn_from([*overhead, Sample(50_000, 55_000)])
     assert known.ratio == 1.1
 
 
@@ -160,7 +160,7 @@ def test_parts_add_up_in_the_providers_tokens(ratio: float, tokens: dict[str, in
 
 
 @given(st.integers(min_value=100, max_value=2_000_000), ratios, st.floats(min_value=0, max_value=1))
-def test_what_fits_the_target_is_shown_within_the_limit(window: int, ratio: float, margin: float) -> None:
+def test_contexts_within_the_target_are_within_the_limit(window: int, ratio: float, margin: float) -> None:
     policy = Policy(trigger=Trigger(ratio=0.8, tokens=max(1, window // 3)))
     budget = budget_for(policy, window, margin, ratio)
     assert budget.shown(budget.target) <= budget.limit <= window
@@ -173,7 +173,7 @@ NOW = 1_000_000_000.0
 
 
 @given(st.lists(samples, min_size=2, max_size=20), samples)
-def test_what_one_call_says_alone_counts_for_no_model(stream: list[Sample], odd: Sample) -> None:
+def test_a_single_calls_sample_changes_no_model(stream: list[Sample], odd: Sample) -> None:
     steady = [Sample(one.counted, one.counted * 2) for one in stream]
     alone = replace(odd, reported=odd.counted * 7)
     assert corroborated([*steady, alone], NOW) == corroborated(steady, NOW)
@@ -207,7 +207,7 @@ def test_a_claim_that_nothing_bears_out_waits_for_another_session(window: int, s
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6), st.integers(0, 10**6))
-def test_what_is_believable(window: int, asked: int, counted: int, accepted: int) -> None:
+def test_a_believable_window_is_within_bounds(window: int, asked: int, counted: int, accepted: int) -> None:
     if believable(window, asked, counted, accepted):
         assert calibration.WINDOW_LEAST <= window < asked
         assert window >= accepted
@@ -219,9 +219,7 @@ sizes = st.lists(st.integers(300, 60_000), min_size=POINTS_LEAST, max_size=POINT
 
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000), st.randoms(use_true_random=False))
-def test_what_is_outside_is_what_remains_over_the_slope(
-    counted: list[int], truth: float, outside: int, random: Random
-) -> None:
+def test_outside_tokens_are_the_intercept(counted: list[int], truth: float, outside: int, random: Random) -> None:
     noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]
     points = [Point(one, round(one * truth * off) + outside) for one, off in zip(counted, noise, strict=True)]
     found = outside_of(points)
@@ -233,8 +231,10 @@ def test_what_is_outside_is_what_remains_over_the_slope(
 
 
 @given(sizes, st.floats(min_value=0.5, max_value=4.0), st.integers(0, 30_000))
-def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], truth: float, outside: int) -> None:
-    """What a view's own calls came to is never above what is planned by, so that a wrong guess is safe."""
+def test_reported_usage_is_within_the_planned_size_for_any_guess(
+    counted: list[int], truth: float, outside: int
+) -> None:
+    """The usage reported by a view's own calls never exceeds its planned size, so that a wrong guess is safe."""
     own = started("m", "heuristic", OWN)
     for one in counted:
         own = with_point(own, Point(one, round(one * truth) + outside), OWN)
@@ -247,19 +247,19 @@ def test_what_was_reported_is_covered_whatever_was_guessed(counted: list[int], t
 
 
 @given(st.integers(1_000, 150_000), st.lists(st.integers(20_000, 21_000), min_size=POINTS_MAX, max_size=40))
-def test_what_was_learned_to_be_outside_stands_while_calls_are_alike(outside: int, counted: list[int]) -> None:
+def test_learned_outside_tokens_stay_while_calls_are_alike(outside: int, counted: list[int]) -> None:
     own = started("m", "heuristic", OWN)
     for one in range(3_000, 20_000, 1_000):
         own = with_point(own, Point(one, one + outside), OWN)
     for one in counted:
         own = with_point(own, Point(one, one + outside), OWN)
         assert own.outside == outside
-    bare = with_point(own, Point(20_000, 200), OWN)  # less than such a call could have been
+    bare = with_point(own, Point(20_000, 200), OWN)  # fewer than such a call could have used
     assert bare.outside is None
 
 
 @given(sizes, st.integers(1_000, 30_000))
-def test_what_the_caller_said_is_not_learned(counted: list[int], outside: int) -> None:
+def test_stated_outside_tokens_are_not_learned(counted: list[int], outside: int) -> None:
     assert outside_of([Point(one, one + outside, outside) for one in counted]) is None
 
 

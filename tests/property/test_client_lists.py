@@ -1,4 +1,4 @@
-"""Reading what is new of a client's list comes to the same as reading all of it, whatever the client did to it."""
+"""Reading only the new messages of a client's list gives the same as reading all, whatever the client changed."""
 
 from typing import Any
 from uuid import UUID
@@ -24,8 +24,8 @@ some = settings(
 
 
 @st.composite
-def changed(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
-    """What a client may send next: more, fewer, something else in between, other prompts, or what no provider takes."""
+def changed_lists(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
+    """Draw a client's next list: more, fewer, or changed messages, other prompts, or invalid ones."""
     system = SYSTEMS.get(form, SYSTEM)
     place = draw(st.integers(0, len(messages)))
     match draw(st.sampled_from(["more", "more", "same", "fewer", "edit", "system", "prompt", "odd"])):
@@ -45,7 +45,7 @@ def changed(draw: st.DrawFn, form: str, messages: list[Any]) -> list[Any]:
 
 
 def outcome(read: Any, *given: Any) -> Any:
-    """What reading comes to: everything that is asked of it, or the error."""
+    """Return everything that a read provides, or its error."""
     try:
         found: ClientMessages = read(*given)
         own = (found.count, list(found.indices), list(found.links), found.prompts, found.tools)
@@ -63,19 +63,19 @@ def outcome(read: Any, *given: Any) -> Any:
 @forms
 @some
 @given(data=st.data())
-def test_what_is_read_quickly_is_what_is_read_plainly(form: str, data: st.DataObject) -> None:
+def test_a_fast_read_equals_a_full_read(form: str, data: st.DataObject) -> None:
     reader = ListReader()
     messages: list[Any] = data.draw(conversations(form))
     for _ in range(data.draw(st.integers(2, 6))):
         sent = ClientList(form, messages, data.draw(st.sampled_from([None, "s", " "])), None)
         assert outcome(reader.read, TENANT, "s", sent) == outcome(sent.read)
-        messages = data.draw(changed(form, messages))
+        messages = data.draw(changed_lists(form, messages))
 
 
 @forms
 @some
 @given(data=st.data())
-def test_of_a_list_that_goes_on_only_what_is_new_is_read(form: str, data: st.DataObject) -> None:
+def test_only_new_messages_of_a_growing_list_are_read(form: str, data: st.DataObject) -> None:
     reader = ListReader()
     messages = [*data.draw(conversations(form)), *data.draw(conversations(form))]
     first = reader.read(TENANT, "s", ClientList(form, messages))
@@ -86,7 +86,7 @@ def test_of_a_list_that_goes_on_only_what_is_new_is_read(form: str, data: st.Dat
     assert other.unread == 0
 
 
-def test_only_so_much_is_known_of_the_lists_that_were_read_last() -> None:
+def test_memory_of_recent_lists_is_bounded() -> None:
     reader = ListReader(kept_max=5)
     one, other = (ClientList("openai", [{"role": "user", "content": text}] * 2) for text in "ab")
     unread = [reader.read(TENANT, "s", sent).unread for sent in (one, one, other, other, one)]

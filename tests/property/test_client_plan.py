@@ -1,4 +1,4 @@
-"""A plan applied to a client's messages shows what the layout shows: the same events, words and order."""
+"""A plan applied to a client's messages shows the same events, texts and order as the layout."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ Shown = tuple[str, int | str | None, str | None]
 
 
 def messages_of(events: Sequence[Event]) -> list[list[int]]:
-    """The seqs of each message as a chat client would hold them: an answer with its calls is one message."""
+    """Return the seqs of each message as a chat client would hold them: a response with its calls is one message."""
     found: list[list[int]] = []
     joins = False
     for event in events:
@@ -35,34 +35,34 @@ def messages_of(events: Sequence[Event]) -> list[list[int]]:
     return found
 
 
-def applied(plan: ClientPlan) -> list[Shown]:
-    """What the client shows: its events, each as it is (None) or with other words, and what is inserted."""
+def apply(plan: ClientPlan) -> list[Shown]:
+    """Return the items that the client shows: its events, unchanged (None) or with another text, and insertions."""
     found: list[Shown] = []
     for message in plan.messages:
-        found += [_inserted(one.text, one.call_id) for one in plan.inserted if one.before == message.index]
+        found += [_insertion(one.text, one.call_id) for one in plan.inserted if one.before == message.index]
         if message.parts:
             found += [("own", part.seq, part.text) for part in message.parts if part.action != "drop"]
         elif message.action != "drop":
             found += [("own", seq, message.text) for seq in message.seqs]
-    return found + [_inserted(one.text, one.call_id) for one in plan.inserted if one.before == len(plan.messages)]
+    return found + [_insertion(one.text, one.call_id) for one in plan.inserted if one.before == len(plan.messages)]
 
 
-def _inserted(text: str, call_id: str | None) -> Shown:
+def _insertion(text: str, call_id: str | None) -> Shown:
     return ("inserted", call_id, None if call_id else text)
 
 
-def laid_out(blocks: Sequence[Block], front: int, events: Sequence[Event], own: set[int]) -> list[Shown]:
-    """What a layout shows, without answers that are nothing but reasoning; `front` blocks stand for several events."""
+def layout_items(blocks: Sequence[Block], front: int, events: Sequence[Event], own: set[int]) -> list[Shown]:
+    """Return the items that a layout shows, without responses of reasoning alone; `front` blocks are of many events."""
     by_seq = {event.seq: event.block for event in events}
-    found = [_inserted(_words(block), None) for block in blocks[:front]]
+    found = [_insertion(_words(block), None) for block in blocks[:front]]
     for block in blocks[front:]:
         logged = by_seq[block.seq]
         if block.kind is Kind.RESULT and logged.kind is Kind.CALL:
-            found.append(_inserted("", block.call_id))
+            found.append(_insertion("", block.call_id))
         elif block.seq in own:
             found.append(("own", block.seq, None if block == logged else _words(block)))
         elif block.kind is not Kind.ASSISTANT:
-            found.append(_inserted(_words(block), None))
+            found.append(_insertion(_words(block), None))
     return found
 
 
@@ -85,9 +85,9 @@ def test_a_plan_applied_shows_what_the_layout_shows(
         assert [one.before for one in made.inserted] == sorted(one.before for one in made.inserted)
         blocks = arrange(plan.context, plan.state).blocks
         front = len(plan.context.summaries) + bool(plan.state.note)
-        expected = laid_out(blocks, front, events, {seq for own in messages for seq in own})
-        found = applied(made)
+        expected = layout_items(blocks, front, events, {seq for own in messages for seq in own})
+        found = apply(made)
         assert sorted(map(repr, found)) == sorted(map(repr, expected))
         seqs = [one[1] for one in expected if one[0] == "own"]
-        if seqs == sorted(seqs, key=lambda seq: int(seq or 0)):  # no result is shown in front of where it came
+        if seqs == sorted(seqs, key=lambda seq: int(seq or 0)):  # false if a result precedes its original position
             assert found == expected

@@ -1,7 +1,7 @@
-"""Several clients that send their whole conversations, in one session and by two servers: after every answer the model
-sees what the client meant, nothing is logged twice, and nothing is lost.
+"""Several clients that send their whole conversations, in one session and to two servers.
 
-A short form, the same at every run; `tests/long/test_clients.py` draws anew.
+After every response the model sees each client's conversation, nothing is logged twice, and nothing is lost. The
+examples are fixed; `tests/long/test_clients.py` draws new ones.
 """
 
 import itertools
@@ -24,5 +24,5 @@ _numbers = itertools.count(1)
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 @given(program=programs, room=st.integers(0, 2))
-async def test_the_model_sees_what_each_client_means(servers: Servers, program: list[Step], room: int) -> None:
+async def test_the_model_sees_each_clients_conversation(servers: Servers, program: list[Step], room: int) -> None:
     await Clients(servers, f"s{next(_numbers)}", room).run(program)

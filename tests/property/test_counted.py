@@ -1,4 +1,4 @@
-"""What is sent is what is counted, in every format, whatever fields nobody knows are in it."""
+"""All text that is sent is counted, in every format, unknown fields included."""
 
 import json
 from dataclasses import replace
@@ -40,20 +40,20 @@ MESSAGE_FIELDS = st.sampled_from(["x_vendor", "annotations", "name"])
 
 
 @st.composite
-def stuffed(draw: st.DrawFn, form: str) -> list[dict[str, Any]]:
-    """A conversation whose messages, parts, calls and results hold much that nobody knows."""
+def conversations_with_extras(draw: st.DrawFn, form: str) -> list[dict[str, Any]]:
+    """Draw a conversation whose messages, parts, calls and results have many unknown fields."""
     messages: list[dict[str, Any]] = json.loads(json.dumps(draw(conversations(form))))
     places = [place for message in messages for place in _places(message)]
     for place in draw(st.lists(st.sampled_from(places), min_size=1, max_size=4)):
         names = MESSAGE_FIELDS if "role" in place or "call_id" in place else FIELDS
         name, secret = draw(names), draw(SECRETS)
-        if name != "content" or place.get("type") != "tool_result":  # a result's is known, and not anything will do
+        if name != "content" or place.get("type") != "tool_result":  # a result's content is known, and must be valid
             place.setdefault(name, secret)
     return messages
 
 
 def _places(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a message in which a vendor may have fields of its own."""
+    """Return the objects of a message in which a vendor may have fields of its own."""
     found = [message] if "role" not in message or "tool_calls" not in message else []
     for name in ("content", "output"):
         for part in message[name] if isinstance(message.get(name), list) else ():
@@ -71,7 +71,7 @@ def _places(message: dict[str, Any]) -> list[dict[str, Any]]:
 @some
 @given(data=st.data())
 def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimator, data: st.DataObject) -> None:
-    messages = data.draw(stuffed(form))
+    messages = data.draw(conversations_with_extras(form))
     tools = [{**tool, "x_vendor": data.draw(SECRETS)} for tool in data.draw(definitions)]
     counter = Counter(estimator, AREA)
     events = [event | data.draw(AUTHORED) for event in FORMATS[form].read(messages)]

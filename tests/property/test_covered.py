@@ -1,4 +1,4 @@
-"""What a summary covers is never lost (I11), what is dropped heals, and what goes is no more than it must be."""
+"""A covered event is never lost (I11), a drop heals, and no more is evicted than necessary."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,8 +23,8 @@ from tests.property.steps import budget_of, planned, random_logs, shares, target
 chunks = st.sampled_from([1, 2, 3])
 
 
-def lost(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
-    """Covered events that a context leaves out, though not because their author let them expire."""
+def lost_seqs(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
+    """Return the covered events that a context leaves out for another reason than their expiry."""
     last = max(ends(tree), default=0)
     expired = {s for d in result.state.drops if d.reducer == "expiry" for s in range(d.from_seq, d.to_seq + 1)}
     left_out = {s for f in result.state.folds if not f.shown for s in range(f.from_seq, f.to_seq + 1)}
@@ -32,7 +32,7 @@ def lost(session: Session, result: Plan, tree: Iterable[Summary]) -> list[int]:
     return [s for s, word in words.items() if word == "dropped" and s <= last and s not in expired | left_out]
 
 
-def reading(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
+def inputs_of(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
     read = whole(session) if bound is None else bounded(session, bound, state, 0)
     known = {one.id: one for one in tree}
     return replace(read, tree=tree, folded=tuple(known[fold.id] for fold in state.folds))
@@ -43,14 +43,14 @@ def reading(session: Session, bound: int | None, tree: tuple[Summary, ...], stat
 def test_i11_a_covered_event_is_never_dropped(
     raw: list[Raw], chunk: int, bound: int | None, share: float, policy: Policy
 ) -> None:
-    """Whoever asks first, and however much of the log was read."""
+    """This holds for any first request and any part of the log that was read."""
     session = log_of(raw)
     tree = tree_of(session, chunk)
     target = target_of(raw, share)
-    result = planned(reading(session, bound, tree), target, policy)
+    result = planned(inputs_of(session, bound, tree), target, policy)
     if isinstance(result, Plan):
-        assert lost(session, result, tree) == []
-        if any(not fold.shown for fold in result.state.folds):  # then there was no room for it
+        assert lost_seqs(session, result, tree) == []
+        if any(not fold.shown for fold in result.state.folds):  # a fold is not shown only for lack of room
             assert result.context.tokens > target // 4
 
 
@@ -61,17 +61,17 @@ def test_i11_a_drop_heals_at_the_next_context_once(
 ) -> None:
     session, target = log_of(raw), target_of(raw, share)
     policy = replace(policy, ttl_pruning=TtlPruning())
-    first = planned(reading(session, bound, ()), target, policy)
+    first = planned(inputs_of(session, bound, ()), target, policy)
     assume(isinstance(first, Plan))
     assert isinstance(first, Plan)
     tree = tree_of(session, chunk)
-    missed = lost(session, first, tree)
+    missed = lost_seqs(session, first, tree)
     visible = replace(session, events=session.events)
-    read = reading(visible, None, tree, first.state)
+    read = inputs_of(visible, None, tree, first.state)
     second = planned(read, target, policy, first.state)
     if isinstance(second, CannotFit):
         return
-    assert lost(session, second, tree) == []
+    assert lost_seqs(session, second, tree) == []
     if missed:
         assert second.cause is not None
     known = {one.id: one for one in tree}
@@ -82,7 +82,7 @@ def test_i11_a_drop_heals_at_the_next_context_once(
 
 
 def rounds(sizes: list[int], per_turn: int) -> list[Raw]:
-    """A log of small rounds, so many of them in each turn."""
+    """Return a log of small rounds, `per_turn` of them in each turn."""
     raw: list[Raw] = []
     for number, size in enumerate(sizes):
         if number % per_turn == 0:
@@ -101,7 +101,7 @@ def rounds(sizes: list[int], per_turn: int) -> list[Raw]:
     st.sampled_from(sorted(PRESETS)),
 )
 def test_room_what_is_forced_out_is_no_more_than_it_must_be(sizes: list[int], per_turn: int, name: str) -> None:
-    """Where more was there, at least nine tenths of `low_water` of the target are in use."""
+    """If more is available, at least nine tenths of `low_water` of the target are in use."""
     raw = rounds(sizes, per_turn)
     session, target = log_of(raw), target_of(raw, 0.5)
     result = planned(whole(session), target, PRESETS[name])
@@ -113,10 +113,10 @@ def test_room_what_is_forced_out_is_no_more_than_it_must_be(sizes: list[int], pe
 @random_logs
 @given(logs(), shares, st.builds(Cut, keep_messages=st.integers(1, 5)))
 def test_room_nothing_uncovered_goes_before_the_target_is_exceeded(raw: list[Raw], share: float, cut: Cut) -> None:
-    """A trigger and a cut reduce by summaries; without one all stays that fits the target."""
+    """A trigger and a cut reduce by summaries; without one every event that fits the target stays."""
     session, target = log_of(raw), target_of(raw, share)
     policy = replace(Policy(cut=cut), evict="on_pressure")
-    unreduced = planned(whole(session), 1_000_001, policy)  # a text may expire in favour of a longer one
+    unreduced = planned(whole(session), 1_000_001, policy)  # expiry may replace a text by a longer one
     assert isinstance(unreduced, Plan)
     result = planned(whole(session), target | 1, policy)
     if unreduced.context.tokens <= target:
@@ -129,11 +129,11 @@ def test_room_nothing_uncovered_goes_before_the_target_is_exceeded(raw: list[Raw
 def test_i7_a_change_of_policy_keeps_every_span_reachable(
     raw: list[Raw], chunk: int, share: float, first: str, second: str
 ) -> None:
-    """What is folded is tiled by summaries that together stand for all of it, whatever was shown before."""
+    """Folded spans are tiled by summaries that together cover all of them, whatever was shown before."""
     session, tree, target = log_of(raw), tree_of(log_of(raw), chunk), target_of(raw, share)
     for view in (first, second):
         policy = Policy(summarize=Summarize(view=view))
-        result = planned(reading(session, None, tree), target, policy)
+        result = planned(inputs_of(session, None, tree), target, policy)
         if not isinstance(result, Plan) or not result.state.folds:
             continue
         folds = result.state.folds
@@ -172,7 +172,7 @@ def test_a_wider_view_shows_more_of_the_same_tree(name: str) -> None:
     tree = tree_of(session, 8)
     seen = []
     for share in (0.2, 0.4, 0.8):
-        result = planned(reading(session, 2 * target_of(raw, share), tree), target_of(raw, share), PRESETS[name])
+        result = planned(inputs_of(session, 2 * target_of(raw, share), tree), target_of(raw, share), PRESETS[name])
         assert isinstance(result, Plan)
         seen.append(sum(item.event.tokens for item in result.context.items if item.stub is None))
     assert seen == sorted(seen)

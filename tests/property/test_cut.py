@@ -1,4 +1,4 @@
-"""Cuts on random logs are legal, and nothing that must stay goes with them."""
+"""Cuts on random logs are legal, and keep every event that must stay."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,7 +47,7 @@ def test_every_cut_is_legal(raw: list[Raw], cut: Cut) -> None:
 
 @random_logs
 @given(logs(), cuts)
-def test_what_must_stay_stays(raw: list[Raw], cut: Cut) -> None:
+def test_protected_events_stay(raw: list[Raw], cut: Cut) -> None:
     session = log_of(raw)
     state = update_prefix(session.events, START)
     context = project(session.events, state, COUNTER, turn=session.turn)

@@ -1,4 +1,4 @@
-"""Expiry and pruning on random logs whose events say when they expire: I3, I4, I9, and that done is done."""
+"""Expiry and pruning on random logs with expiring events: I3, I4, I9, and both are final."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _fields = st.fixed_dictionaries(
 
 @st.composite
 def perishable_logs(draw: st.DrawFn) -> list[Raw]:
-    """Logs as an agent may post them; about half of the events say something of how long they are needed."""
+    """Draw logs as an agent may post them, of which about half the events have an expiry."""
     dated = []
     for number, event in enumerate(draw(logs()), start=1):
         said: Raw = draw(_fields) if draw(st.booleans()) else {}
@@ -63,7 +63,7 @@ batches = st.lists(st.integers(1, 6), min_size=1, max_size=5)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A session after one more batch, and what the two reducers made of it at `now`."""
+    """A session after one more batch, and the result of both reducers at `now`."""
 
     session: Session
     before: Frontier
@@ -71,8 +71,8 @@ class Step:
     after: Reduced
 
 
-def settled(session: Session, state: Frontier) -> Reduced:
-    """The context as it stands before any reducer runs."""
+def context_before(session: Session, state: Frontier) -> Reduced:
+    """Return the context before any reducer runs."""
     state = demanded.update_prefix(session.events, state)
 
     def context(state: Frontier) -> Context:
@@ -82,21 +82,21 @@ def settled(session: Session, state: Frontier) -> Reduced:
     return Reduced(context(state), state)
 
 
-def reduced(done: Reduced, now: float, pruning: TtlPruning, used_at: float | None) -> Reduced:
-    """Expiry, then pruning."""
+def run_reducers(done: Reduced, now: float, pruning: TtlPruning, used_at: float | None) -> Reduced:
+    """Apply expiry, then pruning."""
     done = ExpiryReducer(now).reduce(done.context, ROOM, done.state)
     return TtlReducer(pruning, now, used_at).reduce(done.context, ROOM, done.state)
 
 
 def steps(raw: Sequence[Raw], sizes: Sequence[int], pruning: TtlPruning) -> Iterator[Step]:
-    """The log appended in batches; some calls come after the provider's cache has gone cold, some before."""
+    """Append the log in batches; some calls come after the provider's cache has gone cold, some before."""
     session, state, at = Session(), START, 0
     while at < len(raw):
         size = sizes[at % len(sizes)]
         session = append(session, raw[at : at + size])
         at += size
         now = CLOCK * at
-        after = reduced(settled(session, state), now, pruning, now - 500 * (at % 2))
+        after = run_reducers(context_before(session, state), now, pruning, now - 500 * (at % 2))
         yield Step(session, state, now, after)
         state = after.state
 
@@ -124,7 +124,7 @@ def test_i4_every_event_is_accounted_for_once(raw: list[Raw], sizes: list[int], 
         for event in step.session.events:
             places = (event.seq in visible, event.seq in fixed, event.seq in dropped and event.rendered)
             assert sum(places) == (event.type not in BOOKKEEPING), (event.seq, words[event.seq])
-        assert visible == {item.event.seq for item in settled(step.session, state).context.items}
+        assert visible == {item.event.seq for item in context_before(step.session, state).context.items}
 
 
 @random_logs
@@ -154,17 +154,17 @@ def test_a_call_goes_only_with_its_result(raw: list[Raw], sizes: list[int], prun
 @given(perishable_logs(), batches, rules)
 def test_again_by_the_same_clock_changes_nothing(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
     for step in steps(raw, sizes, pruning):
-        again = reduced(step.after, step.now, pruning, step.now - 500)
-        once_more = reduced(again, step.now, pruning, step.now - 500)
+        again = run_reducers(step.after, step.now, pruning, step.now - 500)
+        once_more = run_reducers(again, step.now, pruning, step.now - 500)
         assert once_more.context is again.context
         assert once_more.state is again.state
-        afresh = settled(step.session, again.state)
-        assert reduced(afresh, step.now, pruning, step.now - 500).state == again.state
+        afresh = context_before(step.session, again.state)
+        assert run_reducers(afresh, step.now, pruning, step.now - 500).state == again.state
 
 
 @random_logs
 @given(perishable_logs(), batches, rules)
-def test_what_has_gone_stays_gone(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
+def test_evicted_events_stay_evicted(raw: list[Raw], sizes: list[int], pruning: TtlPruning) -> None:
     for step in steps(raw, sizes, pruning):
         before, after = step.before, step.after.state
         gone = {seq for drop in after.drops for seq in range(drop.from_seq, drop.to_seq + 1)}

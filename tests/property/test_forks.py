@@ -1,4 +1,4 @@
-"""A fork is as good as a session that was given the same events itself, whatever its parents did afterwards."""
+"""A fork equals a session with the same events of its own, whatever its parents do afterwards."""
 
 import itertools
 from dataclasses import replace
@@ -38,37 +38,37 @@ on_a_database = settings(
     max_examples=examples(10),
     database=None,
     deadline=None,
-    phases=[Phase.generate],  # an example takes half a second: making it smaller would take minutes
+    phases=[Phase.generate],  # shrinking would take minutes, at half a second an example
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )
 
 
 async def post(http: httpx.AsyncClient, name: str, events: list[Raw]) -> None:
-    for start in range(0, len(events), 7):  # several appends, some of which land on a fork's first seq
+    for start in range(0, len(events), 7):  # several appends, some of which start at a fork's first seq
         answer = await http.post(f"/v1/sessions/{name}/events", json={"events": events[start : start + 7]})
         assert answer.status_code == 201, answer.text
 
 
-async def forked(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name: str) -> str:
-    """The session of these events, cut into a line of forks; every parent goes on with something else."""
+async def fork_line(http: httpx.AsyncClient, raw: list[Raw], cuts: list[int], name: str) -> str:
+    """Create these events as a line of forks, and continue every parent differently."""
     await http.put(f"/v1/sessions/{name}0", json={})
     for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(raw)])):
         await post(http, f"{name}{number}", raw[start:end])
         if number == len(cuts):
             break
         body = {"id": f"{name}{number + 1}"}
-        if number % 2:  # once what is forked is the past
+        if number % 2:  # fork from a seq that is no longer the head
             body["at"] = end
-            await _go_on(http, f"{name}{number}")
+            await _continue(http, f"{name}{number}")
         answer = await http.post(f"/v1/sessions/{name}{number}/fork", json=body)
         assert answer.status_code == 201, answer.text
         if not number % 2:
-            await _go_on(http, f"{name}{number}")
+            await _continue(http, f"{name}{number}")
     return f"{name}{len(cuts)}"
 
 
-async def _go_on(http: httpx.AsyncClient, name: str) -> None:
-    """The parent's calls are answered there too, and more is said."""
+async def _continue(http: httpx.AsyncClient, name: str) -> None:
+    """Answer the parent's open calls and append more events to it."""
     calls: dict[str, None] = {}
     for row in (await http.get(f"/v1/sessions/{name}/events", params={"limit": 1000})).json()["items"]:
         if row["type"] == "tool.call":
@@ -79,7 +79,7 @@ async def _go_on(http: httpx.AsyncClient, name: str) -> None:
     await post(http, name, JUNK)
 
 
-def same(loaded: LoadedView | None) -> Any:
+def comparable_view(loaded: LoadedView | None) -> Any:
     assert loaded is not None
     return replace(loaded, session_id=None, created_at=None, events=_plain(loaded.events)), [
         event.body for event in loaded.events
@@ -98,7 +98,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     raw = data.draw(logs())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), min_size=1, max_size=3)))
     name = f"s{next(_numbers)}-"
-    fork = await forked(client, raw, cuts, name)
+    fork = await fork_line(client, raw, cuts, name)
     await post(client, f"{name}own", raw)
     names = (fork, f"{name}own")
     rows = [await database.fetchrow(f"SELECT {ROW} FROM sessions WHERE external_id = :name", name=one) for one in names]
@@ -111,7 +111,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
         loads = [
             await views.load(database, key, DEFAULT_TENANT, "v", at=at, fresh=False, bound_tokens=bound) for key in keys
         ]
-        assert same(loads[0]) == same(loads[1])
+        assert comparable_view(loads[0]) == comparable_view(loads[1])
     for asked in ({}, {"max_tokens": 60 + total // 3}, {"max_tokens": 60 + total // 8, "at": len(raw) // 2 + 1}):
         form = data.draw(st.sampled_from(["openai", "anthropic", "openai-responses", "gemini", "blocks"]))
         body = {"format": form, "view": "v", "policy": {"reserve_tokens": 0}} | asked
@@ -154,7 +154,7 @@ def test_segments_hold_each_seq_once(ends: list[int], first: int, last: int) -> 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[InheritableSummary], list[int]]:
-    """Summaries as they come about, of events or of the last few of them, and where those that stand end."""
+    """Draw summaries in order of creation, of events or of the last few summaries, and the ends of the live ones."""
     made: list[InheritableSummary] = []
     standing: list[InheritableSummary] = []
     for number in range(draw(st.integers(0, 12))):

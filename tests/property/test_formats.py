@@ -1,4 +1,4 @@
-"""Formats on random conversations: lossless in their own, accepted in every other, and only ever extended."""
+"""Formats on random conversations: lossless in their own, accepted in every other, and extended by appends."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ forms = pytest.mark.parametrize("form", CHECKS)
 @given(data=st.data())
 def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(form))
-    CHECKS[form]({MEMBER[form]: messages})  # what the strategy makes is really what the provider accepts
+    CHECKS[form]({MEMBER[form]: messages})  # the strategy draws only what the provider accepts
     assert there_and_back(form, messages) == messages
 
 
@@ -135,7 +135,7 @@ def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Blo
 
 
 def without_images(form: str, stable: list[Any]) -> list[Any]:
-    """The pieces without a round's images: they are behind its pending results, and as ephemeral as those."""
+    """Return the pieces without a round's images, which follow its pending results and are as ephemeral."""
     if form == "openai" and "Images from" in str(stable[-1]):
         return stable[:-1]
     end = len(stable)
@@ -146,12 +146,12 @@ def without_images(form: str, stable: list[Any]) -> list[Any]:
 
 
 def laid_out(form: str, blocks: tuple[Block, ...]) -> Layout:
-    """The blocks as their format writes them."""
+    """Return the layout of the blocks as the format writes it."""
     return prepare(Layout(blocks=blocks), form).layout
 
 
 def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Ephemeral stubs for the calls of the last round that have no result yet."""
+    """Return ephemeral stubs for the calls of the last round that have no result yet."""
     waiting: dict[str | None, Block] = {}
     for block in blocks:
         if block.kind is Kind.CALL:
@@ -165,7 +165,7 @@ def pending_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 
 def pieces(form: str, request: dict[str, Any]) -> list[Any]:
-    """What a request consists of where it can grow: items, messages, Anthropic's content blocks with their role."""
+    """Return the parts by which a request can grow: items, messages, Anthropic's content blocks with their role."""
     messages = request[MEMBER[form]]
     if form == "gemini":
         return [(content["role"], part) for content in messages for part in content["parts"]]
@@ -180,7 +180,7 @@ def pieces(form: str, request: dict[str, Any]) -> list[Any]:
 
 
 def assert_extends(before: list[Any], after: list[Any]) -> None:
-    """Equal up to the end of `before`, whose last message may make more calls if it is an assistant's."""
+    """Assert equality up to the end of `before`; if its last message is an assistant's, it may have more calls."""
     assert len(after) >= len(before)
     for index, (old, new) in enumerate(zip(before, after, strict=False)):
         if old != new and index == len(before) - 1 and isinstance(old, dict) and old.get("role") == "assistant":

@@ -1,4 +1,4 @@
-"""A reply read from a stream is that of the answer at once, in whatever pieces the bytes come and however lines end."""
+"""A reply read from a stream equals that of the whole response, for any chunking and any line ends."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def whole_reply(path: str, answer: dict[str, Any]) -> Reply:
 
 
 @given(paths, said, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_any_chunking_gives_the_reply_of_the_answer_at_once(path: str, one: Said, cuts: list[int], end: bytes) -> None:
+def test_any_chunking_gives_the_reply_of_the_whole_response(path: str, one: Said, cuts: list[int], end: bytes) -> None:
     body = {"model": "m", "stream_options": {"include_usage": True}}
     whole, events = STREAMS[path](body, one, 1, 100)
     stream = b"".join(events).replace(b"\n", end)
@@ -61,7 +61,7 @@ def test_any_chunking_gives_the_reply_of_the_answer_at_once(path: str, one: Said
 
 
 @given(paths, said, st.integers(0, 200))
-def test_a_stream_that_breaks_off_gives_what_is_whole_and_says_so(path: str, one: Said, last: int) -> None:
+def test_a_broken_stream_gives_its_whole_parts_and_is_marked(path: str, one: Said, last: int) -> None:
     whole, events = STREAMS[path]({"model": "m"}, one, 1, 100)
     stream = b"".join(events)
     cut = stream[: len(stream) * last // 201]
@@ -74,7 +74,7 @@ def test_a_stream_that_breaks_off_gives_what_is_whole_and_says_so(path: str, one
 
 
 def _plain(messages: Any) -> Any:
-    """Without what only one way of answering says: nulls."""
+    """Return the messages without nulls, which only one way of responding has."""
     return [{name: value for name, value in sorted(one.items()) if value is not None} for one in messages]
 
 
@@ -94,7 +94,7 @@ def _texts(messages: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(STREAMS))
-def test_what_a_provider_says_in_a_stream_of_an_error_is_kept(path: str) -> None:
+def test_an_error_within_a_stream_is_kept(path: str) -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     _, events = STREAMS[path]({"model": "m"}, Said("Hello there."), 1, 100)
     stream = b"".join(events[:3]) + b"data: " + json.dumps(error).encode() + b"\n\n"

@@ -1,4 +1,4 @@
-"""The invariants of the pure core on random logs: I2 to I6 and I9 (I1 and I7 on are the store's and later ones')."""
+"""The invariants of the pure core on random logs: I2 to I6 and I9."""
 
 import json
 from dataclasses import replace
@@ -77,7 +77,7 @@ def test_i2_a_context_fits_or_the_refusal_says_what_takes_the_room(
 @given(logs(), shares, policies)
 def test_i2_the_estimate_is_that_of_what_is_written(raw: list[Raw], share: float, policy: Policy) -> None:
     result = planned(whole(log_of(raw)), target_of(raw, share), policy)
-    if isinstance(result, Plan) and result.context.items:  # nothing at all is refused, not sent
+    if isinstance(result, Plan) and result.context.items:  # an empty context is refused, not sent
         request = written_in("openai", arrange(result.context, result.state)).request
         assert result.context.tokens >= 0.98 * recount(request)
 
@@ -95,7 +95,7 @@ ODD_LOGS: tuple[list[Raw], ...] = (
         )
     ],
 )
-"""What providers refuse when it is written as it stands: images where none may be, and a made-up id that is taken."""
+"""Logs that providers would refuse unchanged: images where none are permitted, and a generated id that is in use."""
 
 
 @pytest.mark.parametrize("raw", ODD_LOGS)
@@ -183,7 +183,7 @@ def test_prompts_survive_anything(
     for step in steps(log, sizes, target_of(log, share), policy, asks):
         wanted = prompts_of(step.session)
         assert [block.seq for block in arrange(step.plan.context, step.plan.state).system] == wanted
-        first = planned(bounded(step.session, 1), 10**6, policy)  # a view that asks for the first time of a long log
+        first = planned(bounded(step.session, 1), 10**6, policy)  # a first context of a long log
         assert isinstance(first, Plan)
         pinned = {event.seq for event in step.session.events if event.pinned}
         assert set(wanted) <= set(first.state.system_seqs) <= {*wanted, *pinned}
@@ -209,8 +209,7 @@ LAYERS = st.lists(
 def test_i5_layers_count_and_never_change_the_prefix(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, first: list[Layer], second: list[Layer]
 ) -> None:
-    """What stands behind the conversation is within the target, in every provider's rules, and behind the last marker;
-    another one in its place changes not a byte before it."""
+    """Layers fit the target, are valid for providers and follow the last marker; a change alters no byte before."""
     target = target_of(raw, share) + sum(layer.tokens(COUNTER) for layer in first)
     for step in steps(raw, sizes, target, policy):
         prefixes = set()
@@ -263,7 +262,7 @@ def test_i6_the_same_inputs_give_the_same_bytes(
         standing = Policy(authors=policy.authors, types=policy.types, summarize=policy.summarize)
         made = {one.id: one for one in (*step.read.tree, *step.read.folded)}
         folded = tuple(made[fold.id] for fold in stored.folds)
-        read = visible_only(step.session, stored, folded)  # no decisions: a frontier holds what came of them
+        read = visible_only(step.session, stored, folded)  # no decisions: the frontier contains their effects
         from_store = plan(read, budget_of(ROOMY, standing), standing, stored)
         assert from_store.cause is None
         for form in FORMATS:
@@ -274,7 +273,7 @@ def test_i6_the_same_inputs_give_the_same_bytes(
 
 @random_logs
 @given(logs(), batches, shares, policies, asked)
-def test_a_grown_context_is_the_one_projected_anew(
+def test_a_grown_context_equals_a_new_projection(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     last: Step | None = None
@@ -321,7 +320,7 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
 
 @random_logs
 @given(logs(), logs(), st.integers(1, 4000), shares, policies)
-def test_what_follows_a_bounded_read_is_planned_on_from_it(
+def test_planning_continues_from_a_bounded_read(
     raw: list[Raw], more: list[Raw], bound: int, share: float, policy: Policy
 ) -> None:
     target = target_of(raw, share)

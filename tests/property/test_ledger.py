@@ -1,4 +1,4 @@
-"""The expectation is what an exact simulation of the cache bills, for any history; and each loss has a name."""
+"""The expected bill equals an exact simulation of the cache for any history, and each loss has a cause."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ PREFIX = 2
 
 @dataclass(frozen=True)
 class Step:
-    """What happens before a call: time passes, items of so many tokens come, and perhaps something changes."""
+    """The events before a call: seconds that pass, items with their tokens, and perhaps a change."""
 
     seconds: int
     items: tuple[tuple[int, bool], ...]
@@ -56,7 +56,7 @@ steps = st.lists(
 
 
 class World:
-    """A view as it goes on: its requests in blocks, and what would be recorded of them."""
+    """A view over time: its requests in blocks, and the records of them."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -144,7 +144,7 @@ class World:
         )
 
 
-def played(happens: Sequence[Step]) -> World:
+def play(happens: Sequence[Step]) -> World:
     world = World()
     for step in happens:
         world.step(step)
@@ -157,8 +157,8 @@ def parts(bill: Bill) -> tuple[int, int, int]:
 
 @given(steps)
 @settings(max_examples=examples(250), deadline=None)
-def test_what_is_expected_is_what_the_exact_simulation_bills(happens: list[Step]) -> None:
-    world = played(happens)
+def test_the_expected_bill_equals_the_simulations(happens: list[Step]) -> None:
+    world = play(happens)
     made = lines(world.calls, world.epochs)
     assert [parts(line.expected) for line in made] == [parts(bill) for bill in world.bills]
     assert sum((line.actual for line in made), Bill()).billed == pytest.approx(sum(b.billed for b in world.bills))
@@ -167,7 +167,7 @@ def test_what_is_expected_is_what_the_exact_simulation_bills(happens: list[Step]
 @given(steps, st.sampled_from([0.8, 1.0, 1.55, 4.0]))
 @settings(max_examples=examples(150), deadline=None)
 def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens: list[Step], ratio: float) -> None:
-    world = played(happens)
+    world = play(happens)
     scaled = [
         replace(
             call,
@@ -188,7 +188,7 @@ def test_a_report_that_the_record_explains_is_never_put_on_the_provider(happens:
 @given(steps)
 @settings(max_examples=examples(150), deadline=None)
 def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
-    world = played([replace(step, failed=False) for step in happens])
+    world = play([replace(step, failed=False) for step in happens])
     made = lines(world.calls, world.epochs)
     sums = totals(made)
     whole = sum(c.counted + c.left_out for c in world.calls)
@@ -204,10 +204,10 @@ def test_the_accounts_and_totals_add_up(happens: list[Step]) -> None:
 
 @given(steps, st.sampled_from(["claude", "gpt", "paid"]))
 @settings(max_examples=examples(150), deadline=None)
-def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model: str) -> None:
-    """Nothing of the difference to never leaving anything out is left over, or told of twice."""
+def test_the_savings_of_all_epochs_sum_to_the_views(happens: list[Step], model: str) -> None:
+    """Every part of the difference to append-only belongs to exactly one account."""
     evicting = [replace(s, model=model, failed=False, change=s.change if s.change == "evict" else "") for s in happens]
-    world = played(evicting)
+    world = play(evicting)
     made = lines(world.calls, world.epochs)
     saved = totals(made).append_only.billed - totals(made).actual.billed
     rounded = 0 if model == "claude" else 2 * 128 * len(made)  # by automatic caches, at each call
@@ -217,15 +217,15 @@ def test_what_all_epochs_saved_is_what_the_view_saved(happens: list[Step], model
 @pytest.mark.parametrize("rules", ["claude", "gpt", "paid"])
 @pytest.mark.parametrize("calls_after", [0, 3, 40])
 def test_an_epochs_net_is_what_it_changed_on_the_bill(rules: str, calls_after: int) -> None:
-    """The same history with and without one eviction, both billed exactly."""
+    """Compares the same history with and without one eviction, both billed exactly."""
     grows = [Step(10, ((3_000, False), (400, False)), model=rules) for _ in range(10)]
     after = [Step(10, ((90, False),), model=rules) for _ in range(calls_after)]
     evicts = Step(10, ((90, False),), "evict", 0.3, rules)
-    ours, theirs = played([*grows, evicts, *after]), played([*grows, replace(evicts, change=""), *after])
+    ours, theirs = play([*grows, evicts, *after]), play([*grows, replace(evicts, change=""), *after])
     made = lines(ours.calls, ours.epochs)
     account = accounts(made, ours.epochs)[-1]
     saved = sum(bill.billed for bill in theirs.bills) - sum(bill.billed for bill in ours.bills)
-    step = 128 * (calls_after + 2) * 0.9  # what automatic caches round away at each call
+    step = 128 * (calls_after + 2) * 0.9  # rounding by automatic caches at each call
     assert account.net == pytest.approx(saved, abs=1 if rules == "claude" else step)
     assert account.removed == 2_992
     assert account.calls_since == 1 + calls_after
@@ -237,8 +237,8 @@ GROWS = [Step(10, ((3_000, False),)) for _ in range(3)]
 
 
 def last(*more: Step, **report: int) -> LedgerLine:
-    """The last line of a short history, perhaps with a report of its own."""
-    world = played([*GROWS, *more])
+    """Return the last line of a short history, with a report if one is given."""
+    world = play([*GROWS, *more])
     calls = world.calls
     if report:
         calls = [*calls[:-1], replace(calls[-1], usage=Usage(calls[-1].counted, **report))]
@@ -266,7 +266,7 @@ def test_a_loss_has_a_name_and_a_place(line: LedgerLine, cause: str | None, plac
     assert (line.cause, line.diverges_at) == (cause, place)
 
 
-def test_what_is_too_small_to_be_cached_says_so() -> None:
+def test_a_prefix_too_small_for_the_cache_is_named() -> None:
     calls = [
         CountedCall(str(n), n, n, 1, "claude", "anthropic", ANTHROPIC, counted=900 + n, estimate=900 + n)
         for n in range(2)
@@ -289,7 +289,7 @@ def test_a_marker_too_far_from_what_was_written_is_named() -> None:
 
 
 def test_a_call_that_failed_is_not_billed_and_leaves_nothing() -> None:
-    world = played([*GROWS, Step(10, ((3_000, False),), failed=True), Step(10, ((90, False),))])
+    world = play([*GROWS, Step(10, ((3_000, False),), failed=True), Step(10, ((90, False),))])
     made = lines(world.calls, world.epochs)
     assert (made[-2].actual, made[-2].cause) == (Bill(), None)
     assert parts(made[-1].expected) == parts(world.bills[-1])
@@ -309,7 +309,7 @@ def test_money_is_what_the_policy_says() -> None:
     prices = Prices(input_per_million=3.0, output_per_million=15.0)
     assert money_of(prices, 1_000_000, 100_000) == pytest.approx(4.5)
     assert money_of(Prices(), 1_000_000, 100_000) is None
-    world = played(GROWS)
+    world = play(GROWS)
     sums = totals(lines([replace(call, prices=prices) for call in world.calls], world.epochs))
     assert sums.money["USD"].billed == pytest.approx(sum(bill.billed for bill in world.bills) * 3e-6)
     assert sums.money["USD"].append_only == pytest.approx(sums.append_only.billed * 3e-6)

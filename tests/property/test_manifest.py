@@ -1,4 +1,4 @@
-"""The codec of manifests: whatever is written is read as the same value, and so is what earlier versions wrote."""
+"""The codec of manifests reads its own values unchanged, and those that earlier versions wrote."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
@@ -24,7 +24,7 @@ from tests.support.examples import examples
 SOURCES = ("tools", "system", "summaries", "history", "current_turn", "ephemeral")
 counts = st.integers(0, 2**31 - 1)
 seqs = st.integers(1, 2**63 - 1)
-words = st.text(max_size=30)  # with NUL and lone surrogates, as agents have them
+words = st.text(max_size=30)  # with NUL and lone surrogates, which agents do send
 parts = st.fixed_dictionaries({"type": st.just("text"), "text": words})
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 evictions = st.lists(st.builds(Eviction, seqs, seqs, words, words, words, counts), max_size=3).map(tuple)
@@ -57,7 +57,7 @@ manifests = st.builds(
 
 @settings(max_examples=examples(300))
 @given(manifests)
-def test_what_is_written_is_read_as_the_same_value(made_with: CallManifest) -> None:
+def test_a_written_value_is_read_unchanged(made_with: CallManifest) -> None:
     document = to_json(made_with)
     assert document["version"] == VERSION
     assert from_json(texts.loads(texts.dumps(document))) == made_with
@@ -113,7 +113,7 @@ def test_older_shapes_are_read(said: dict[str, Any], value: dict[str, Any]) -> N
     assert from_json(json.loads(json.dumps(OLDEST | said))) == CallManifest(**wanted)
 
 
-def test_what_was_said_is_outside_is_told_from_what_was_learned() -> None:
+def test_stated_and_learned_outside_tokens_are_distinguished() -> None:
     said = [
         CallManifest(outside=9, outside_by=by).said_outside for by in ("call", "policy", "session", "learned", None)
     ]

@@ -1,4 +1,4 @@
-"""The least that a refusal names is true: a target of exactly that succeeds."""
+"""The minimum that a refusal names is exact: a target of that size succeeds."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,12 +13,13 @@ from tests.property.steps import planned, random_logs
 
 
 def rounds(*calls: str) -> list[Raw]:
-    """One round of calls, and their results."""
+    """Return one round of calls and their results."""
     made = [{"type": "tool.call", "call_id": call_id, "tool": "read"} for call_id in calls]
     return [*made, *({"type": "tool.result", "call_id": call_id} for call_id in calls)]
 
 
-# What is dropped between a pinned message and a call makes one round of these two, which is then pinned as a whole.
+# If the events between a pinned message and a call are dropped, the two become one round, which is then pinned as a
+# whole.
 PINNED_BEFORE_ROUNDS: list[Raw] = [
     {"type": "assistant.message", "content": [], "pinned": True},
     {"type": "assistant.message", "content": ""},

@@ -1,4 +1,4 @@
-"""No run under `default` is billed more than `at_risk` above one to which everything is sent, whenever it ends."""
+"""No run under `default` is billed more than `at_risk` above append-only, whenever it ends."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from bench.cost.sessions import Call, Session
 from tests.support.examples import examples
 
 ENDLESS = 100_000_000
-"""A window that forces nothing out: what must leave because it no longer fits is not a question of price."""
+"""A window that forces no evictions, which would not depend on their price."""
 
 sizes = st.one_of(st.integers(1, 400), st.integers(400, 4_000), st.integers(4_000, 40_000))
 gaps = st.one_of(st.integers(1, 60), st.integers(1, 60), st.integers(200, 5_000))
@@ -25,9 +25,9 @@ small_steps = st.tuples(gaps, st.booleans(), st.integers(1, 50), st.lists(st.int
 
 
 def session_of(prefix: int, made: list[tuple[int, bool, int, list[int]]]) -> Session:
-    """A call for each step, answered by words and calls whose results then arrive, and at times by a user.
+    """Return a session with a call for each step, answered by text and calls, then results, and at times a user.
 
-    Every third answer says two things.
+    Every third response has two messages.
     """
     events: list[Event] = []
     calls: list[Call] = []

@@ -1,4 +1,4 @@
-"""Results shown once: plans go on as if made anew, markers stand in front, and no stub comes before its call."""
+"""Results shown once: resumed plans equal new ones, markers are set before them, and no stub precedes its call."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ POLICY = PRESETS["unattended"]
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(steps, min_size=2, max_size=14), st.sampled_from([100_000, 1_000_000]))
-def test_what_is_shown_once_is_whole_in_one_call_behind_the_markers_and_then_a_stub(
+def test_a_once_shown_result_is_whole_in_one_call_after_the_markers_then_a_stub(
     made: list[tuple[int, bool, int, list[int]]], window: int
 ) -> None:
     session = session_of(0, made)

@@ -35,7 +35,7 @@ def drafts(events: Any) -> list[Draft]:
 
 
 @given(LISTS)
-def test_whatever_a_list_holds_the_log_accepts_and_can_import(events: list[Event]) -> None:
+def test_the_log_accepts_any_paired_list(events: list[Event]) -> None:
     accepted = drafts(pair_calls(events).events)
     place(accepted, [1] * len(accepted), FIRST)  # raises for an id that is open twice, or a second result
     open_ids: set[str] = set()

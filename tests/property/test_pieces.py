@@ -1,4 +1,4 @@
-"""The pieces of a conversation for a summarizing model: each within its limit, and together the whole."""
+"""The portions of a conversation for a summarizing model: each within its limit, and together the whole."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ MEASURE = make_measure(lambda text: HEURISTIC.count(text, TextKind.PROSE))
 TURN = 7
 REQUEST = "the request of the turn"
 BARE = 60
-"""More than the instructions take."""
+"""A limit above the tokens of the instructions."""
 
 
 def form(portion: Portion) -> Prompt:
@@ -67,7 +67,7 @@ def test_every_piece_fits_and_holds_the_request_and_all_of_it_is_asked_about(
 
 
 @given(EVENTS, st.integers(ROOM_TOKENS_MIN + BARE, 100_000))
-def test_what_is_refused_is_asked_about_in_smaller_pieces_until_none_is_left(events: list[Event], limit: int) -> None:
+def test_refused_portions_are_split_until_none_is_left(events: list[Event], limit: int) -> None:
     remainder = Remainder(paragraphs([(one, None) for one in events]), form, MEASURE)
     sizes: list[int] = []
     while (found := remainder.take("a previous summary " * 300, limit, is_continuation=True)) is not None:

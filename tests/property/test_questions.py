@@ -1,4 +1,4 @@
-"""Questions beside folds: whatever is asked and answered, contexts hold what must hold of all, and are planned on."""
+"""Questions next to folds: contexts keep all invariants and are planned incrementally."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ turns = st.lists(
 
 
 def talk(turns: list[tuple[str, bool, list[str]]]) -> list[Raw]:
-    """Turns in which a user speaks, a tool may be called, and the assistant speaks."""
+    """Return turns with a user message, optionally a tool call, and assistant messages."""
     raw: list[Raw] = []
     for number, (answer, calls, said) in enumerate(turns):
         raw.append({"type": "user.message", "content": answer})
@@ -45,7 +45,7 @@ def talk(turns: list[tuple[str, bool, list[str]]]) -> list[Raw]:
 
 @random_logs
 @given(turns, st.sampled_from([1, 2, 4, 5]), st.sampled_from([0.1, 0.3, 0.6, 0.9]))
-def test_a_question_beside_a_fold_keeps_every_invariant_and_is_planned_on(
+def test_a_question_next_to_a_fold_keeps_every_invariant(
     turns: list[tuple[str, bool, list[str]]], size: int, share: float
 ) -> None:
     raw, policy = talk(turns), Policy()

@@ -1,4 +1,4 @@
-"""A recall stays within its bound, gives back originals, and orders by nothing but what the log says."""
+"""A recall stays within its bound, returns originals, and orders them by the log alone."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ logs = st.lists(texts, min_size=1, max_size=12).map(
 
 
 @given(st.lists(st.integers(0, 5_000), max_size=20), st.integers(100, 20_000))
-def test_portions_fit_and_share_alike(costs: list[int], room: int) -> None:
+def test_portions_fit_and_share_equally(costs: list[int], room: int) -> None:
     got = portions(costs, room)
     assert sum(got) <= room
     assert len(got) == len(costs) if sum(costs) <= room else len(got) >= min(1, len(costs))
@@ -50,7 +50,7 @@ def test_portions_fit_and_share_alike(costs: list[int], room: int) -> None:
 
 
 @given(logs, st.integers(100, 3_000), st.sets(st.integers(1, 12)), st.text(max_size=20))
-def test_what_is_given_is_the_original_within_the_bound(
+def test_recalled_text_is_original_and_within_the_bound(
     events: list[Event], room: int, shown: set[int], query: str
 ) -> None:
     weights = dict.fromkeys(query_terms(query), 1.0)
@@ -99,7 +99,7 @@ def test_picking_keeps_the_order_and_the_limit(seqs: list[int], shown: set[int],
     st.integers(1, 10),
     st.integers(100, 9_000),
 )
-def test_what_comes_beyond_the_limit_is_short_and_leaves_a_part_of_the_room(
+def test_results_beyond_the_limit_are_short_and_leave_tokens(
     found: dict[int, tuple[float, int]], shown: set[int], first: int, room: int
 ) -> None:
     ranked = sorted(found, key=lambda seq: -found[seq][0])
@@ -163,5 +163,5 @@ def test_the_matching_place_lies_in_the_text(events: list[Event], query: str) ->
 
 
 @given(logs, st.integers(0, 12))
-def test_nothing_behind_a_calls_head_is_visible(events: list[Event], head: int) -> None:
+def test_nothing_after_a_calls_head_is_visible(events: list[Event], head: int) -> None:
     assert visible(events, Seen(head), COUNTER) == {event.seq for event in events if event.seq <= head}

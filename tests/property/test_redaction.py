@@ -1,4 +1,4 @@
-"""Whatever way a text quotes a credential in, and wherever it is cut, no long part of the credential is left in it."""
+"""No long part of a credential is left in a text, however the text encodes it and wherever it is cut."""
 
 import base64
 import html
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.core.gateway.redaction import REDACTED, redacted
 
 LEFT_MAX = 12
-"""Characters of an encoded credential that a cut may leave: less than eight of its own."""
+"""Characters of an encoded credential that a cut may leave, which are less than eight of the credential's own."""
 WAYS: dict[str, Callable[[str], str]] = {
     "plain": str,
     "json": lambda text: json.dumps(text)[1:-1],

@@ -1,6 +1,6 @@
-"""I6 on random histories, over HTTP and a real Postgres: every recorded call renders again to what was sent.
+"""I6 on random histories, over HTTP and a real Postgres: every recorded call renders to the bytes that were sent.
 
-Two servers on one database stand for two processes: what one of them holds in memory, the other has to read.
+Two servers on one database represent two processes: one has to read what the other holds in memory.
 """
 
 import json
@@ -27,7 +27,7 @@ from tests.support.examples import examples
 FORMATS = ("openai", "openai-responses", "anthropic", "anthropic", "gemini", "blocks")
 MODELS = (None, "gpt-4o", "gpt-4", "claude-sonnet-4-5", "claude-sonnet-4-5")
 CACHES = {"claude": {"ttl_seconds": 3600, "minimum_tokens": 0}, "gpt": {"ttl_seconds": 300}}
-"""An hour's cache for one vendor, whose markers say so."""
+"""Profiles with an hour's cache for one vendor, which its markers state."""
 REFUSALS = ("/problems/context-infeasible", "/problems/nothing-to-send")
 
 Json = dict[str, Any]
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Sent:
-    """A context as it was answered."""
+    """A context response."""
 
     call_id: str
     sha256: str
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass
 class Stage:
-    """Two servers, and what writes summaries."""
+    """Two servers, and the service that writes summaries."""
 
     clients: Sequence[httpx.AsyncClient]
     compaction: Compaction
@@ -67,7 +67,7 @@ async def stage(database_url: str, database: Database) -> AsyncIterator[Stage]:
 
 
 class Run:
-    """One session as it goes."""
+    """One session over time."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.random = random = Random(seed)
@@ -81,7 +81,7 @@ class Run:
         self.asked: Json | None = None
 
     async def live(self) -> None:
-        """Append all of it, with calls, compactions and other settings in between."""
+        """Append all batches, with calls, compactions and changes of settings in between."""
         model = self.random.choice(MODELS)
         body = {"policy": self.policies[0]} | ({"model": model} if model else {})
         answer = await self.client().put(self.path, json=body)
@@ -107,7 +107,7 @@ class Run:
         assert answer.status_code == 201, answer.text
 
     async def ask(self) -> None:
-        """Mostly as before, so that epochs stand for a while."""
+        """Request a context, mostly with the previous parameters, so that epochs last."""
         random = self.random
         self.now += timedelta(minutes=random.choice([0, 0, 1, 1, 30, 90]))
         if self.asked is None or random.random() < 0.12:
@@ -134,7 +134,7 @@ class Run:
             assert answer.json()["type"] in REFUSALS, answer.text
 
     async def decide(self) -> None:
-        """What else changes contexts: layers, visibility, and what providers report."""
+        """Change layers, visibility, or the usage that providers report."""
         random, client = self.random, self.client()
         if random.random() < 0.08:
             kind, content = random.choice(["sources", "announce"]), random.choice(["found here", None])
@@ -151,10 +151,10 @@ class Run:
             tokens = int(self.sent[-1].estimate * random.choice([0.8, 1.5]))
             path = f"{self.path}/calls/{self.sent[-1].call_id}/outcome"
             answer = await client.post(path, json={"usage": {"input_tokens": tokens}})
-            assert answer.status_code in (200, 409), answer.text  # once a call
+            assert answer.status_code in (200, 409), answer.text  # 409 for a second report of a call
 
     async def fork(self) -> "Run":
-        """Another session with the same beginning, and the calls it makes."""
+        """Fork the session, and make calls in the fork."""
         head = (await self.client().get(self.path)).json()["head"]
         body = {"id": f"{self.name}-fork", "at": self.random.randint(1, head)}
         answer = await self.client().post(f"{self.path}/fork", json=body)
@@ -168,7 +168,7 @@ class Run:
         return fork
 
     async def check(self) -> None:
-        """Every call so far, by either server."""
+        """Assert that every call so far renders again on either server."""
         for sent in self.sent:
             answer = await self.client().get(f"{self.path}/calls/{sent.call_id}/context")
             assert answer.status_code == 200, answer.text
@@ -178,7 +178,7 @@ class Run:
             assert request_of(answer.text) == sent.request
 
     async def check_manifests(self) -> None:
-        """Every event up to a call's head is accounted for once."""
+        """Assert that every event up to a call's head is accounted for once."""
         for sent in self.sent[::5]:
             answer = await self.client().get(f"{self.path}/calls/{sent.call_id}")
             assert answer.status_code == 200, answer.text
@@ -189,13 +189,13 @@ class Run:
 
 
 def request_of(text: str) -> str:
-    """The request as it stands in an answer, byte for byte."""
+    """Return the request within a response, byte for byte."""
     start = text.index('"request":') + len('"request":')
     return text[start : start + json.JSONDecoder().raw_decode(text[start:])[1]]
 
 
 SEEDS = [range(0, 5), range(5, 10), range(10, 15)]
-"""Of each five, `make test` lives the first."""
+"""Seeds in groups of five, of which `make test` runs the first."""
 
 
 @pytest.mark.parametrize("seeds", [seeds[: examples(5, part=5)] for seeds in SEEDS], ids=str)

@@ -1,4 +1,4 @@
-"""What a rewrite costs and what sending everything would have cost, against their definitions item by item."""
+"""The cost of a rewrite and of append-only, against their definitions computed item by item."""
 
 from itertools import pairwise
 
@@ -48,10 +48,10 @@ steps = st.lists(
         stubs=st.sampled_from(STUBS),
     ),
 )
-def test_of_contexts_read_anew_and_of_those_that_grow(
+def test_new_and_grown_contexts_have_the_defined_costs(
     steps: list[tuple[str, int]], size: int, cache: CacheProfile, outside: int, state: Frontier
 ) -> None:
-    log = written(steps)
+    log = log_of(steps)
     grown = None
     for end in range(size, len(log.events) + size, size):
         events = log.events[:end]
@@ -63,8 +63,8 @@ def test_of_contexts_read_anew_and_of_those_that_grow(
         grown = grown or anew
 
 
-def written(steps: list[tuple[str, int]]) -> Log:
-    """A log, ten seconds between its events; results answer any open call, so that some come late."""
+def log_of(steps: list[tuple[str, int]]) -> Log:
+    """Return a log with ten seconds between its events; results answer any open call, so that some are late."""
     log, open_calls = Log(), []
     for what, number in steps:
         at = 10.0 * len(log.events)
@@ -81,9 +81,9 @@ def written(steps: list[tuple[str, int]]) -> Log:
 
 def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> None:
     answers = answers_of(context)
-    assert sent_to(context) == last_said(context)
+    assert sent_to(context) == last_response(context)
     costs = rewriting(context, state, cache, outside)
-    expected = rewritten(context, state, cache, outside)
+    expected = rewrite_costs(context, state, cache, outside)
     assert {seq: costs(item) for seq, (item, _) in expected.items()} == {s: cost for s, (_, cost) in expected.items()}
     calls = max(0, sum(event.seq > state.earned_to for event in answers) - 1)
     paid = calls * (cache.read_price * state.saved - (cache.write_price - cache.read_price) * (cache.step_tokens - 1))
@@ -102,7 +102,7 @@ def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, ou
 
 
 def answers_of(context: Context) -> list[Event]:
-    """The first events of the model's answers; its messages with nothing between them are one."""
+    """Return the first events of the model's responses; adjacent messages are one response."""
     before = [None, *context.units]
     return [
         unit.items[0].event
@@ -111,7 +111,7 @@ def answers_of(context: Context) -> list[Event]:
     ]
 
 
-def last_said(context: Context) -> int:
+def last_response(context: Context) -> int:
     return max((unit.items[0].event.seq for unit in context.units if of_model(unit)), default=0)
 
 
@@ -119,9 +119,9 @@ def of_model(unit: Unit) -> bool:
     return unit.items[0].event.type in ASSISTANT_SIDE
 
 
-def rewritten(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> dict[int, tuple[Item, int]]:
-    """Each item of a unit that was sent, by seq, with what must be rewritten if it changes."""
-    answers, end = answers_of(context), last_said(context)
+def rewrite_costs(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> dict[int, tuple[Item, int]]:
+    """Return each item of a unit that was sent, by seq, with the tokens to be rewritten if it changes."""
+    answers, end = answers_of(context), last_response(context)
     cold = [new.seq - 1 for old, new in pairwise(answers) if new.at - old.at >= cache.ttl_seconds]
     whole_to = max([state.began, state.earned_to, 0, *cold])
     sent = [[item for item in unit.all_items if item.event.seq < end] for unit in context.units]

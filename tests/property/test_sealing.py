@@ -1,4 +1,4 @@
-"""What is stored comes back as it was, sealed or not, and nothing that is not sealed passes for it."""
+"""Stored values are read unchanged, sealed or not, and nothing unsealed is taken for sealed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ documents = st.dictionaries(st.one_of(words, st.sampled_from(["path", "turn_id"]
 
 
 @given(values)
-def test_a_value_comes_back(value: object) -> None:
+def test_values_are_restored(value: object) -> None:
     for sealer in (None, SEALER):
         with sealing_with(sealer):
             stored = texts.dumps(value)
@@ -40,7 +40,7 @@ def test_a_value_comes_back(value: object) -> None:
 
 
 @given(documents)
-def test_legible_members_stay_beside_what_is_sealed(document: dict[str, object]) -> None:
+def test_readable_members_stay_next_to_the_sealed_ones(document: dict[str, object]) -> None:
     with sealing_with(SEALER):
         stored = texts.dumps(document, clear=("path", "turn_id"))
         assert texts.loads(stored) == document
@@ -54,7 +54,7 @@ def test_legible_members_stay_beside_what_is_sealed(document: dict[str, object])
 
 
 @given(words.filter(lambda one: one.isprintable()))
-def test_words_come_back(said: str) -> None:
+def test_texts_are_restored(said: str) -> None:
     with sealing_with(SEALER):
         assert texts.read(texts.written(said)) == said
     assert texts.read(texts.written(said)) in (said, said.removeprefix("\ufdd0"))

@@ -1,7 +1,7 @@
-"""I1 to I7 and I9 after every step of what clients do over HTTP, redactions, erasures, forks and outcomes in it, each
-request to any of two servers on one database.
+"""I1 to I7 and I9 hold after every step of clients over HTTP, redactions, erasures, forks and outcomes included.
 
-A short form, the same at every run; `tests/long/test_state_machine.py` draws anew.
+Each request goes to either of two servers on one database. This is a short form with fixed examples;
+`tests/long/test_state_machine.py` draws new ones.
 """
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -16,7 +16,7 @@ from tests.support.machine import Machine, Program, programs
 
 
 async def run(servers: Servers, database: Database, program: Program, seed: int) -> None:
-    """A program, by a machine of its own; `seed` says which request comes to which server."""
+    """Run a program on a machine of its own; `seed` fixes the server of each request."""
     set_up = Settings()
     compaction = wiring.compaction(set_up, database, Counting(tokenizers.load(set_up.tiktoken_cache_dir)))
     try:

@@ -1,4 +1,4 @@
-"""A context that is written on from the one before has the bytes of one that is written whole."""
+"""A context written incrementally has the same bytes as one written whole."""
 
 import hashlib
 import json
@@ -35,7 +35,7 @@ markings = st.builds(
 
 @st.composite
 def native(draw: st.DrawFn) -> list[Raw]:
-    """The events of two conversations, each in a provider's own messages."""
+    """Draw the events of one or two conversations, each in a provider's own messages."""
     pairs = [
         (form, draw(conversations(form))) for form in draw(st.lists(st.sampled_from(NATIVE), min_size=1, max_size=2))
     ]
@@ -88,7 +88,7 @@ def test_written_on_is_written_whole(
 
 
 def cut(raw: Sequence[Raw], sizes: Sequence[int]) -> list[list[dict[str, Any]]]:
-    """The events in batches of these sizes, over and over."""
+    """Return the events in batches of these sizes, in a cycle."""
     parts, at = [], 0
     while at < len(raw):
         size = sizes[len(parts) % len(sizes)]

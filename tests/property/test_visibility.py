@@ -1,4 +1,4 @@
-"""Hidden and shown again, on random logs: whatever was decided, all that holds of a context still does."""
+"""Hiding and showing on random logs: the invariants of a context hold after any decisions."""
 
 from dataclasses import replace
 
@@ -47,10 +47,10 @@ hidden_at_random = st.lists(
 
 @random_logs
 @given(logs(), shares, policies, hidden_at_random)
-def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
+def test_hidden_events_are_not_shown_and_all_invariants_hold(
     raw: list[Raw], share: float, policy: Policy, decided: list[NewestDecision]
 ) -> None:
-    """Whatever was decided, also what would have been refused."""
+    """This includes decisions that would have been refused."""
     session, target = log_of(raw), target_of(raw, share)
     result = planned(replace(whole(session), decided=tuple(decided), decisions=1), target, policy)
     if isinstance(result, CannotFit):
@@ -60,7 +60,7 @@ def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
     for item in context.items:
         if item.event.seq in hidden and not protected(item.event, context):
             words = hidden[item.event.seq].replacement
-            if item.event.type is EventType.TOOL_CALL:  # goes only with its result
+            if item.event.type is EventType.TOOL_CALL:  # is hidden only with its result
                 assert item.stub is None or item.shown or item.stub.reducer == "visibility"
             elif words:
                 assert item.shown
@@ -79,8 +79,8 @@ def test_what_is_hidden_is_not_shown_and_all_that_holds_of_a_context_still_does(
 
 @random_logs
 @given(logs())
-def test_what_is_shown_again_is_as_it_was(raw: list[Raw]) -> None:
-    """Hiding all and showing it again leaves a session as if nothing had been decided."""
+def test_events_shown_again_are_unchanged(raw: list[Raw]) -> None:
+    """Hiding all events and showing them again leaves the session unchanged."""
     session, target, policy = log_of(raw), ROOMY, Policy(evict="on_pressure")
     seqs = range(1, session.state.head + 1)
     reads = [

@@ -41,7 +41,7 @@ READING = (
     ("constraints", "nothing is pushed", ("Never push, I do that myself.",)),
     (
         "state",
-        "`make test` failed once, then passed, and printed 42 passed when it last ran, behind a pipe that hides its"
+        "`make test` failed once, then passed, and printed 42 passed when it last ran, with a pipe that hides its"
         " status; `make lint` fails",
         ("42 passed", "undefined name 'row'"),
     ),
@@ -129,10 +129,10 @@ def page() -> str:
     rows = "\n".join(_row(*one) for one in READING)
     return f"""# What a model reads: an example
 
-`python -m tests.support.example` makes this page of `tests/samples/handover.jsonl`, a session that was written for
-it, and a test holds it to the code. The summary is written without a model. In a window of {WINDOW:,} tokens it
-takes the place of the first two turns: what was said, what was done and how it ended where that is known, the agent's
-newest words, then files, commands and names, each once. Edits of files that are worked on stay beside it.
+`python -m tests.support.example` generates this page from `tests/samples/handover.jsonl`, a session that was written
+for it, and a test compares the page with the code. The summary is written without a model. It replaces the first two
+turns in a window of {WINDOW:,} tokens. It lists the messages, the actions and their known outcomes, the agent's newest
+texts, then files, commands and names, each once. Edits of files in use stay next to it.
 
 ## The context
 
@@ -140,10 +140,10 @@ newest words, then files, commands and names, each once. Edits of files that are
 {chr(10).join(written(context()))}
 ```
 
-## Read by somebody who has not seen the log
+## Read without the log
 
-Goal, decisions, state and next step as they were written down from the context above, and the words of the log that
-they were compared with.
+A reader wrote down goal, decisions, constraints, state and next step from the context above. The last column has the
+words of the log with which these notes were compared.
 
 | | as read | in the log |
 |---|---|---|
@@ -151,7 +151,7 @@ they were compared with.
 
 ## The log
 
-Listings are cut here; they are whole in the sample.
+Listings are shortened here and complete in the sample.
 
 ```text
 {chr(10).join(written(told))}

@@ -1,4 +1,4 @@
-"""Short ways to write down a log."""
+"""Builders of logs for tests."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ COUNTER = Counter(HEURISTIC, AREA)
 
 
 def plainly(**rules: Any) -> Retention:
-    """Rules by age and count alone: every result may go, and its stub keeps nothing."""
+    """Return rules by age and count alone: every result may be evicted, and its stub keeps nothing."""
     plain = {"per_tool": True, "min_tokens": 0, "identifiers": 0.0, "dense": 1.0, "arguments": False}
     return Retention(**{**plain, "superseded": False, **rules})
 
@@ -28,7 +28,7 @@ PLAIN = Policy(evict="on_pressure", retention=plainly(keep_last=8))
 
 @dataclass
 class Log:
-    """Events in order; every method appends one and returns its seq."""
+    """Events in order; each method appends one and returns its seq."""
 
     events: list[Event] = field(default_factory=list)
     turn: int = 0

@@ -1,4 +1,4 @@
-"""A reducer that is added as docs/guides/add-a-reducer.md says, with the guide's own code."""
+"""A reducer added by the steps and code of docs/guides/add-a-reducer.md."""
 
 from dataclasses import dataclass, replace
 
@@ -50,7 +50,7 @@ EVERY = Policy(evict="every_assembly", retention=plainly(keep_last=None))
 
 
 def log_with_errors() -> Log:
-    """An error in an earlier turn, one that is pinned, one of the running turn, and a result that is none."""
+    """Return a log with an error in an earlier turn, a pinned one, one of the running turn, and a successful result."""
     log = Log()
     log.user()
     log.result(log.call(), is_error=True)
@@ -93,7 +93,7 @@ def test_where_it_has_nothing_to_do_it_returns_the_same_objects() -> None:
 
 @pytest.mark.parametrize("why", ["pinned", "never_evict", "asked"])
 def test_it_leaves_alone_what_must_stay_by_itself(why: str) -> None:
-    """Asked of `reduce`: a plan would bring a pinned event back, and so hide that it was stubbed."""
+    """It is asserted on `reduce`, because a plan restores a pinned event and so would hide that it was stubbed."""
     log = Log()
     log.user()
     went = log.result(log.call(), is_error=True)
@@ -125,8 +125,8 @@ def test_it_runs_when_the_policy_evicts(evict: str, on_cold: bool, moments: set[
     assert {at.moment for at in situations if ERRORS.when(at, nothing)} == moments
 
 
-def failing(raw: list[Raw]) -> list[Raw]:
-    """A log whose results are long errors, every third of them pinned."""
+def with_errors(raw: list[Raw]) -> list[Raw]:
+    """Return the log with long errors as its results, every third of them pinned."""
     results = [index for index, event in enumerate(raw) if event["type"] == "tool.result"]
     error = {"content": "no such file\n" * 100, "is_error": True}
     return [
@@ -136,7 +136,7 @@ def failing(raw: list[Raw]) -> list[Raw]:
 
 
 @random_logs
-@given(logs().map(failing), batches, shares, policies)
+@given(logs().map(with_errors), batches, shares, policies)
 def test_the_invariants_hold_for_it(raw: list[Raw], sizes: list[int], share: float, policy: Policy) -> None:
     target = target_of(raw, share)
     for step in steps(raw, sizes, target, policy, evictions=TABLE):

@@ -1,4 +1,4 @@
-"""Short answers of users, and the questions and options that they mean."""
+"""Short answers of users, and the questions and options that they refer to."""
 
 import pytest
 
@@ -34,14 +34,14 @@ OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The 
         ("Write a new module " * 5, ""),
     ],
 )
-def test_an_answer_is_told_with_its_option_and_question(answer: str, question: str) -> None:
+def test_an_answer_is_quoted_with_its_option_and_question(answer: str, question: str) -> None:
     assert asked(answer, OPTIONS) == question
 
 
 @pytest.mark.parametrize(
     ("answer", "text", "question"),
     [
-        # Numbered answers to numbered questions; the other number means something else.
+        # Numbered answers to numbered questions; the other number refers to something else.
         (
             "1. the 3rd style, 2. metric",
             "1. Which style?\n2. Which unit?\n3. Shall tides be sorted, newest first?",
@@ -75,12 +75,12 @@ def test_an_answer_is_told_with_its_option_and_question(answer: str, question: s
         ("ok, do it", "The tides are sorted.", ""),
     ],
 )
-def test_an_answer_is_told_with_all_that_it_needs(answer: str, text: str, question: str) -> None:
+def test_an_answer_is_quoted_with_all_its_questions(answer: str, text: str, question: str) -> None:
     found = asked(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
 
 
-def test_what_a_message_agrees_to_is_no_question() -> None:
+def test_a_proposal_is_quoted_as_about_and_an_option_as_asked() -> None:
     assert answers("ok", "I'd sort the tides.") == 'ok (about: "I\'d sort the tides.")'
     assert answers("2", "2: The report.") == '2 (asked: "2: The report.")'
 
@@ -92,7 +92,7 @@ def test_a_text_that_asks_nothing_makes_no_question() -> None:
     assert answers("yes", "Push?") == 'yes (asked: "Push?")'
 
 
-def test_only_the_first_message_behind_a_question_answers_it() -> None:
+def test_only_the_first_message_after_a_question_answers_it() -> None:
     log = Log()
     log.says(body={"content": "Shall I push?"})
     log.user(body={"content": "yes"})
@@ -102,7 +102,7 @@ def test_only_the_first_message_behind_a_question_answers_it() -> None:
     assert next(user_lines(log.events[1:], "Shall I merge?"))[2] == "Shall I merge?"
 
 
-def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None:
+def test_text_of_programs_in_the_users_role_is_not_the_users() -> None:
     log = Log()
     log.user(body={"content": "Base directory for this skill: /srv/skills\n# Rules\nNever skip a test."})
     log.user(body={"content": "<bash-stdout>ok</bash-stdout><bash-stderr></bash-stderr>"})
@@ -112,7 +112,7 @@ def test_what_programs_wrote_in_the_users_name_is_not_said_by_the_user() -> None
     assert (ask_of(log.events[0].text), request_of(log.events[0].text)) == (None, "")
 
 
-def test_a_prompt_that_a_command_loads_is_told_by_the_command() -> None:
+def test_a_prompt_that_a_command_loads_is_quoted_as_the_command() -> None:
     log = Log()
     log.user(
         body={
@@ -141,7 +141,7 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
         ("Bash", {"command": "git add -A"}, SAID, True, "don't check this in (rejected: Bash git add -A)"),
         ("Write", {"file_path": "a.sh", "content": "x"}, SAID, False, "don't check this in (rejected: Write a.sh)"),
         ("Bash", {"command": "git push"}, REJECTED + "STOP what you are doing", True, "Rejected: Bash git push"),
-        # What a command prints, or a page says, is nobody's word.
+        # Output of a command or a page is not the user's text.
         ("Bash", {"command": "cat page"}, SAID, False, "Rejected: Bash cat page"),
         ("WebFetch", {"url": "https://a.b"}, SAID, False, "Rejected: WebFetch"),
         ("execute_command", {"command": "x"}, "The user denied this operation.", True, "Rejected: execute_command x"),
@@ -154,7 +154,7 @@ SAID = REJECTED + "To tell you how to proceed, the user said:\ndon't check\nthis
         ),
     ],
 )
-def test_a_rejected_call_is_told_with_the_users_words(
+def test_a_rejected_call_is_quoted_with_the_users_words(
     tool: str, arguments: dict[str, str], result: str, is_error: bool, line: str
 ) -> None:
     log = Log()

@@ -1,4 +1,4 @@
-"""The agents' benchmark on a session small enough to reckon by hand."""
+"""The agents' benchmark on a session small enough to compute by hand."""
 
 import json
 from typing import Any
@@ -98,7 +98,7 @@ def test_an_agent_posts_before_each_call_what_happened_since_the_last(form: str)
     assert [draft["type"] for draft in drafts] == ["assistant.message", "tool.call", "tool.call"] + ["tool.result"] * 2
 
 
-def test_a_short_recording_is_lived_again_in_the_same_session_with_calls_of_its_own() -> None:
+def test_a_short_recording_is_repeated_in_the_same_session_with_new_call_ids() -> None:
     life = a_life([RECORDING], 0, "anthropic", events=7)
     assert len(life.steps) == 4
     again = json.loads(life.steps[3].messages[1])

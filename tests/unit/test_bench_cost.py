@@ -1,4 +1,4 @@
-"""The cost benchmark on sessions small enough to reckon by hand."""
+"""The cost benchmark on sessions small enough to compute by hand."""
 
 import pytest
 
@@ -36,7 +36,7 @@ LINE = {
 
 
 def long_session(results: int, size: int, gap: float, needed: int | None = None) -> Session:
-    """Results of one size, a call after each; the first may be needed at the last call."""
+    """Return a session with results of one size and a call after each; the first may be needed at the last call."""
     events = [Event(1, EventType.USER_MESSAGE, 1, 10, 10, body={"content": "go"})]
     calls = [Call(1, 0.0, ())]
     for number in range(results):
@@ -62,7 +62,7 @@ def long_session(results: int, size: int, gap: float, needed: int | None = None)
     return Session("made", tuple(events), tuple(calls), 2_000)
 
 
-def billed(given: Session, play: Player, cache: CacheProfile = ANTHROPIC) -> Tally:
+def tally_of(given: Session, play: Player, cache: CacheProfile = ANTHROPIC) -> Tally:
     tally = Tally()
     account(tally, given, play(given, cache), cache)
     return tally
@@ -78,30 +78,30 @@ def test_a_recording_becomes_a_log_its_calls_and_the_values_they_used() -> None:
 
 def test_append_only_by_hand() -> None:
     given = long_session(1, 1_000, 10.0)
-    tally = billed(given, rivals.append_only)
+    tally = tally_of(given, rivals.append_only)
     first, second = FIXED + 10, FIXED + 10 + 20 + 1_000
     assert tally.bill.read == first
     assert tally.bill.billed == pytest.approx(1.25 * first + 0.1 * first + 1.25 * (second - first))
-    cold = billed(long_session(1, 1_000, 300.0), rivals.append_only)
+    cold = tally_of(long_session(1, 1_000, 300.0), rivals.append_only)
     assert cold.bill.billed == pytest.approx(1.25 * (first + second))
 
 
 def test_paid_writes_cost_more_than_free_ones() -> None:
     given = long_session(4, 2_000, 10.0)
-    free, paid = billed(given, rivals.append_only, OPENAI), billed(given, rivals.append_only, OPENAI_PAID)
+    free, paid = tally_of(given, rivals.append_only, OPENAI), tally_of(given, rivals.append_only, OPENAI_PAID)
     assert paid.bill.read == free.bill.read
     assert paid.bill.billed == pytest.approx(free.bill.billed + 0.25 * paid.bill.write)
     assert paid.bill.write > 0
 
 
-def test_what_stays_is_read_up_to_the_first_change() -> None:
+def test_the_cache_is_read_up_to_the_first_change() -> None:
     given = long_session(3, 1_000, 10.0)
-    tally = billed(given, rivals.mask_every_turn(1))
+    tally = tally_of(given, rivals.mask_every_turn(1))
     sizes = [size for size, _ in tally.sizes]
     masked = 20 + STUB_TOKENS
     assert sizes == [FIXED + n for n in (10, 1_030, 10 + masked + 1_020, 10 + 2 * masked + 1_020)]
-    # The third call keeps the first call, and what was cached last before its end is the first request; the
-    # fourth finds what the third one marked there.
+    # The third call keeps the first call, and the last cached prefix before its end is the first request; the fourth
+    # finds the prefix that the third one marked.
     assert tally.bill.read == (FIXED + 10) + (FIXED + 10) + (FIXED + 30)
 
 
@@ -111,16 +111,16 @@ def test_the_optimum_keeps_what_is_used_later_and_is_never_dearer() -> None:
     gone = set().union(*(step for step in chosen if step))
     assert gone
     assert 3 not in gone
-    best = billed(given, rivals.evicting(lambda number: chosen[number]))
+    best = tally_of(given, rivals.evicting(lambda number: chosen[number]))
     assert best.grounding == 1.0
     for play in (rivals.append_only, rivals.mask_every_turn(5), rivals.clear_above(10_000, 3, 0)):
-        assert best.bill.billed <= billed(given, play).bill.billed
+        assert best.bill.billed <= tally_of(given, play).bill.billed
 
 
-def test_grounding_counts_what_is_gone_and_not_what_a_stub_keeps() -> None:
+def test_grounding_counts_lost_values_and_not_those_in_a_stub() -> None:
     given = long_session(12, 2_000, 10.0, needed=11)
-    assert billed(given, rivals.append_only).grounding == 1.0
-    assert billed(given, rivals.mask_every_turn(1)).grounding == 0.0
+    assert tally_of(given, rivals.append_only).grounding == 1.0
+    assert tally_of(given, rivals.mask_every_turn(1)).grounding == 0.0
 
 
 EDITING = {
@@ -186,9 +186,9 @@ def test_edits_are_those_whose_text_was_seen_line_numbers_aside() -> None:
 
 def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
     given = session(EDITING, 1)
-    whole, masked = billed(given, rivals.append_only), billed(given, rivals.evicting(lambda _: {4}))
+    whole, masked = tally_of(given, rivals.append_only), tally_of(given, rivals.evicting(lambda _: {4}))
     assert (whole.edits, whole.edits_seen, whole.rereads) == (2, 2, 0)
-    assert (masked.edits, masked.edits_seen) == (2, 1)  # the second one quotes the call before it
+    assert (masked.edits, masked.edits_seen) == (2, 1)  # the second edit quotes the call before it
     assert masked.sight == 0.5
     read = given.events[3]
     call, size = 100, masked.sizes[1][0]
@@ -197,17 +197,17 @@ def test_an_edit_that_does_not_see_its_text_is_billed_a_reading() -> None:
 
 def test_a_value_of_a_result_that_is_not_seen_is_billed_a_recall() -> None:
     given = long_session(12, 2_000, 10.0, needed=11)
-    whole, masked = billed(given, rivals.append_only), billed(given, rivals.mask_every_turn(1))
+    whole, masked = tally_of(given, rivals.append_only), tally_of(given, rivals.mask_every_turn(1))
     assert (whole.recalls, whole.total) == (0, whole.bill.billed)
     call, size = 100, masked.sizes[-1][0]
     assert masked.recalls == pytest.approx(0.1 * size + 1.25 * (2_000 + call) + 5 * call)
     assert masked.total == masked.bill.billed + masked.recalls
 
 
-def test_what_an_edit_and_a_value_lack_of_one_result_is_got_back_once() -> None:
+def test_a_result_that_an_edit_and_a_value_miss_is_recalled_once() -> None:
     used = [{"i": 3, "v": "def first():", "kind": "tool"}]
     given = session({**EDITING, "meta": {"prefix_tokens_est": 0, "grounding": used}}, 1)
-    masked = billed(given, rivals.evicting(lambda _: {4}))
+    masked = tally_of(given, rivals.evicting(lambda _: {4}))
     assert (masked.used - masked.seen, masked.edits - masked.edits_seen, masked.recalls) == (1, 1, 0)
 
 
@@ -222,13 +222,13 @@ def test_the_newest_that_fit_begin_with_a_whole_round() -> None:
 
 def test_ours_never_exceeds_its_target_and_opens_epochs() -> None:
     given = long_session(40, 2_000, 10.0)
-    tally = billed(given, rivals.ours(PRESETS["default"], 50_000))
+    tally = tally_of(given, rivals.ours(PRESETS["default"], 50_000))
     assert tally.peak <= 50_000 * 0.9 / 1.1
     assert tally.epochs
-    assert tally.bill.billed < billed(given, rivals.append_only).bill.billed
+    assert tally.bill.billed < tally_of(given, rivals.append_only).bill.billed
 
 
-def test_markers_stand_behind_the_prefix_what_is_kept_and_the_end() -> None:
+def test_markers_are_after_the_prefix_the_kept_blocks_and_the_end() -> None:
     blocks = tuple(BilledBlock(str(n), 1) for n in range(60))
     assert breakpoints(blocks, 50, 20, 4) == (1, 50, 60)
     assert breakpoints(blocks, 10, 20, 4) == (1, 10, 29, 60)
@@ -243,8 +243,8 @@ def test_the_picture_is_drawing_and_names() -> None:
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
-    """Never above append-only, from the first call of a log that is smaller than what a provider caches."""
+def test_tokens_outside_of_the_log_are_cached_with_it(told: bool) -> None:
+    """A policy never costs more than append-only, from the first call of a log below the provider's minimum."""
     messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"message {n}"} for n in range(20)]
     bare = without_prefix({**LINE, "system": "Be brief. " * 900, "messages": messages, "meta": {}}, 1)
     assert bare.prefix_tokens > ANTHROPIC.minimum_tokens > sum(event.tokens for event in bare.events)
@@ -261,7 +261,7 @@ def test_what_is_outside_of_the_log_is_cached_with_it(told: bool) -> None:
     assert bills["late"].billed > 2 * bills["ours"].billed
 
 
-def test_a_recording_is_cut_into_runs_that_begin_with_what_they_work_on() -> None:
+def test_a_recording_is_cut_into_runs_that_begin_with_their_task() -> None:
     def asks(name: str, count: int) -> dict[str, object]:
         made = [{"id": f"{name}{n}", "name": "read", "arguments": {"n": name}} for n in range(count)]
         return {"role": "assistant", "content": None, "tool_calls": made}

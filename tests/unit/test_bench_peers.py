@@ -1,4 +1,4 @@
-"""The peers' benchmark: its conversation, what it says of what it saw, and the way to a peer's process and back."""
+"""The peers' benchmark: its conversation, its tables, and the pipe to a peer's process."""
 
 import asyncio
 import sys
@@ -17,7 +17,7 @@ from bench.peers.tables import Line, messages_table, times_table
 
 ROOT = Path(__file__).parents[2]
 
-# It says how many messages it was given, and prints what is no answer.
+# It returns the number of messages it was given, and prints a line that is no response.
 PEER = """
 from contextlib import asynccontextmanager
 from bench.peers.process import serve
@@ -44,7 +44,7 @@ def test_a_round_is_a_message_a_call_its_result_and_an_answer_in_every_session_a
     assert message(0) != message(4)
 
 
-def test_as_many_of_the_newest_as_a_peer_is_told_are_just_within_the_budget() -> None:
+def test_the_newest_events_requested_of_a_peer_just_fit_the_budget() -> None:
     tokenizer = load(Settings().tiktoken_cache_dir)["o200k_base"]
     for first in (0, 50_001, 99_902):
         drafts = FORMATS["openai"].read([message(number) for number in range(first, first + NEWEST)])
@@ -71,7 +71,7 @@ PEERS_OWN = a_line({100: [0.01, 0.01, 0.02], 1_000: [4.0, 5.0]}, 100)
 LEFT_OUT = a_line({100: [0.01, 0.01, 0.02]}, 80)
 
 
-def test_a_table_has_median_and_longest_and_tells_of_fewer_calls_and_of_none() -> None:
+def test_a_table_has_median_and_longest_and_marks_fewer_calls_and_none() -> None:
     lines = {"ours": OURS, "peer": PEERS_OWN, "slow": LEFT_OUT}
     assert times_table({"ours": OURS}, lines, (100, 1_000), 3).splitlines() == [
         "| call | side | 100 | 1,000 |",
@@ -84,7 +84,7 @@ def test_a_table_has_median_and_longest_and_tells_of_fewer_calls_and_of_none() -
     assert messages_table(lines).splitlines()[2:] == ["| ours | 90 | 90 |", "| peer | 100 | 100 |", "| slow | 80 |  |"]
 
 
-def test_in_the_picture_a_side_has_one_colour_and_ten_times_as_much_is_the_same_way_anywhere() -> None:
+def test_a_side_has_one_colour_in_the_logarithmic_picture() -> None:
     tenfold = a_line({100: [0.001], 1_000: [0.01], 10_000: [0.1]}, 1)
     drawn = ElementTree.fromstring(svg({"ours": OURS, "tenfold": tenfold}, {"ours": OURS, "tenfold": tenfold}))
     dots = [dot for dot in drawn.iter() if dot.tag.endswith("circle")]
@@ -97,7 +97,7 @@ def test_in_the_picture_a_side_has_one_colour_and_ten_times_as_much_is_the_same_
     assert y[1] < y[0]
 
 
-async def test_a_peer_in_a_process_does_what_it_is_asked_for(tmp_path: Path) -> None:
+async def test_a_peer_in_a_process_runs_its_commands(tmp_path: Path) -> None:
     script = tmp_path / "peer.py"
     script.write_text(PEER)
     process = await asyncio.create_subprocess_exec(
@@ -112,6 +112,6 @@ async def test_a_peer_in_a_process_does_what_it_is_asked_for(tmp_path: Path) -> 
     assert await peer.append() > 0
     seconds, messages = await peer.context()
     assert seconds > 0
-    assert messages == 2 + 3  # of the ten there are now, the first, fifth and ninth are the user's
+    assert messages == 2 + 3  # of the ten now stored, the first, fifth and ninth are the user's
     process.stdin.close()
     assert await process.wait() == 0

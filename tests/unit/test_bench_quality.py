@@ -1,4 +1,4 @@
-"""The quality benchmark's own figures on a session small enough to reckon by hand."""
+"""The quality benchmark's figures on a session small enough to compute by hand."""
 
 import json
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_a_session_without_a_system_prompt_is_given_one() -> None:
     assert given.system and given.head[0]["content"] == given.system
 
 
-def test_what_is_kept_is_counted_by_use_and_by_value(one: Recorded) -> None:
+def test_kept_values_are_counted_by_use_and_by_value(one: Recorded) -> None:
     (moment,) = one.moments
     kept = seen(moment, SYSTEM, "Edited old.py; Never touch\nthe lexer.")
     assert (kept.values, kept.distinct, kept.unseen) == ((0, 3), (0, 2), (0, 2))
@@ -134,7 +134,7 @@ def test_the_newest_rounds_that_fit_are_whole(one: Recorded) -> None:
     assert baselines.fitting(one.messages[:7], tokens, 10_000) == (0, 965)
 
 
-def test_the_newest_messages_and_a_summary_beside_them(one: Recorded) -> None:
+def test_the_newest_messages_with_a_summary(one: Recorded) -> None:
     (moment,) = one.moments
     tokens = baselines.tokens_by_message(moment.point.events, 7)
     assert tokens[4] == COUNTER.result(LINE["messages"][4]["content"])
@@ -149,7 +149,7 @@ def test_the_newest_messages_and_a_summary_beside_them(one: Recorded) -> None:
     assert baselines.own_summary(one, replace(moment, point=replace(moment.point, summary="")), 4_000) is None
 
 
-def test_points_weigh_by_what_there_was_to_keep() -> None:
+def test_points_are_weighted_by_their_needs() -> None:
     few, many = kept((1, 1)), kept((0, 3))
     records = [Record(FIRST_ASKED, 8_000, "one", 7, few), Record(FIRST_ASKED, 8_000, "two", 9, many)]
     assert total([few.values, many.values]) == (1, 4)

@@ -1,4 +1,4 @@
-"""The soak's verdicts, and what it reads from the wire, on what can be reckoned by hand."""
+"""The soak's verdicts and parsers on data small enough to compute by hand."""
 
 from collections.abc import Callable
 from random import Random
@@ -29,7 +29,7 @@ def series(value: Callable[[float], float], every: float = 5.0) -> Series:
     [
         (lambda at: 100.0, True),
         (lambda at: 100 + Random(at).uniform(-20, 20), True),
-        (lambda at: 100 + 12 * at / SECONDS, True),  # 9.6 of it behind the warm-up
+        (lambda at: 100 + 12 * at / SECONDS, True),  # 9.6 of it after the warm-up
         (lambda at: 100 + 20 * at / SECONDS, False),
         (lambda at: 100 + 20 * at / SECONDS + Random(at).uniform(-5, 5), False),
         (lambda at: 100 if at < SECONDS * 0.7 else 111, False),
@@ -45,20 +45,20 @@ def series(value: Callable[[float], float], every: float = 5.0) -> Series:
         *("within-slack", "over-slack"),
     ],
 )
-def test_what_is_flat(value: Callable[[float], float], flat: bool) -> None:
+def test_flat_and_growing_series(value: Callable[[float], float], flat: bool) -> None:
     assert trend(series(value), BOUND).flat is flat
 
 
 @given(st.floats(1, 1e6), st.floats(1.3, 100), st.integers(30, 400))
-def test_what_grows_by_more_than_its_bound_is_never_flat(first: float, times: float, samples: int) -> None:
-    """However large it is, and however often it is sampled: a straight line."""
+def test_growth_above_the_bound_is_never_flat(first: float, times: float, samples: int) -> None:
+    """A straight line above its bound is not flat at any size and any number of samples."""
     whole = max(BOUND.slack, BOUND.share * first) * times / 0.7
     line = [(float(number), first + whole * number / samples) for number in range(samples + 1)]
     assert trend(line, BOUND).flat is False
 
 
 def test_a_trend_in_figures() -> None:
-    found = trend(series(lambda at: 100 + at / 60), BOUND)  # a minute more with each minute: 60 an hour
+    found = trend(series(lambda at: 100 + at / 60), BOUND)  # 1 more with each minute: 60 an hour
     assert found.first == pytest.approx(110, abs=0.5)
     assert found.last == pytest.approx(126, abs=0.5)
     assert found.per_hour == pytest.approx(60)
@@ -76,8 +76,8 @@ def test_agents_are_spread_evenly_over_all_lives() -> None:
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=9))
-def test_so_spread_the_sessions_are_as_long_at_one_time_as_at_another(lengths: list[int]) -> None:
-    """Each place is taken by one of so many agents as there are places; all go on by a step."""
+def test_evenly_spread_sessions_are_equally_long_at_all_times(lengths: list[int]) -> None:
+    """With an agent at each place, every place is still taken after all have moved by a step."""
     total = sum(lengths)
     places = spread(lengths, total)
     assert sorted(places) == [(life, step) for life, length in enumerate(lengths) for step in range(length)]
@@ -93,7 +93,7 @@ def test_latencies_are_taken_by_the_minute_of_half_an_hour_or_by_parts_of_less()
     assert by_window([(1_000, 0.1)], 1_000, 60.0) == ([], [])
 
 
-def test_the_table_says_what_is_not_as_it_must_be() -> None:
+def test_the_table_marks_failed_conditions() -> None:
     found = [
         of_series("grows", series(lambda at: at), BOUND),
         of_series("stays", series(lambda at: 1.0), BOUND),
@@ -134,7 +134,7 @@ def test_a_stream_is_read_in_any_pieces_and_gaps_are_seen(piece: int, seqs: tupl
     assert (listener.status, listener.read, listener.seq, listener.gaps) == (200, len(seqs), seqs[-1], gaps)
 
 
-def test_what_was_posted_is_what_the_log_is_held_against() -> None:
+def test_the_log_is_compared_with_the_posted_messages() -> None:
     life = a_life([neutral.recording(LINE, 1)], 0, "anthropic")
     found = checks.posted(Written("one", life, steps=1), "anthropic")
     assert [one["type"] for one in found] == ["system.prompt", "user.message"]

@@ -1,4 +1,4 @@
-"""Where Anthropic's cache markers stand: few, movable, and each readable from one written before."""
+"""Positions of Anthropic's cache markers: few, movable, and each readable from one written before."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,11 +13,11 @@ from tests.support.written import chosen, written_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 REACH = 19
-"""Of the 20 blocks a marker looks at its own is the first."""
+"""A marker looks back over 20 blocks, of which its own is the first."""
 
 
 def talk(first: int, last: int) -> tuple[Block, ...]:
-    """Alternating messages of one content block each, the first one the user's."""
+    """Return alternating messages of one content block each, the user's first."""
     return tuple(
         Block(Kind.USER if (seq - first) % 2 == 0 else Kind.ASSISTANT, seq, f"words {seq}")
         for seq in range(first, last + 1)
@@ -28,36 +28,36 @@ def layout(*blocks: Block, system: Block | None = SYSTEM) -> Layout:
     return Layout(system=() if system is None else (system,), blocks=blocks)
 
 
-def marked(given: Layout, last_written: tuple[int, ...] = (), **limits: Any) -> list[tuple[int, str]]:
+def markers_of(given: Layout, last_written: tuple[int, ...] = (), **limits: Any) -> list[tuple[int, str]]:
     return [(point.seq, point.kind) for point in chosen(given, last_written, Marking(**limits))]
 
 
-def placed(given: Layout, points: tuple[Breakpoint, ...]) -> tuple[Breakpoint, ...]:
+def placed_markers(given: Layout, points: tuple[Breakpoint, ...]) -> tuple[Breakpoint, ...]:
     written = written_in("anthropic", given, points)
     check_anthropic(written.request)
     return written.breakpoints
 
 
 def test_a_first_short_request_marks_the_prefix_and_the_tail() -> None:
-    assert marked(layout(*talk(2, 6))) == [(1, "system"), (6, "tail")]
+    assert markers_of(layout(*talk(2, 6))) == [(1, "system"), (6, "tail")]
 
 
 def test_without_a_prefix_only_the_conversation_is_marked() -> None:
-    assert marked(layout(*talk(2, 6), system=None)) == [(6, "tail")]
+    assert markers_of(layout(*talk(2, 6), system=None)) == [(6, "tail")]
 
 
 def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
     both = Layout(tools=({"name": "read", "parameters": {}},), tools_seq=2, system=(SYSTEM,), blocks=talk(3, 4))
-    assert marked(both) == [(2, "system"), (4, "tail")]
+    assert markers_of(both) == [(2, "system"), (4, "tail")]
 
 
-def test_nothing_is_marked_from_what_is_shown_once_on() -> None:
-    assert marked(layout(*talk(2, 12)), (1, 6), once_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
-    assert marked(layout(*talk(2, 6)), once_from=2) == [(1, "system")]
-    assert marked(layout(*talk(2, 6)), once_from=99) == [(1, "system"), (6, "tail")]
+def test_no_marker_is_set_from_the_first_once_shown_result_on() -> None:
+    assert markers_of(layout(*talk(2, 12)), (1, 6), once_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
+    assert markers_of(layout(*talk(2, 6)), once_from=2) == [(1, "system")]
+    assert markers_of(layout(*talk(2, 6)), once_from=99) == [(1, "system"), (6, "tail")]
 
 
-def test_in_front_of_what_is_shown_once_markers_reach_one_another() -> None:
+def test_markers_before_a_once_shown_result_reach_one_another() -> None:
     points = chosen(layout(*talk(2, 90)), (1, 30), Marking(once_from=60))
     assert [(point.seq, point.kind) for point in points] == [
         (1, "system"),
@@ -71,16 +71,16 @@ def test_in_front_of_what_is_shown_once_markers_reach_one_another() -> None:
 
 
 def test_nothing_to_mark() -> None:
-    assert marked(layout(system=None)) == []
-    assert marked(layout()) == [(1, "system")]
+    assert markers_of(layout(system=None)) == []
+    assert markers_of(layout()) == [(1, "system")]
 
 
 def test_the_last_tail_is_marked_again_to_be_read() -> None:
-    assert marked(layout(*talk(2, 12)), (1, 6)) == [(1, "system"), (6, "previous"), (12, "tail")]
+    assert markers_of(layout(*talk(2, 12)), (1, 6)) == [(1, "system"), (6, "previous"), (12, "tail")]
 
 
 def test_the_same_request_again_needs_no_more_than_its_tail() -> None:
-    assert marked(layout(*talk(2, 12)), (1, 12)) == [(1, "system"), (12, "tail")]
+    assert markers_of(layout(*talk(2, 12)), (1, 12)) == [(1, "system"), (12, "tail")]
 
 
 def test_the_same_request_again_carries_the_same_markers() -> None:
@@ -89,44 +89,44 @@ def test_the_same_request_again_carries_the_same_markers() -> None:
     assert again == first
 
 
-def test_what_a_new_epoch_left_as_it_was_is_marked_to_be_read() -> None:
+def test_the_part_that_a_new_epoch_left_unchanged_is_marked_to_be_read() -> None:
     points = chosen(layout(*talk(2, 20)), (), Marking(changed_seq=9))
     assert [(p.seq, p.kind) for p in points] == [(1, "system"), (8, "kept"), (20, "tail")]
 
 
-def test_a_last_tail_that_is_gone_is_no_place() -> None:
-    assert marked(layout(*talk(8, 12)), (1, 5)) == [(1, "system"), (12, "tail")]
+def test_a_removed_last_tail_is_no_marker_position() -> None:
+    assert markers_of(layout(*talk(8, 12)), (1, 5)) == [(1, "system"), (12, "tail")]
 
 
 def test_a_long_step_is_cut_into_readable_ones() -> None:
-    assert marked(layout(*talk(2, 36)), (1, 6)) == [(1, "system"), (6, "previous"), (25, "chain"), (36, "tail")]
+    assert markers_of(layout(*talk(2, 36)), (1, 6)) == [(1, "system"), (6, "previous"), (25, "chain"), (36, "tail")]
 
 
 def test_the_last_written_is_left_to_looking_back_when_the_chain_needs_all_markers() -> None:
-    points = marked(layout(*talk(2, 60)), (1, 6))
+    points = markers_of(layout(*talk(2, 60)), (1, 6))
     assert points == [(1, "system"), (25, "chain"), (44, "chain"), (60, "tail")]
 
 
 def test_when_no_chain_reaches_the_tail_the_last_written_stays_readable() -> None:
-    points = marked(layout(*talk(2, 300)), (1, 6))
+    points = markers_of(layout(*talk(2, 300)), (1, 6))
     assert points == [(1, "system"), (6, "previous"), (25, "chain"), (300, "tail")]
 
 
 def test_a_first_long_request_is_chained_as_far_as_markers_reach() -> None:
-    assert marked(layout(*talk(2, 51))) == [(1, "system"), (20, "chain"), (39, "chain"), (51, "tail")]
-    assert marked(layout(*talk(2, 300))) == [(1, "system"), (300, "tail")]
+    assert markers_of(layout(*talk(2, 51))) == [(1, "system"), (20, "chain"), (39, "chain"), (51, "tail")]
+    assert markers_of(layout(*talk(2, 300))) == [(1, "system"), (300, "tail")]
 
 
 def test_parallel_calls_are_looked_back_over_as_one_block_but_their_results_are_not() -> None:
     calls = [Block(Kind.CALL, 3 + n, call_id=f"c{n}", tool="read", arguments={}) for n in range(15)]
     results = [Block(Kind.RESULT, 18 + n, "found", call_id=f"c{n}", tool="read") for n in range(15)]
     given = layout(Block(Kind.USER, 2, "go"), *calls, *results)
-    # The calls end as block 2, their results are blocks 3 to 17: in reach of the user's message, block 1.
-    assert marked(given, (1, 2)) == [(1, "system"), (2, "previous"), (32, "tail")]
-    assert marked(given, (1, 2), lookback=16)[2:] == [(31, "chain"), (32, "tail")]
+    # The calls end as block 2, their results are blocks 3 to 17: within reach of the user's message, block 1.
+    assert markers_of(given, (1, 2)) == [(1, "system"), (2, "previous"), (32, "tail")]
+    assert markers_of(given, (1, 2), lookback=16)[2:] == [(31, "chain"), (32, "tail")]
 
 
-def test_ephemeral_blocks_are_behind_the_last_marker() -> None:
+def test_ephemeral_blocks_are_after_the_last_marker() -> None:
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     pending = Block(Kind.RESULT, 3, "pending", call_id="c", tool="read", replaced=True, ephemeral=True)
     injected = Block(Kind.NOTE, 3, "today is Monday", ephemeral=True)
@@ -139,19 +139,19 @@ def test_ephemeral_blocks_are_behind_the_last_marker() -> None:
 
 
 def test_a_settled_pending_stub_carries_the_marker_of_its_call() -> None:
-    """It bears the call's seq: one seq is one place, the later of the two."""
+    """The stub has the call's seq; one seq is one position, the later of the two."""
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     pending = Block(Kind.RESULT, 3, "pending", call_id="c", tool="read", replaced=True)
     given = layout(Block(Kind.USER, 2, "go"), call, pending, *talk(4, 5))
-    assert marked(given, (1, 3), lookback=3) == [(1, "system"), (3, "previous"), (5, "tail")]
-    assert len({seq for seq, _ in marked(given, lookback=2)}) == len(marked(given, lookback=2))
+    assert markers_of(given, (1, 3), lookback=3) == [(1, "system"), (3, "previous"), (5, "tail")]
+    assert len({seq for seq, _ in markers_of(given, lookback=2)}) == len(markers_of(given, lookback=2))
 
 
 def test_thinking_carries_no_marker() -> None:
     native = {"format": "anthropic", "head": {}}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
     given = layout(*talk(2, 4), Block(Kind.ASSISTANT, 5, [thinking], native=native))
-    assert marked(given) == [(1, "system"), (4, "tail")]
+    assert markers_of(given) == [(1, "system"), (4, "tail")]
 
 
 @pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 22, 38, 39, 40, 57, 58, 61, 62, 200])
@@ -161,7 +161,7 @@ def test_every_marker_is_really_placed_and_readable_where_markers_suffice(
 ) -> None:
     given = layout(*talk(2, 1 + count))
     points = chosen(given, last_written)
-    assert placed(given, points) == points
+    assert placed_markers(given, points) == points
     assert len(points) <= 4
     place = {seq: seq - 1 for seq in range(1, count + 2)}
     start = max((place[seq] for seq in last_written if seq in place and seq > 1), default=0)
@@ -172,12 +172,12 @@ def test_every_marker_is_really_placed_and_readable_where_markers_suffice(
     assert all(step <= REACH for step in steps)
 
 
-def test_calls_one_after_another_read_what_the_one_before_wrote() -> None:
+def test_each_call_reads_what_the_previous_one_wrote() -> None:
     written: tuple[int, ...] = ()
     for last in (4, 10, 33, 50, 51, 51, 90):
         given = layout(*talk(2, last))
         points = chosen(given, written)
-        assert placed(given, points) == points
+        assert placed_markers(given, points) == points
         if written:
             reach = [
                 seq for point in points if point.kind != "system" for seq in range(point.seq - REACH, point.seq + 1)
@@ -189,35 +189,35 @@ def test_calls_one_after_another_read_what_the_one_before_wrote() -> None:
 def test_an_entry_twenty_blocks_back_is_out_of_reach() -> None:
     """The vendor's own example: at block 35 blocks 35 to 16 are looked at, and an entry at block 15 is missed."""
     far, near = layout(*talk(1, 35), system=None), layout(*talk(1, 34), system=None)
-    assert marked(far, (15,), markers_max=2) == [(34, "chain"), (35, "tail")]
-    assert marked(near, (15,), markers_max=1) == [(34, "tail")]
-    assert marked(far, (15,)) == [(15, "previous"), (34, "chain"), (35, "tail")]
+    assert markers_of(far, (15,), markers_max=2) == [(34, "chain"), (35, "tail")]
+    assert markers_of(near, (15,), markers_max=1) == [(34, "tail")]
+    assert markers_of(far, (15,)) == [(15, "previous"), (34, "chain"), (35, "tail")]
 
 
 def test_with_two_markers_what_was_written_last_comes_before_the_prefix() -> None:
-    assert marked(layout(*talk(2, 20)), (1, 6), markers_max=2) == [(1, "system"), (20, "tail")]
-    assert marked(layout(*talk(2, 30)), (1, 6), markers_max=2) == [(25, "chain"), (30, "tail")]
-    assert marked(layout(*talk(2, 90)), (1, 6), markers_max=2) == [(6, "previous"), (90, "tail")]
-    assert marked(layout(*talk(2, 90)), (1, 6), markers_max=1) == [(90, "tail")]
+    assert markers_of(layout(*talk(2, 20)), (1, 6), markers_max=2) == [(1, "system"), (20, "tail")]
+    assert markers_of(layout(*talk(2, 30)), (1, 6), markers_max=2) == [(25, "chain"), (30, "tail")]
+    assert markers_of(layout(*talk(2, 90)), (1, 6), markers_max=2) == [(6, "previous"), (90, "tail")]
+    assert markers_of(layout(*talk(2, 90)), (1, 6), markers_max=1) == [(90, "tail")]
 
 
 def test_an_event_of_many_blocks_is_one_place() -> None:
-    """No marker can stand inside it, so that behind it nothing before it is in reach but by a marker of its own."""
+    """No marker can be set inside it, so after it an earlier block is only in reach of a marker of its own."""
     long = Block(Kind.USER, 4, [{"type": "text", "text": f"part {n}"} for n in range(30)])
     given = layout(*talk(2, 3), long)
-    assert marked(given, (1, 3)) == [(1, "system"), (3, "previous"), (4, "tail")]
-    assert marked(given, (1, 3), markers_max=2) == [(3, "previous"), (4, "tail")]
+    assert markers_of(given, (1, 3)) == [(1, "system"), (3, "previous"), (4, "tail")]
+    assert markers_of(given, (1, 3), markers_max=2) == [(3, "previous"), (4, "tail")]
 
 
 @pytest.mark.parametrize("markers", ["tail", "rounds", "prefix", "none"])
 def test_nothing_is_marked_where_no_marker_is_allowed(markers: str) -> None:
-    assert marked(layout(*talk(2, 60)), (1, 6), markers=markers, markers_max=0) == []
+    assert markers_of(layout(*talk(2, 60)), (1, 6), markers=markers, markers_max=0) == []
 
 
 def test_s2_16_prefix_is_one_marker_behind_the_leading_system_prompt_and_none_without_one() -> None:
-    assert marked(layout(*talk(2, 60)), (1, 6), markers="prefix") == [(1, "system")]
-    assert marked(layout(*talk(2, 60), system=None), markers="prefix") == []
-    assert marked(layout(*talk(2, 60)), markers="none") == []
+    assert markers_of(layout(*talk(2, 60)), (1, 6), markers="prefix") == [(1, "system")]
+    assert markers_of(layout(*talk(2, 60), system=None), markers="prefix") == []
+    assert markers_of(layout(*talk(2, 60)), markers="none") == []
 
 
 # S0.24 to S0.26: `h` and `p` are a turn's header and prompt, `s` a summary, `a` an answer, `c` and `r` a call and its
@@ -226,7 +226,7 @@ KINDS = {"h": Kind.USER, "p": Kind.USER, "s": Kind.NOTE, "a": Kind.ASSISTANT, "c
 
 
 def points_of(turns: str, upto: int | None = None) -> dict[str, int]:
-    """The marked indices by kind; `upto` hides all blocks from there on."""
+    """Return the marked indices by kind; `upto` hides all blocks from there on."""
     blocks = [Block(KINDS[letter], seq) for seq, letter in enumerate(turns.replace(" ", ""), 1)][:upto]
     earlier = len("".join(turns.split()[:-1]))
     points = round_points(round_ends(blocks), earlier - 1 if earlier else None, len(blocks))
@@ -253,23 +253,22 @@ def test_s0_25_kinds() -> None:
 
 
 def test_s0_26_the_tail_is_the_last_visible_block() -> None:
-    """The original's document says so, and so does this; its code marks the last completed round instead, which is
-    what comes of the blocks up to there. The answer to come then reads the new prompt from the cache."""
+    """The original's document says so; its code marks the last completed round, as for the blocks before the tail."""
     assert set(points_of("hpa hp").values()) == {2, 4}
     assert set(points_of("hpa hp", upto=3).values()) == {2}
 
 
 @pytest.mark.parametrize("markers", ["tail", "rounds"])
 def test_s0_26_without_cache_last_what_was_written_is_read_and_the_end_is_not_written(markers: str) -> None:
-    given = layout(*talk(2, 7), *working(8, 8))
+    given = layout(*talk(2, 7), *user_and_rounds(8, 8))
     limits = {"markers": markers, "turn_seq": 8}
-    whole = dict(map(reversed, marked(given, (1, 6), **limits)))
-    bare = dict(map(reversed, marked(given, (1, 6), tail=False, **limits)))
+    whole = dict(map(reversed, markers_of(given, (1, 6), **limits)))
+    bare = dict(map(reversed, markers_of(given, (1, 6), tail=False, **limits)))
     assert whole["tail"] == given.blocks[-1].seq
     assert bare == {kind: seq for kind, seq in whole.items() if kind not in ("tail", "chain")}
-    assert marked(given, (1, 20), tail=False, **limits)[-1] == (20, "previous")
-    assert marked(given, tail=False, markers="tail") == [(1, "system")]
-    again = marked(given, (given.blocks[-1].seq,), tail=False)
+    assert markers_of(given, (1, 20), tail=False, **limits)[-1] == (20, "previous")
+    assert markers_of(given, tail=False, markers="tail") == [(1, "system")]
+    again = markers_of(given, (given.blocks[-1].seq,), tail=False)
     assert again[-1] == (given.blocks[-1].seq, "tail")  # written before, so that reading it costs no more
 
 
@@ -283,8 +282,8 @@ def test_a_round_is_an_answer_with_its_results() -> None:
     assert round_ends(blocks) == [5, 7, 9, 11]
 
 
-def working(first: int, rounds: int) -> tuple[Block, ...]:
-    """A user's message and so many rounds of one call."""
+def user_and_rounds(first: int, rounds: int) -> tuple[Block, ...]:
+    """Return a user message and `rounds` rounds of one call."""
     blocks = [Block(Kind.USER, first, "go")]
     for number in range(rounds):
         call_id = f"c{first}-{number}"
@@ -294,7 +293,7 @@ def working(first: int, rounds: int) -> tuple[Block, ...]:
 
 
 def test_s0_24_rounds_mark_the_turn_before_a_round_some_way_back_and_the_tail() -> None:
-    given = layout(*talk(2, 3), *working(4, 7))
+    given = layout(*talk(2, 3), *user_and_rounds(4, 7))
     points = chosen(given, (), Marking(markers="rounds", turn_seq=4))
     assert [(point.seq, point.kind) for point in points] == [
         (1, "system"),
@@ -302,36 +301,39 @@ def test_s0_24_rounds_mark_the_turn_before_a_round_some_way_back_and_the_tail() 
         (10, "pre_tail"),
         (18, "tail"),
     ]
-    assert placed(given, points) == points
+    assert placed_markers(given, points) == points
 
 
 def test_rounds_keep_the_newest_markers_where_fewer_are_allowed() -> None:
-    given = layout(*talk(2, 3), *working(4, 7))
-    assert marked(given, markers="rounds", turn_seq=4, markers_max=2) == [(10, "pre_tail"), (18, "tail")]
-    assert marked(given, markers="rounds", turn_seq=4, markers_max=1) == [(18, "tail")]
+    given = layout(*talk(2, 3), *user_and_rounds(4, 7))
+    assert markers_of(given, markers="rounds", turn_seq=4, markers_max=2) == [(10, "pre_tail"), (18, "tail")]
+    assert markers_of(given, markers="rounds", turn_seq=4, markers_max=1) == [(18, "tail")]
 
 
 def test_rounds_read_what_was_written_last_even_where_it_is_far_back() -> None:
-    """A round of 30 calls puts the last tail out of reach of the new one, and of any round's end before it."""
+    """A round of 30 calls puts the last tail out of reach of the new one, and of the end of every round before it."""
     calls = [Block(Kind.CALL, 30 + n, call_id=f"c{n}", tool="read", arguments={}) for n in range(30)]
     results = [Block(Kind.RESULT, 60 + n, "found", call_id=f"c{n}", tool="read") for n in range(30)]
-    given = layout(*talk(2, 3), *working(4, 4), *calls, *results)
+    given = layout(*talk(2, 3), *user_and_rounds(4, 4), *calls, *results)
     unread = [(1, "system"), (3, "previous_turn"), (6, "pre_tail"), (89, "tail")]
-    assert marked(given, markers="rounds", turn_seq=4) == unread
-    assert marked(given, (1, 3, 6), markers="rounds", turn_seq=4) == unread
-    assert marked(given, (1, 3, 12), markers="rounds", turn_seq=4) == [
+    assert markers_of(given, markers="rounds", turn_seq=4) == unread
+    assert markers_of(given, (1, 3, 6), markers="rounds", turn_seq=4) == unread
+    assert markers_of(given, (1, 3, 12), markers="rounds", turn_seq=4) == [
         (3, "previous_turn"),
         (6, "pre_tail"),
         (12, "previous"),
         (89, "tail"),
     ]
-    assert marked(given, (1, 3, 12), markers="rounds", turn_seq=4, markers_max=2) == [(12, "previous"), (89, "tail")]
-    assert marked(given, (1, 3, 12), markers="rounds", turn_seq=4, markers_max=1) == [(89, "tail")]
+    assert markers_of(given, (1, 3, 12), markers="rounds", turn_seq=4, markers_max=2) == [
+        (12, "previous"),
+        (89, "tail"),
+    ]
+    assert markers_of(given, (1, 3, 12), markers="rounds", turn_seq=4, markers_max=1) == [(89, "tail")]
 
 
 def test_a_result_that_came_late_does_not_end_the_turn_before() -> None:
-    """It stands with its call, before blocks that are older than it."""
+    """The result is placed after its call, before blocks that are older than it."""
     call = Block(Kind.CALL, 3, call_id="c", tool="read", arguments={})
     late = Block(Kind.RESULT, 7, "found", call_id="c", tool="read")
     given = layout(Block(Kind.USER, 2, "go"), call, late, *talk(4, 6))
-    assert marked(given, markers="rounds", turn_seq=6)[1:] == [(7, "pre_tail"), (5, "previous_turn"), (6, "tail")]
+    assert markers_of(given, markers="rounds", turn_seq=6)[1:] == [(7, "pre_tail"), (5, "previous_turn"), (6, "tail")]

@@ -1,4 +1,4 @@
-"""What is known of providers' caches, and how an operator's table and a policy change it."""
+"""The table of providers' caches, and its changes by an operator's table and by a policy."""
 
 from typing import Any
 
@@ -85,19 +85,19 @@ def test_a_routers_prefix_is_no_part_of_the_name(given: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("model", [None, "", "llama-4"])
-def test_an_unknown_model_is_what_the_caller_takes_it_for(model: str | None) -> None:
+def test_an_unknown_model_gets_the_callers_profile(model: str | None) -> None:
     assert cache_profile(model) == UNKNOWN
     assert cache_profile(model, otherwise=ANTHROPIC) == ANTHROPIC
 
 
-def test_a_policy_says_what_it_says_and_leaves_the_rest() -> None:
+def test_a_policy_overrides_only_the_fields_it_sets() -> None:
     rules = CacheRules(ttl_seconds=3_600, write_price=2.0)
     assert cache_profile("claude-sonnet-4-5", rules) == ANTHROPIC_HOUR
     assert cache_profile("claude-sonnet-4-5", CacheRules()) == ANTHROPIC
     assert cache_profile("claude-sonnet-4-5", CacheRules(markers=0)).markers == 0
 
 
-def test_a_row_holds_for_every_model_whose_name_begins_so() -> None:
+def test_a_row_applies_to_every_model_with_its_prefix() -> None:
     table = parse_table({"claude": {"write_price": 2, "ttl_seconds": 3_600}})
     assert cache_profile("claude-sonnet-4-5", table=table) == ANTHROPIC_HOUR
     haiku = cache_profile("claude-haiku-4-5", table=table)
@@ -114,7 +114,7 @@ def test_a_longer_prefix_wins_whatever_the_order() -> None:
         assert cache_profile("claude-opus-4-1", table=table).ttl_seconds == 90
 
 
-def test_a_new_model_begins_as_what_it_would_have_been() -> None:
+def test_a_new_models_row_starts_from_its_built_in_profile() -> None:
     table = parse_table({"Vendor/Llama": {"read_price": 0, "ttl_seconds": 60}, "claude-opus-9": {"markers": 8}})
     assert cache_profile("vendor/llama-4", table=table) == CacheProfile(0, 1.0, 60, 1_024, None, 0, 128)
     assert cache_profile("claude-opus-9-1", table=table).markers == 8
@@ -126,7 +126,7 @@ def test_no_rows_leave_the_table_as_it_is() -> None:
     assert parse_table({"gpt": {}}) == TABLE
 
 
-def test_automatic_caching_can_be_said() -> None:
+def test_automatic_caching_can_be_configured() -> None:
     table = parse_table({"claude": {"lookback_blocks": None}})
     assert cache_profile("claude-opus-4-5", table=table).lookback_blocks is None
 

@@ -1,4 +1,4 @@
-"""What makes two events the same, whoever wrote them down, and two conversations one."""
+"""Equality of events and of conversations, whatever format they were written in."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.org/
         ),
     ],
 )
-def test_the_same_said_in_other_ways_is_the_same(one: Json, other: Json) -> None:
+def test_equivalent_notations_are_equal(one: Json, other: Json) -> None:
     assert canonical(one) == canonical(other) is not None
 
 
@@ -63,16 +63,16 @@ def test_the_same_said_in_other_ways_is_the_same(one: Json, other: Json) -> None
         ({**USER, "content": '\0{"a":1}'}, {**USER, "content": [{"a": 1}]}),
     ],
 )
-def test_what_is_said_otherwise_is_not(one: Json, other: Json) -> None:
+def test_different_contents_are_not_equal(one: Json, other: Json) -> None:
     assert canonical(one) != canonical(other)
 
 
 @pytest.mark.parametrize("kind", ["system.prompt", "tools", "agent.note", "announce", "turn.start", "turn.end"])
-def test_what_clients_do_not_send_back_is_no_part_of_it(kind: str) -> None:
+def test_events_that_clients_do_not_send_back_are_not_hashed(kind: str) -> None:
     assert canonical({"type": kind, "content": "x"}) is None
 
 
-def test_an_answer_of_nothing_but_reasoning_is_no_part_of_it() -> None:
+def test_a_response_of_only_reasoning_is_not_hashed() -> None:
     thinking = {"type": "assistant.message", "content": [{"type": "thinking", "thinking": "?", "signature": "s"}]}
     assert canonical(thinking) is None
     assert canonical({"type": "assistant.message", "content": ""}) is None
@@ -80,14 +80,14 @@ def test_an_answer_of_nothing_but_reasoning_is_no_part_of_it() -> None:
     assert [link.place for link in links([USER, thinking, RESULT])] == [0, 2]
 
 
-def test_a_hash_is_of_all_that_was_said_before() -> None:
+def test_a_hash_covers_all_earlier_events() -> None:
     whole = links([USER, CALL, RESULT])
     assert links([CALL, RESULT], whole[0].hash)[-1].hash == whole[-1].hash
     assert len({START, *(link.hash for link in whole)}) == 4
     assert links([RESULT])[0].hash != whole[-1].hash
 
 
-def test_calls_of_providers_own_kinds_are_told_apart_by_what_they_do() -> None:
+def test_calls_of_providers_own_kinds_are_distinguished_by_their_action() -> None:
     def said(action: str) -> bytes | None:
         item = {"type": "computer_call", "id": "i", "call_id": "c", "action": {"type": action}, "status": "completed"}
         [[event]] = FORMATS["openai-responses"].reader([item])

@@ -1,4 +1,4 @@
-"""Commands that check: which are runs of one check, how each ended, and what the newest run says of older ones."""
+"""Commands that check: runs of the same check, their outcomes, and the effect of a newer run on older ones."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def ran(log: Log, command: str, text: str = "") -> None:
     log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": text})
 
 
-def edited(log: Log, path: str = "/srv/tide/gauge.go", old: str = "a", new: str = "b", text: str = "fine") -> None:
+def add_edit(log: Log, path: str = "/srv/tide/gauge.go", old: str = "a", new: str = "b", text: str = "fine") -> None:
     arguments = {"file_path": path, "old_string": old, "new_string": new}
     log.result(log.call("Edit", body={"arguments": arguments}), body={"content": text}, gist=text)
 
@@ -80,7 +80,7 @@ def test_a_check_is_known_by_its_program_and_target(command: str, names: list[st
         ("mise run build", "<tool_use_error>Sibling tool call errored</tool_use_error>", []),
     ],
 )
-def test_of_each_check_is_told_how_it_ended(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
+def test_each_check_has_its_outcome(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
     assert [(one.check.text, one.state, one.told) for one in outcomes_of(command, result(text))] == ends
 
 
@@ -108,14 +108,14 @@ def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> No
     log = Log()
     ran(log, "go test ./...", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
     ran(log, "mise run lint", "0 issues.")
-    edited(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    edited(log, "/tmp/notes.txt")
+    add_edit(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "/tmp/notes.txt")
     ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
     assert commands(digest_of(log.events)) == ended
     assert commands(unite([digest_of(log.events[:4]), digest_of(log.events[4:])])) == ended
     before = digest_of(log.events)
     seen = len(log.events)
-    edited(log)
+    add_edit(log)
     old = [
         "[error] go test ./... # failed: TestTide; before the last edits",
         "[ok] mise run lint # before the last edits",
@@ -132,12 +132,12 @@ def test_a_digest_of_a_release_before_has_the_checks_among_its_commands() -> Non
     assert from_json(stored).checks == (CheckRun("make lint", "error", folder="a"),)
 
 
-def test_what_a_harness_refused_to_do_did_nothing() -> None:
+def test_a_call_refused_by_the_harness_had_no_effect() -> None:
     refused = result("<tool_use_error>File does not exist.</tool_use_error>")
     assert state_of(refused) == "error"
     log = Log()
     log.result(log.call("Read", body={"arguments": {"path": "a.go"}}), body=refused.body, gist=refused.text)
-    edited(log, "/srv/b.go", text="<tool_use_error>String to replace not found</tool_use_error>")
+    add_edit(log, "/srv/b.go", text="<tool_use_error>String to replace not found</tool_use_error>")
     digest = digest_of(log.events)
     assert (digest.files_read, digest.files_modified) == (("/srv/b.go",), ())
 

@@ -1,4 +1,4 @@
-"""Commits that agents made, and what summaries take of their messages."""
+"""Commits that agents made, and the parts of their messages that summaries keep."""
 
 import pytest
 
@@ -12,7 +12,7 @@ HEREDOC = f"git add -A && git commit -m \"$(cat <<'EOF'\nfix: print metres\n\n{B
 REJECTED = "The user doesn't want to proceed with this tool use."
 
 
-def committed(*runs: tuple[str, str, bool]) -> Log:
+def log_of_runs(*runs: tuple[str, str, bool]) -> Log:
     log = Log()
     log.user(body={"content": "Print metres, then commit it please."})
     for command, says, is_error in runs:
@@ -32,12 +32,12 @@ def committed(*runs: tuple[str, str, bool]) -> Log:
     ],
 )
 def test_the_subject_of_a_commit_is_read_from_its_command(command: str, subject: str | None) -> None:
-    found = commits_of(committed((command, "[main 1a2b3c4] done", False)).events)
+    found = commits_of(log_of_runs((command, "[main 1a2b3c4] done", False)).events)
     assert [one.subject for one in found] == ([subject] if subject else [])
 
 
-def test_a_commit_tells_what_was_done_and_why() -> None:
-    log = committed((HEREDOC, "[main 1a2b3c4] fix", False))
+def test_a_commit_gives_the_work_and_its_reason() -> None:
+    log = log_of_runs((HEREDOC, "[main 1a2b3c4] fix", False))
     assert commits_of(log.events)[0].body == "The gauge printed feet because its unit was lost.\n\n- Sort the table"
     text = extract(log.events, "", digest_of(log.events), 400, COUNTER)
     assert "## Key Decisions\n- The gauge printed feet because its unit was lost." in text
@@ -51,11 +51,11 @@ def test_a_commit_tells_what_was_done_and_why() -> None:
         [(HEREDOC, "[main 1a2b3c4] fix", False), ("git reset --hard HEAD~1", "HEAD is now at 5d6e7f8", False)],
     ],
 )
-def test_a_commit_that_was_not_made_or_taken_back_is_none(runs: list[tuple[str, str, bool]]) -> None:
-    assert not commits_of(committed(*runs).events)
+def test_failed_and_reverted_commits_are_left_out(runs: list[tuple[str, str, bool]]) -> None:
+    assert not commits_of(log_of_runs(*runs).events)
 
 
-def test_an_amended_commit_is_told_once() -> None:
+def test_an_amended_commit_is_listed_once() -> None:
     amend = "git commit --amend -m 'print metres only'"
-    log = committed((HEREDOC, "[main 1a2b3c4] fix", False), (amend, "[main 2b3c4d5] fix", False))
+    log = log_of_runs((HEREDOC, "[main 1a2b3c4] fix", False), (amend, "[main 2b3c4d5] fix", False))
     assert [one.subject for one in commits_of(log.events)] == ["print metres only"]

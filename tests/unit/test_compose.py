@@ -1,4 +1,4 @@
-"""The Compose files are valid, and say what `docs/deploy.md` and `docs/scaling.md` promise."""
+"""The Compose files are valid, and keep the promises of `docs/deploy.md` and `docs/scaling.md`."""
 
 import copy
 import json
@@ -30,7 +30,7 @@ def compose() -> dict[str, Any]:
 
 
 class Loader(yaml.SafeLoader):
-    """YAML with the tag by which a Compose file replaces what it would add to."""
+    """A YAML loader that knows the tag by which a Compose file replaces a value instead of extending it."""
 
 
 Loader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
@@ -68,7 +68,7 @@ def citus() -> dict[str, Any]:
     return read("docker-compose.citus.yml")
 
 
-def test_what_the_files_have_in_common_is_the_same(compose: dict[str, Any], citus: dict[str, Any]) -> None:
+def test_the_shared_parts_of_the_files_are_equal(compose: dict[str, Any], citus: dict[str, Any]) -> None:
     ours, theirs = compose["services"], citus["services"]
     for name in OURS:
         for key in ours[name].keys() - {"depends_on", "environment", "deploy"}:
@@ -105,7 +105,7 @@ def cli_commands() -> set[str]:
     return set(group.commands)
 
 
-def test_nodes_take_one_another_and_nobody_else_without_a_password(citus: dict[str, Any]) -> None:
+def test_only_nodes_connect_to_each_other_without_a_password(citus: dict[str, Any]) -> None:
     services = citus["services"]
     nodes = {name for name, service in services.items() if "nodes" in service.get("networks", ())}
     assert nodes == {"coordinator", "node-1", "node-2", "join"}
@@ -149,7 +149,7 @@ def test_the_api_does_not_start_without_a_key(compose: dict[str, Any]) -> None:
 
 
 def test_every_setting_can_be_given(compose: dict[str, Any]) -> None:
-    """By the file of settings; what the Compose file gives itself is where the database is, and its secrets."""
+    """Every setting can be set in the settings file; the Compose file itself sets only the database and its secrets."""
     own = {"PALIMPSEST_DATABASE_URL", "PALIMPSEST_DATABASE_PASSWORD_FILE"}
     pooled = own | {"PALIMPSEST_DATABASE_POOLER_URL"}
     given = {"migrate": own, "worker": pooled, "api": pooled | {"PALIMPSEST_API_KEY_FILE"}}
@@ -163,7 +163,7 @@ def test_every_setting_can_be_given(compose: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["docker-compose.yml", "docker-compose.citus.yml"])
-def test_no_secret_stands_in_an_environment(path: str) -> None:
+def test_no_secret_is_in_an_environment(path: str) -> None:
     compose = read(path)
     assert all(set(one) == {"file"} for one in compose["secrets"].values())
     for name, service in compose["services"].items():
@@ -172,7 +172,7 @@ def test_no_secret_stands_in_an_environment(path: str) -> None:
                 assert key.endswith("_FILE") and Path(value).name in service["secrets"], (name, key)
 
 
-def test_all_can_be_scaled_that_the_proxy_stands_before(compose: dict[str, Any]) -> None:
+def test_all_services_behind_the_proxy_can_be_scaled(compose: dict[str, Any]) -> None:
     for name in ("api", "worker"):
         assert not {"ports", "container_name"} & set(compose["services"][name]), name
     assert [name for name, service in compose["services"].items() if "ports" in service] == ["proxy"]
@@ -184,7 +184,7 @@ def test_every_container_is_bounded(path: str) -> None:
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
 
 
-def test_the_proxy_lets_go_of_an_idle_connection_before_the_server_does() -> None:
+def test_the_proxy_closes_idle_connections_before_the_server() -> None:
     [seconds] = re.findall(r"^\s+keepalive (\d+)s$", (ROOT / "deploy/proxy/Caddyfile").read_text(), re.MULTILINE)
     assert int(seconds) < KEEP_ALIVE_SECONDS
 

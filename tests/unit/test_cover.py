@@ -1,4 +1,4 @@
-"""The cover: which summaries stand side by side, which are shown, and which become one."""
+"""The cover: the summaries in it, those that are shown, and those that are merged."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from app.core.policy.summarize import Summarize
 
 LEVEL = Summarize()
 FAN_IN = 3
-"""How many of a level become one, by the defaults: five in a row, less the two that stay."""
+"""Number of summaries of a level that are merged, by default five in a row less the two that stay."""
 
 
 def oldest(**rules: object) -> Summarize:
@@ -27,12 +27,12 @@ def summary(from_seq: int, to_seq: int, depth: int = 0, tokens: int = 10) -> Sum
 
 
 def row(count: int, depths: Sequence[int] | None = None, tokens: int = 10) -> list[Summary]:
-    """Summaries of one event each, side by side."""
+    """Return adjacent summaries of one event each."""
     return [summary(seq, seq, (depths or [0] * count)[seq - 1], tokens) for seq in range(1, count + 1)]
 
 
-def merged(cover: list[Summary], rules: Summarize) -> list[Summary]:
-    """The cover after one merge."""
+def merge_once(cover: list[Summary], rules: Summarize) -> list[Summary]:
+    """Return the cover after one merge."""
     due = due_merge(cover, rules)
     at = cover.index(due[0])
     one = summary(due[0].from_seq, due[-1].to_seq, max(s.depth for s in due) + 1)
@@ -72,7 +72,7 @@ def test_s3_09_the_middle_is_what_a_clipped_view_leaves_out() -> None:
 
 
 def test_s3_09_one_level_above_the_deepest_and_nothing_uncovered() -> None:
-    after = merged(row(7, depths=[1, 0, 0, 1, 0, 0, 0]), oldest())
+    after = merge_once(row(7, depths=[1, 0, 0, 1, 0, 0, 0]), oldest())
     assert [(one.from_seq, one.to_seq, one.depth, one.events) for one in after] == [
         (1, 5, 2, 5),
         (6, 6, 0, 1),
@@ -97,7 +97,7 @@ def test_all_are_shown_where_the_view_says_so() -> None:
     assert len(clip(row(20), LEVEL).shown) == 20
 
 
-def test_the_latest_stands_for_all() -> None:
+def test_the_latest_replaces_all_others() -> None:
     rules = Summarize(view="latest")
     assert (seqs(clip(row(3), rules).shown), clip([], rules).shown) == ([3], ())
     assert (seqs(due_merge(row(3), rules)), due_merge(row(1), rules)) == ([1, 2, 3], ())
@@ -110,28 +110,28 @@ def test_only_the_lowest_level_that_is_too_full_gives_up_its_oldest() -> None:
     assert seqs(due_merge(row(8, depths=[1] * 5 + [0] * 3), LEVEL)) == [1, 2, 3]
 
 
-def test_a_cover_that_takes_too_much_room_is_merged_however_few_they_are() -> None:
+def test_a_cover_that_is_too_large_is_merged_at_any_number() -> None:
     cover = row(4, tokens=1_000)
     assert due_merge(cover, LEVEL, 4_000) == ()
     assert seqs(due_merge(cover, LEVEL, 3_999)) == [1, 2]
-    assert due_merge(row(3, tokens=9_000), LEVEL, 1_000) == ()  # one alone would not be shorter
+    assert due_merge(row(3, tokens=9_000), LEVEL, 1_000) == ()  # one alone would not become shorter
 
 
 def test_live_summaries_grow_with_the_logarithm_of_the_chunks_and_each_is_read_once_a_level() -> None:
     chunks = 10_000
     cover: list[Summary] = []
     reads: Counter[int] = Counter()
-    """How often a chunk, or a summary that it has become part of, was read to be merged."""
+    """Number of times that a chunk, or a summary that contains it, was read to be merged."""
     sources = 0
     for seq in range(1, chunks + 1):
         cover.append(summary(seq, seq))
         while due := due_merge(cover, LEVEL):
             sources += len(due)
             reads.update(range(due[0].from_seq, due[-1].to_seq + 1))
-            cover = merged(cover, LEVEL)
+            cover = merge_once(cover, LEVEL)
         levels = math.log(seq, FAN_IN) + 1
         assert len(cover) <= 4 * levels
     assert [one.from_seq for one in cover[1:]] == [one.to_seq + 1 for one in cover[:-1]]
     assert (cover[0].from_seq, cover[-1].to_seq) == (1, chunks)
     assert max(reads.values()) <= math.log(chunks, FAN_IN)
-    assert sources <= chunks * FAN_IN / (FAN_IN - 1)  # a summary as short as a chunk's is a third of what it stands for
+    assert sources <= chunks * FAN_IN / (FAN_IN - 1)  # a summary as short as a chunk's is a third of its span

@@ -1,4 +1,4 @@
-"""Cut points: the computed vectors of the published designs, and the rules they rest on."""
+"""Cut points: the computed vectors of the published designs, and their rules."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_s0_08_vectors(keep: int, cut: int, split: int | None, start: int) -> No
 
 
 def test_s0_08_the_cut_backs_up_onto_what_is_no_message() -> None:
-    """H U A [system message] H U with keep 12: it is the previous turn that is split."""
+    """H U A [system message] H U with keep 12: the previous turn is split."""
     index = forward(stop_by_tokens((2, 10, 10, 5, 2, 10), 12), (0, 1, 2, 4, 5), bridges={3})
     assert choose(index, (1, 1, 1, 1, 2, 2), "prefix", 2, (0, 1, 4, 5)) == CutPoint(3, 1, 1)
 
@@ -67,7 +67,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.add(EventType.ANNOUNCE, 2)
     log.add(EventType.USER_MESSAGE, 10)
     log.says()
-    log.add(EventType.USER_MESSAGE, 10)  # into the running turn
+    log.add(EventType.USER_MESSAGE, 10)  # in the running turn
     log.user()
     assert boundaries.turn_starts(context_of(log)) == {0, 1, 4}
     kept = [find(context_of(log), ROOMY, Cut(keep_messages=n, split_turn="prefix")) for n in (1, 2, 3, 4)]
@@ -86,7 +86,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     ],
 )
 def test_s0_08_in_a_log(keep: int, point: CutPoint | None) -> None:
-    """Without the headers, which are bookkeeping here."""
+    """The vectors hold without the headers, which are bookkeeping here."""
     log = Log()
     log.user(10)
     log.says(10)
@@ -119,7 +119,7 @@ def test_s4_08_in_a_log(keep: int, cut: int | None) -> None:
 
 @pytest.mark.parametrize(("lean", "cut"), [("back", 1), ("forward", 5)])
 def test_s4_08_of_two_calls_at_once_neither_loses_its_result(lean: str, cut: int) -> None:
-    """The original may cut at the second call, and parts the first from its result. Pairing (I3) wins."""
+    """The original may cut at the second call, and separates the first from its result. Here pairing (I3) wins."""
     log = Log()
     log.user(10)
     one, two = log.call(tokens=10), log.call(tokens=10)
@@ -212,7 +212,7 @@ def test_s0_29_a_cut_inside_an_older_turn_advances_to_the_next() -> None:
 
 
 def test_where_a_turn_starts_inside_a_round_it_is_not_cut_there_but_still_starts_there() -> None:
-    # a result that came late: call, user, result, assistant
+    # a late result: call, user, result, assistant
     turns = (1, 2, 2, 2)
     assert choose(3, turns, "prefix", 2, (0,)) == CutPoint(3, 2, 1)
     assert choose(3, turns, "protect_current", 2, (0,)) is None

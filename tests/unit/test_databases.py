@@ -1,4 +1,4 @@
-"""Which tests are run where an option says where their databases are."""
+"""The selection of tests by the option that names their database."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_without_an_option_all_are_run(suite: pytest.Pytester) -> None:
     suite.runpytest("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
-def test_on_a_named_server_those_with_a_database_are_run_and_those_of_the_embedded_one_told_of(
+def test_on_a_named_server_tests_with_a_database_run_and_embedded_ones_are_listed(
     suite: pytest.Pytester,
 ) -> None:
     done = suite.runpytest("-p", "no:cacheprovider", "-rs", "--database-url", NAMED)
@@ -61,7 +61,7 @@ def test_on_a_named_server_those_with_a_database_are_run_and_those_of_the_embedd
         (("--database-url", NAMED, "--citus"), "*--database-url and --citus do not go together*"),
     ],
 )
-def test_what_cannot_be_is_refused(suite: pytest.Pytester, options: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_refused(suite: pytest.Pytester, options: tuple[str, ...], said: str) -> None:
     done = suite.runpytest("-p", "no:cacheprovider", *options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(said)
@@ -73,6 +73,6 @@ def _there(name: str) -> bool:
     return not function or re.search(rf"^(async )?def {function}\(", text, re.MULTILINE) is not None
 
 
-def test_what_is_left_out_is_there() -> None:
+def test_excluded_paths_exist() -> None:
     assert not _there("tests/unit/test_databases.py::test_that_was_renamed")
     assert [name for name in {**pooler.NOT_THROUGH, **databases.NOT_DISTRIBUTED} if not _there(name)] == []

@@ -1,4 +1,4 @@
-"""What the documents repeat from the code is what the code says."""
+"""Documents agree with the code that they repeat."""
 
 import json
 import re
@@ -62,8 +62,8 @@ FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests)/[\w.
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
 
 
-def found(module: str, names: list[str]) -> object:
-    """What a document calls `module.name`, in its own module and not only passed on by it. Raises AttributeError."""
+def find_object(module: str, names: list[str]) -> object:
+    """Return the object that a document calls `module.name`, defined in that module. Raises AttributeError."""
     thing: object = import_module(f"app.{module.replace('/', '.')}")
     for depth, name in enumerate(names):
         if depth and name in getattr(thing, "__dataclass_fields__", {}):
@@ -76,17 +76,17 @@ def found(module: str, names: list[str]) -> object:
     return thing
 
 
-def named(text: str) -> list[tuple[str, list[str]]]:
-    """Every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
+def names_in(text: str) -> list[tuple[str, list[str]]]:
+    """Return every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
     names = ((module, dotted.split(".")[1:]) for module, dotted in NAMED.findall(text))
     return [(module, parts) for module, parts in names if parts[0] not in ("py", "md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_names_on_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for module, names in named(text):
-        assert found(module, names) is not None, (module, names)
+    for module, names in names_in(text):
+        assert find_object(module, names) is not None, (module, names)
     for module in MODULES.findall(text):
         assert import_module(f"app.{module.replace('/', '.')}")
     for path in FILES.findall(text):
@@ -94,7 +94,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_links_on_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
@@ -109,11 +109,11 @@ def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
         columns = COLUMN.findall(where)
         for table, column in columns:
             assert column in tables[table], (term, table, column)
-        assert len(columns) + len(named(where)) == where.count("`") // 2 > 0, (term, where)
+        assert len(columns) + len(names_in(where)) == where.count("`") // 2 > 0, (term, where)
 
 
-def test_the_rooms_are_those_of_the_contracts() -> None:
-    """The page has every room of the core, in the order in which the import contract has them."""
+def test_the_packages_are_those_of_the_contracts() -> None:
+    """The page lists every room of the core, in the order of the import contract."""
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["app.core"])
     section = (
@@ -149,7 +149,7 @@ def test_the_api_document_names_every_reducer() -> None:
     assert not differ, f"the description of `Reducer` in app/api/schemas/common.py and the reducers differ in {differ}"
 
 
-def test_the_routes_of_the_guide_are_there() -> None:
+def test_the_routes_of_the_guide_exist() -> None:
     guide = (DOCS / "guides" / "add-an-endpoint.md").read_text(encoding="utf-8")
     routes = DOCS.parent / "app" / "api" / "routes"
     read, write = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
@@ -165,11 +165,11 @@ def distribution(project: Path) -> str:
 
 OURS = frozenset({distribution(DOCS.parent), distribution(DOCS.parent / "clients" / "python")})
 OTHERS = frozenset({"anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"})
-"""The packages of others that a page tells its reader to install."""
+"""Packages of others that a page tells its reader to install."""
 
 
 def tracked(*patterns: str) -> list[str]:
-    """The files of the working tree that git knows or would add."""
+    """Return the files of the working tree that git tracks or would add."""
     command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns)
     listed = subprocess.run(command, cwd=DOCS.parent, capture_output=True, check=True, text=True).stdout.split()
     return [name for name in listed if (DOCS.parent / name).is_file()]
@@ -212,8 +212,8 @@ def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
     assert list(named_to_install(text)) == names.split()
 
 
-def test_nothing_tells_a_reader_to_install_a_package_that_is_not_known() -> None:
-    """The names `palimpsest` and `palimpsest-client` on the index are other people's."""
+def test_pages_install_only_known_packages() -> None:
+    """The names `palimpsest` and `palimpsest-client` belong to others on the index."""
     assert {"palimpsest-context", "palimpsest-context-client"} == OURS
     kinds = (".md", ".sh", ".yml", ".yaml", ".toml", ".py", ".html", "Makefile", "Dockerfile", ".ci/run")
     files = [one for one in tracked() if one.endswith(kinds) and not one.startswith("tests/")]
@@ -234,12 +234,12 @@ def test_the_readme_says_which_names_are_not_ours() -> None:
 
 
 RUN_BY_STEP = re.compile(r"<!-- (?:step: |walk:)\w+ -->\n\Z")
-"""A block that a test of its page runs by its name."""
+"""A block that a test of its page runs by name."""
 FRAGMENTS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/guides/", "tests/")
-"""Pages for those who work on the code, whose blocks are pieces of it."""
+"""Pages for contributors, whose blocks are fragments of the code."""
 
 
-def test_every_command_of_a_page_is_run_or_says_why_not() -> None:
+def test_every_command_of_a_page_is_run_or_gives_a_reason() -> None:
     listed = tracked("*.md")
     left = []
     for name in listed:
@@ -273,7 +273,7 @@ def test_the_readme_shows_the_defaults_of_a_policy() -> None:
     assert len(shown) > 5
 
 
-def test_what_the_readme_says_of_a_setting_is_so() -> None:
+def test_the_readmes_statements_about_settings_hold() -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `PALIMPSEST_(\w+)` \|(.*?)\|", readme, re.MULTILINE)
     assert len(rows) > 5

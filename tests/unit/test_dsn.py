@@ -1,4 +1,4 @@
-"""A database's address is read and written as SQLAlchemy does."""
+"""Database addresses are parsed and formatted like SQLAlchemy's."""
 
 import pytest
 from hypothesis import given
@@ -21,15 +21,15 @@ asked = st.lists(st.builds("{}={}".format, st.sampled_from(["host", "port", "ssl
 
 
 @given(users, hosts, ports, databases, asked)
-def test_it_is_read_as_sqlalchemy_reads_it(user: str, host: str, port: str, database: str, query: list[str]) -> None:
+def test_it_is_parsed_as_by_sqlalchemy(user: str, host: str, port: str, database: str, query: list[str]) -> None:
     url = f"postgresql://{user}{host}{port}{database}?{'&'.join(query)}"
     ours, theirs = make_url(dsn.checked(url)), make_url(url)
     assert ours.drivername == "postgresql+asyncpg"
-    assert spelled(ours.set(drivername="", query={})) == spelled(theirs.set(drivername="", query={}))
+    assert spell(ours.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*ours.query} == {"ssl" if name == "sslmode" else name for name in theirs.query}
     for_driver = make_url(dsn.for_asyncpg(dsn.checked(url)))
     assert for_driver.drivername == "postgresql"
-    assert spelled(for_driver.set(drivername="", query={})) == spelled(theirs.set(drivername="", query={}))
+    assert spell(for_driver.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*for_driver.query} == {"sslmode" if name == "ssl" else name for name in theirs.query}
 
 
@@ -44,14 +44,14 @@ def test_it_is_read_as_sqlalchemy_reads_it(user: str, host: str, port: str, data
         ("one:1,[::2]:2,10.0.0.3", ["one:1", "[::2]:2", "10.0.0.3"]),
     ],
 )
-def test_each_of_several_hosts_is_asked_for_itself_and_must_take_writes(listed: str, found: list[str]) -> None:
+def test_each_of_several_hosts_is_tried_and_must_accept_writes(listed: str, found: list[str]) -> None:
     url = dsn.checked(f"postgresql://me:a#b@{listed}/name?sslmode=require")
     asked = "sslmode=require&target_session_attrs=read-write"
     assert dsn.hosts(url) == tuple(f"postgresql://me:a%23b@{host}/name?{asked}" for host in found)
     assert all("=any" in one for one in dsn.hosts(f"{url}&target_session_attrs=any"))
 
 
-def test_one_host_is_asked_as_it_stands() -> None:
+def test_a_single_host_is_used_unchanged() -> None:
     for url in ("postgresql://one:1/name", "postgresql:///name?host=/a/folder&port=5432"):
         assert dsn.hosts(url) == (dsn.for_asyncpg(url),)
 
@@ -59,10 +59,10 @@ def test_one_host_is_asked_as_it_stands() -> None:
 @pytest.mark.parametrize(
     "url", ["one:1,two:x/name", "one:1,,two/name", "one:1,two:2:3/name", "one/name?target_session_attrs=standby"]
 )
-def test_what_names_no_hosts_or_ones_to_read_from_is_refused(url: str) -> None:
+def test_addresses_without_hosts_or_with_read_only_ones_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"is no URL|must be one of"):
         dsn.checked(f"postgresql://{url}")
 
 
-def spelled(url: URL) -> str:
+def spell(url: URL) -> str:
     return url.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""When evictions pay, what goes first, and what stands in its place."""
+"""The break-even of evictions, their order, and their stubs."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def economic(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **mo
     )
 
 
-def careful(at_risk: float = 0.0) -> Policy:
+def risk_policy(at_risk: float = 0.0) -> Policy:
     return Policy(evict="economic", retention=RULES, economics=Economics(least_tokens=0, at_risk=at_risk))
 
 
@@ -51,30 +51,30 @@ def planned(
     return plan(read, budget, policy, state)
 
 
-def stubbed(found: Plan) -> list[int]:
+def stubbed_seqs(found: Plan) -> list[int]:
     return [stub.seq for stub in found.state.stubs]
 
 
-def test_what_is_carried_goes_once_carrying_cost_as_much_as_rewriting() -> None:
+def test_a_result_is_evicted_once_carrying_it_cost_as_much_as_a_rewrite() -> None:
     log = Log()
     log.user()
-    first = log.round(tokens=1_000)  # may go once the next result is there
+    first = log.round(tokens=1_000)  # may be evicted once the next result has arrived
     log.round(tokens=1_000)
     log.says(tokens=1)
     log.user(tokens=1)
     calls = 1
-    while not stubbed(found := planned(log, economic())):
+    while not stubbed_seqs(found := planned(log, economic())):
         log.says(tokens=1)
         calls += 1
         log.user(tokens=1)
     behind = sum(e.tokens for e in log.events if e.seq > first)
     saves = 1_000 - 50
     assert 0.1 * saves * calls == pytest.approx(1.15 * (behind + 50), rel=0.1)
-    assert stubbed(found) == [first]
+    assert stubbed_seqs(found) == [first]
     assert found.cause == "break_even"
 
 
-def test_only_the_part_goes_that_pays() -> None:
+def test_only_the_part_that_pays_off_is_evicted() -> None:
     log = Log()
     log.user()
     old = log.round(tokens=400)
@@ -84,8 +84,8 @@ def test_only_the_part_goes_that_pays() -> None:
     for _ in range(8):
         log.says(tokens=1)
         log.user(tokens=1)
-    assert stubbed(planned(log, economic())) == [new]
-    assert stubbed(planned(log, economic(), now=300.0)) == [old, new]
+    assert stubbed_seqs(planned(log, economic())) == [new]
+    assert stubbed_seqs(planned(log, economic(), now=300.0)) == [old, new]
 
 
 def test_a_cold_cache_costs_nothing_more() -> None:
@@ -97,24 +97,24 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     log.user()
     assert planned(log, economic(), now=299.0).cause is None
     cold = planned(log, economic(), now=300.0)
-    assert (cold.cause, stubbed(cold)) == ("cold_cache", [first])
+    assert (cold.cause, stubbed_seqs(cold)) == ("cold_cache", [first])
     assert planned(log, economic(), used_at=None).cause is None  # the first call of a view
     assert planned(log, economic(), now=None).cause is None
     never = replace(economic(), economics=Economics(least_tokens=0, on_cold=False))
     assert planned(log, never, now=300.0).cause is None
 
 
-def test_what_saves_at_once_as_much_as_it_costs_does_not_wait() -> None:
+def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=5_000)
-    log.round(tokens=400)  # has not been sent yet, and is written in any case
-    assert stubbed(planned(log, careful())) == [first]
+    log.round(tokens=400)  # not sent yet, so written in any case
+    assert stubbed_seqs(planned(log, risk_policy())) == [first]
     log.says(tokens=600)
     log.user()
     log.says()
-    log.user()  # now the words behind it were sent as well, and would be written again
-    assert first not in stubbed(planned(log, careful()))
+    log.user()  # now the text after it has been sent as well, and would be written again
+    assert first not in stubbed_seqs(planned(log, risk_policy()))
 
 
 def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
@@ -122,17 +122,17 @@ def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
     log.user()
     first = log.round(tokens=20_000)
     second = log.round(tokens=3_000)
-    cold = planned(log, careful(), now=300.0)
+    cold = planned(log, risk_policy(), now=300.0)
     assert cold.state.earned == pytest.approx(1.25 * cold.state.saved, rel=0.01)
-    assert stubbed(cold) == [first]
+    assert stubbed_seqs(cold) == [first]
     log.round(tokens=10)
     for _ in range(50):
         log.says(tokens=100)
         log.user(tokens=10)
-    assert planned(log, careful()).cause is None  # the run may end here, with nothing earned
+    assert planned(log, risk_policy()).cause is None  # the run may end here, with nothing earned
     assert planned(log, economic()).cause == "break_even"
-    paid = planned(log, careful(), cold.state)
-    assert stubbed(paid) == [first, second]
+    paid = planned(log, risk_policy(), cold.state)
+    assert stubbed_seqs(paid) == [first, second]
     assert paid.state.earned >= 0
     assert paid.state.earned_to == len(log.events)
     assert from_json(to_json(paid.state)) == paid.state
@@ -146,9 +146,9 @@ def test_a_share_of_the_bill_may_be_risked_before_anything_is_earned() -> None:
     for _ in range(8):
         log.says(tokens=100)
         log.user(tokens=10)
-    assert planned(log, careful()).cause is None
-    found = planned(log, careful(at_risk=0.03))
-    assert (found.cause, stubbed(found)) == ("break_even", [first])
+    assert planned(log, risk_policy()).cause is None
+    found = planned(log, risk_policy(at_risk=0.03))
+    assert (found.cause, stubbed_seqs(found)) == ("break_even", [first])
     assert -0.03 * 1.25 * 25_000 - 0.03 * 0.1 * 25_000 * 10 < found.state.earned < 0
 
 
@@ -160,9 +160,9 @@ def test_nothing_goes_that_would_leave_too_little_to_be_cached() -> None:
     log.says(tokens=10)
     log.user()
     small = replace(FIVE_MINUTES, minimum_tokens=2_000)
-    assert planned(log, careful(), now=300.0, cache=small).cause is None
-    assert stubbed(planned(log, careful(), now=300.0, cache=small, outside=1_500)) == [first]
-    assert stubbed(planned(log, careful(), now=300.0, target=2_500, cache=small)) == [first]
+    assert planned(log, risk_policy(), now=300.0, cache=small).cause is None
+    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, cache=small, outside=1_500)) == [first]
+    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, target=2_500, cache=small)) == [first]
 
 
 def test_an_answer_of_several_messages_is_one_call() -> None:
@@ -174,36 +174,36 @@ def test_an_answer_of_several_messages_is_one_call() -> None:
         log.round(tokens=400)
         log.says()
         log.user()
-        cold = planned(log, careful(), now=300.0)
+        cold = planned(log, risk_policy(), now=300.0)
         for _ in range(5):
             for _ in range(texts):
                 log.says(tokens=30 // texts)
             log.user(tokens=10)
-        later = planned(log, careful(), cold.state).context
+        later = planned(log, risk_policy(), cold.state).context
         accounts.append((earned(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
     assert accounts[0] == accounts[1]
 
 
-def test_what_the_model_has_not_seen_once_stays() -> None:
+def test_a_result_that_the_model_has_not_seen_stays() -> None:
     log = Log()
     log.user()
     calls = [log.call() for _ in range(4)]
     for call in calls:
         log.result(call, 5_000)
-    assert planned(log, careful(), now=300.0).cause is None
+    assert planned(log, risk_policy(), now=300.0).cause is None
     log.says()
     log.user()
-    assert len(stubbed(planned(log, careful(), now=300.0))) == 3
+    assert len(stubbed_seqs(planned(log, risk_policy(), now=300.0))) == 3
 
 
-def test_little_is_not_worth_an_epoch() -> None:
+def test_a_small_saving_opens_no_epoch() -> None:
     log = Log()
     log.user()
     log.round(tokens=1_000)
     log.round(tokens=1_000)
     assert planned(log, economic(least=2_000), now=300.0).cause is None
     log.round(tokens=2_000)
-    assert len(stubbed(planned(log, economic(least=1_500), now=300.0))) == 2
+    assert len(stubbed_seqs(planned(log, economic(least=1_500), now=300.0))) == 2
 
 
 def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
@@ -213,12 +213,12 @@ def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
     first = log.round(tokens=5_000)
     log.round(tokens=5_000)
     before = planned(log, economic(), used_at=None)
-    assert stubbed(before) == []
+    assert stubbed_seqs(before) == []
     log.system()
-    assert stubbed(planned(log, economic(), before.state)) == [first]
+    assert stubbed_seqs(planned(log, economic(), before.state)) == [first]
 
 
-def test_what_a_view_never_carried_it_has_not_paid_for() -> None:
+def test_results_that_a_view_never_carried_cost_it_nothing() -> None:
     log = Log()
     log.user()
     for _ in range(20):
@@ -228,7 +228,7 @@ def test_what_a_view_never_carried_it_has_not_paid_for() -> None:
     assert planned(log, economic(), START).cause == "break_even"
 
 
-def test_under_pressure_small_results_and_listings_go_last() -> None:
+def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     log = Log()
     log.user()
     listing = " ".join(f"src/module_{n}/file_{n}.py" for n in range(60))
@@ -238,9 +238,9 @@ def test_under_pressure_small_results_and_listings_go_last() -> None:
     log.round(tokens=100)
     rules = Retention(keep_last=1, identifiers=0.0, superseded=False)
     some = planned(log, economic(rules=rules), target=5_000)
-    assert (some.cause, stubbed(some)) == ("budget", [large])
+    assert (some.cause, stubbed_seqs(some)) == ("budget", [large])
     more = planned(log, economic(rules=rules), target=1_500)
-    assert stubbed(more) == [small, dense, large]
+    assert stubbed_seqs(more) == [small, dense, large]
 
 
 def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:
@@ -254,7 +254,7 @@ def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:
     assert (stub.seq, stub.keeps) == (first, ("app/unknown.py", "find_the_answer"))
 
 
-def test_of_two_that_go_together_the_newer_keeps_a_name() -> None:
+def test_the_newer_of_two_evicted_results_keeps_a_name() -> None:
     log = Log()
     log.user()
     text = "see app/shared_name.py " + "filler words only " * 200
@@ -266,7 +266,7 @@ def test_of_two_that_go_together_the_newer_keeps_a_name() -> None:
     assert [stub.keeps for stub in stubs if stub.seq != second] == [()]
 
 
-def test_a_read_that_a_newer_one_repeats_goes_although_it_is_among_the_last() -> None:
+def test_a_superseded_read_is_evicted_although_it_is_recent() -> None:
     log = Log()
     log.user()
     whole = {"arguments": {"path": "app/a.py"}}
@@ -275,9 +275,9 @@ def test_a_read_that_a_newer_one_repeats_goes_although_it_is_among_the_last() ->
     other = log.result(log.call(body={"arguments": {"path": "app/b.py"}}), 1_000)
     last = log.result(log.call(body=whole), 1_000)
     found = planned(log, economic(rules=Retention(keep_last=8)), now=300.0)
-    assert stubbed(found) == [again]
+    assert stubbed_seqs(found) == [again]
     assert found.state.stubs[0].reason == "superseded"
-    assert not {other, last} & set(stubbed(found))
+    assert not {other, last} & set(stubbed_seqs(found))
 
 
 def test_long_arguments_of_old_calls_are_shortened_and_stay_an_object() -> None:
@@ -308,7 +308,7 @@ def test_pinned_never_evicted_and_open_ones_stay() -> None:
 
 def test_a_session_pinned_above_its_threshold_opens_few_epochs() -> None:
     log = Log()
-    log.user(tokens=9_000)  # must stay, and is nearly all of the threshold
+    log.user(tokens=9_000)  # must stay, and takes nearly all of the threshold
     policy = economic(factor=100.0)
     state, epochs, evicted, stalls = START, 0, 0, 0
     for number in range(200):
@@ -338,7 +338,7 @@ def test_fixed_parts_above_the_threshold_stall_with_a_reason() -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(200, 20_000), st.lists(st.integers(1, 2_000), min_size=1, max_size=60))
 def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grows: list[int]) -> None:
-    """One result that may go, and calls that each add something behind it."""
+    """One result may be evicted, and each of the calls appends something after it."""
     log = Log()
     log.user(tokens=1)
     log.round(tokens=size)
@@ -359,7 +359,7 @@ def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grow
     paid = sum(carried) + rewrites[evicted_at]
     stub = min(carried)
     later = [0.1 * size * k + rewrites[k] + stub * (len(grows) - k) for k in range(evicted_at, len(grows))]
-    slack = 0.2 * size  # a call's carrying may come between the two, and a stub's size is guessed
+    slack = 0.2 * size  # a call's carrying cost may fall between the two, and a stub's size is estimated
     assert paid <= 2 * min([never, *later]) + slack
 
 
@@ -369,7 +369,7 @@ def test_strict_mode_asks_neither_clock_nor_price() -> None:
     first = log.round(tokens=500)
     log.round(tokens=500)
     strict = Policy(evict="every_assembly", retention=RULES)
-    assert stubbed(planned(log, strict)) == [first]
+    assert stubbed_seqs(planned(log, strict)) == [first]
     assert [e.type for e in log.events].count(EventType.TOOL_RESULT) == 2
 
 
@@ -380,5 +380,5 @@ def test_evicting_only_on_a_cold_cache_waits_for_it_or_for_pressure() -> None:
     log.round(tokens=500)
     patient = Policy(evict="on_cache_expiry", retention=RULES)
     assert planned(log, patient).cause is None
-    assert stubbed(planned(log, patient, now=300.0)) == [first]
-    assert stubbed(planned(log, patient, target=700)) == [first]
+    assert stubbed_seqs(planned(log, patient, now=300.0)) == [first]
+    assert stubbed_seqs(planned(log, patient, target=700)) == [first]

@@ -1,22 +1,22 @@
-"""The example page is what the code makes of the sample, and what it says was read is so."""
+"""The example page equals the code's output on the sample, and its statements about the log are true."""
 
 import pytest
 
 from tests.support import example
 
 
-def test_the_example_page_is_what_the_code_makes() -> None:
+def test_the_example_page_equals_the_codes_output() -> None:
     assert example.page() == example.PAGE.read_text(encoding="utf-8"), "run `python -m tests.support.example`"
 
 
 @pytest.mark.parametrize("quote", [quote for _, _, quotes in example.READING for quote in quotes])
-def test_what_was_read_stands_in_the_log_and_in_the_context(quote: str) -> None:
+def test_quoted_text_is_in_the_log_and_in_the_context(quote: str) -> None:
     logged = "\n".join(str(message.get("content")) for message in example.log()["messages"])
     assert quote in logged
     assert quote in "\n".join(example.written(example.context()))
 
 
-def test_no_state_is_told_that_the_log_does_not_show() -> None:
+def test_every_stated_outcome_is_in_the_log() -> None:
     text = example.context()[1]["content"]
     assert "<commands>\n[ok] make test # 42 passed\n</commands>" in text
     assert "seq" not in text and "event" not in text

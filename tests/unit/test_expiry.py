@@ -7,11 +7,11 @@ from tests.unit.builders import Log
 from tests.unit.test_economics import ROOM, economic, planned
 
 
-def words(log: Log, found: Plan) -> dict[int, str]:
+def texts_of(log: Log, found: Plan) -> dict[int, str]:
     return dispositions(log.events, found.context, found.state)
 
 
-def shown(found: Plan, seq: int) -> object:
+def content_of(found: Plan, seq: int) -> object:
     return next(i.block().content for i in found.context.items if i.event.seq == seq)
 
 
@@ -20,10 +20,10 @@ def test_an_event_lives_for_its_turns() -> None:
     log.user()
     note = log.add(EventType.AGENT_NOTE, 50, body={"content": "for now", "ttl_turns": 2})
     log.user()
-    assert words(log, planned(log, economic()))[note] == "verbatim"
+    assert texts_of(log, planned(log, economic()))[note] == "verbatim"
     log.user()
     found = planned(log, economic())
-    assert (found.cause, words(log, found)[note]) == ("expiry", "dropped")
+    assert (found.cause, texts_of(log, found)[note]) == ("expiry", "dropped")
     assert found.state.note == ""
     assert [(row.reducer, row.reason) for row in evictions(found.state, found.context)] == [("expiry", "ttl_turns")]
     assert planned(log, economic(), found.state).cause is None
@@ -36,7 +36,7 @@ def test_or_until_its_time_has_passed() -> None:
     assert planned(log, economic(), now=1_059.0).cause is None
     assert planned(log, economic(), now=None).cause is None
     found = planned(log, economic(), now=1_060.0)
-    assert (found.cause, shown(found, seq), words(log, found)[seq]) == ("expiry", "[old price]", "replaced")
+    assert (found.cause, content_of(found, seq), texts_of(log, found)[seq]) == ("expiry", "[old price]", "replaced")
     assert planned(log, economic(), found.state, now=9_999.0).cause is None
 
 
@@ -48,7 +48,7 @@ def test_a_newer_event_replaces_those_with_its_key_and_the_one_it_names() -> Non
     by_path = log.add(EventType.AGENT_NOTE, 30, body={"content": "file", "path": "plan"})
     newest = log.says(30, body={"content": "plan 2", "supersedes": "plan"})
     found = planned(log, economic())
-    assert {seq: words(log, found)[seq] for seq in (by_key, by_id, by_path, newest)} == {
+    assert {seq: texts_of(log, found)[seq] for seq in (by_key, by_id, by_path, newest)} == {
         by_key: "dropped",
         by_id: "dropped",
         by_path: "dropped",
@@ -62,8 +62,8 @@ def test_an_expired_result_keeps_its_pair() -> None:
     result = log.result(log.call(), 400, body={"content": "secret", "ttl_turns": 1})
     log.user()
     found = planned(log, economic())
-    assert shown(found, result) == f"[This result has expired. Recall it with seq {result}.]"
-    assert words(log, found)[result] == "replaced"
+    assert content_of(found, result) == f"[This result has expired. Recall it with seq {result}.]"
+    assert texts_of(log, found)[result] == "replaced"
 
 
 def test_a_call_is_never_shown_as_anything_but_a_call() -> None:
@@ -73,7 +73,7 @@ def test_a_call_is_never_shown_as_anything_but_a_call() -> None:
     log.result(call, 400)
     log.user()
     found = planned(log, economic())
-    assert (found.cause, words(log, found)[call]) == (None, "verbatim")
+    assert (found.cause, texts_of(log, found)[call]) == (None, "verbatim")
 
 
 def test_a_call_and_its_result_that_have_both_expired_go_together() -> None:
@@ -84,14 +84,14 @@ def test_a_call_and_its_result_that_have_both_expired_go_together() -> None:
     log.result(log.call(), 400, body={"content": "found again", "supersedes": "k"})
     log.user()
     found = planned(log, economic())
-    assert {words(log, found)[seq] for seq in (call, result)} == {"dropped"}
+    assert {texts_of(log, found)[seq] for seq in (call, result)} == {"dropped"}
 
 
-def test_what_is_open_pinned_or_asked_for_does_not_expire() -> None:
+def test_open_pinned_and_requested_events_do_not_expire() -> None:
     log = Log()
     pinned = log.says(20, body={"content": "rule", "supersedes": "k"}, pinned=True)
     log.says(20, body={"content": "rule 2", "supersedes": "k"})
     call = log.call(body={"arguments": {}, "ttl_turns": 1})
     asked = log.user(body={"content": "go", "ttl_seconds": 1}, at=0.0)
     found = planned(log, economic(), now=10.0, target=ROOM)
-    assert {words(log, found)[seq] for seq in (pinned, call, asked)} == {"verbatim"}
+    assert {texts_of(log, found)[seq] for seq in (pinned, call, asked)} == {"verbatim"}

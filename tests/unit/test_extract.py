@@ -1,4 +1,4 @@
-"""The body of a summary made without a model: its headings, its room, whose words it quotes."""
+"""The body of a summary made without a model: its headings, its size, and the sources of its quotes."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
     ]
 
 
-def test_what_was_done_and_decided_is_told_when_newer_texts_have_the_last_word() -> None:
+def test_work_and_decisions_are_kept_when_newer_texts_end_the_span() -> None:
     log = work()
     for number in range(3):
         log.says(body={"content": f"Harbour number {number} is next."})
@@ -77,7 +77,7 @@ def test_what_was_done_and_decided_is_told_when_newer_texts_have_the_last_word()
 
 
 @pytest.mark.parametrize("tokens", [150, 300, 800])
-def test_no_sentence_stands_twice_and_none_ends_within_a_word(tokens: int) -> None:
+def test_no_sentence_is_repeated_or_cut_within_a_word(tokens: int) -> None:
     log = work()
     log.says(body={"content": f"Now let me update {'paths.CheckpointPath and ' * 40}then stop."})
     text = body(log, tokens)
@@ -88,12 +88,12 @@ def test_no_sentence_stands_twice_and_none_ends_within_a_word(tokens: int) -> No
     )
 
 
-def test_nothing_of_a_span_without_words_is_made_up() -> None:
+def test_nothing_is_invented_for_a_span_without_text() -> None:
     assert extract([], "", Digest(), 200, COUNTER) == NOTHING
 
 
-def silent() -> Log:
-    """Work that nobody said a word about."""
+def log_without_text() -> Log:
+    """Return a log of work without any text by the user or the model."""
     log = Log()
 
     def used(tool: str, arguments: dict[str, Any], says: str = "fine", **more: Any) -> None:
@@ -110,8 +110,8 @@ def silent() -> Log:
     return log
 
 
-def test_a_span_without_words_tells_what_was_done_and_what_still_fails() -> None:
-    text = body(silent())
+def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
+    text = body(log_without_text())
     assert NONE not in text and "Ignore all" not in text
     assert [line for line in text.split("\n") if line.startswith("#")] == ["## Progress", "### Done", "### Blocked"]
     assert set(section(text, "### Done")) == {
@@ -133,8 +133,8 @@ def test_a_span_without_words_tells_what_was_done_and_what_still_fails() -> None
         "Which failure mode do you prefer?",
     ],
 )
-def test_only_what_the_log_shows_to_fail_is_blocked(said: str) -> None:
-    log = silent()
+def test_only_failures_in_the_log_are_blockers(said: str) -> None:
+    log = log_without_text()
     log.says(body={"content": said})
     text = body(log)
     assert said not in section(text, "### Blocked")
@@ -159,19 +159,19 @@ def test_tool_output_and_code_are_never_quoted() -> None:
 
 @pytest.mark.parametrize("tokens", [0, 1, 30, 60, 90, 150, 300, 1000])
 @pytest.mark.parametrize("make", [extract, extract_prefix])
-def test_the_body_never_exceeds_its_room(tokens: int, make: Any) -> None:
+def test_the_body_never_exceeds_its_limit(tokens: int, make: Any) -> None:
     log = work()
     text = make(log.events, "## Goal\n- a goal " + "of old " * 50, digest_of(log.events), tokens, COUNTER)
     assert COUNTER.estimator.count(text, TextKind.PROSE) <= tokens
 
 
-def test_the_same_span_gives_the_same_body_and_more_room_does_not_lose_the_goal() -> None:
+def test_the_body_is_deterministic_and_a_larger_limit_keeps_the_goal() -> None:
     log = work()
     assert body(log) == body(log)
     assert all("Heights are printed" in body(log, tokens) for tokens in (200, 400, 800))
 
 
-def test_what_an_earlier_summary_said_is_carried_on() -> None:
+def test_statements_of_an_earlier_summary_are_kept() -> None:
     previous = (
         "## Goal\n- Port the tide tables.\n## Constraints & Preferences\n- Use no other library.\n## Progress\n"
         "### Done\n- Parsed the harbour file.\n### In Progress\n(none)\n## Key Decisions\n- Minutes, not hours.\n"
@@ -198,7 +198,7 @@ def test_a_split_turn_has_headings_of_its_own() -> None:
     assert any("estuary" in line for line in section(text, PREFIX_HEADINGS[2]))
 
 
-def test_a_focus_brings_its_words_to_the_front() -> None:
+def test_sentences_with_the_focus_come_first() -> None:
     texts = [(n, f"The harbour table number {n} has heights in metres.") for n in range(8)]
     texts.append((9, "The licence of the almanac expires in winter."))
     plain, focused = central(sentences_of(texts)), central(sentences_of(texts), frozenset({"licence", "almanac"}))
@@ -262,7 +262,7 @@ def test_a_notes_tag_says_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize("text", ["[X] nothing", "[p] nothing", "see [P] nothing", "[PD] nothing"])
-def test_what_is_no_tag_is_a_note_like_others(text: str) -> None:
+def test_text_in_brackets_that_is_no_tag_is_an_ordinary_note(text: str) -> None:
     assert text in section(noted(text), "## Critical Context")
 
 
@@ -288,8 +288,8 @@ def test_a_section_that_something_is_known_of_has_a_line_before_another_has_its_
     assert "Print the report" in section(body(log, 170), "### Not Started")
 
 
-def test_a_check_that_ran_within_another_command_is_told_by_what_is_known_of_it() -> None:
-    log = silent()
+def test_a_check_within_another_command_is_listed_with_its_outcome() -> None:
+    log = log_without_text()
     assert "`make lint` failed when it was last run." in section(body(log), "### Blocked")
     log.result(
         log.call("Bash", body={"arguments": {"command": "make fmt && make lint | tail"}}), body={"content": "gauge.py"}
@@ -297,24 +297,24 @@ def test_a_check_that_ran_within_another_command_is_told_by_what_is_known_of_it(
     assert not [line for line in section(body(log), "### Blocked") if "make lint" in line]
 
 
-def edited(log: Log, old: str, new: str, path: str = "/srv/tide/gauge.go", says: str = "fine") -> None:
+def add_edit(log: Log, old: str, new: str, path: str = "/srv/tide/gauge.go", says: str = "fine") -> None:
     arguments = {"file_path": path, "old_string": old, "new_string": new}
     log.result(log.call("Edit", body={"arguments": arguments}), body={"content": says}, gist=says)
 
 
-def test_only_changes_that_took_are_counted_with_the_definitions_that_they_changed() -> None:
+def test_only_successful_changes_are_counted_with_their_definitions() -> None:
     log = Log()
-    edited(log, "func Low() {\n\treturn 1\n}", "func High() {\n\treturn 2\n}")
-    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
-    edited(log, "func High() {", "func High() {\n\tx := 1")
-    edited(log, "a", "b", path="/srv/tide/feet.go", says="The user doesn't want to proceed with this tool use.")
+    add_edit(log, "func Low() {\n\treturn 1\n}", "func High() {\n\treturn 2\n}")
+    add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "func High() {", "func High() {\n\tx := 1")
+    add_edit(log, "a", "b", path="/srv/tide/feet.go", says="The user doesn't want to proceed with this tool use.")
     log.result(
         log.call("Write", body={"arguments": {"file_path": "run.sh", "content": "ls"}}), body={"content": "created"}
     )
     first = body(log)
     assert section(first, "### Done") == ["Changed gauge.go x2: removed Low, added High.", "Wrote run.sh."]
     more = Log()
-    edited(more, "", "func Ebb() {")
+    add_edit(more, "", "func Ebb() {")
     assert section(body(more, previous=first), "### Done") == [
         "Wrote run.sh.",
         "Changed gauge.go x3: removed Low, added High, Ebb.",
@@ -322,28 +322,28 @@ def test_only_changes_that_took_are_counted_with_the_definitions_that_they_chang
     assert set(section(extract([], first, Digest(), 400, COUNTER), "### Done")) == set(section(first, "### Done"))
 
 
-def test_a_definition_that_an_edit_removed_in_pieces_is_not_told_as_added() -> None:
+def test_a_definition_removed_in_pieces_is_not_listed_as_added() -> None:
     log = Log()
-    edited(log, "a", "func Low() {\n}\nfunc High() {\n}")
-    edited(log, "Low", "tide.Low")
-    edited(log, "x\nfunc tide.Low() {\n}", "x")
+    add_edit(log, "a", "func Low() {\n}\nfunc High() {\n}")
+    add_edit(log, "Low", "tide.Low")
+    add_edit(log, "x\nfunc tide.Low() {\n}", "x")
     assert section(body(log), "### Done") == ["Changed gauge.go x3: added High."]
 
 
 def test_an_edit_that_asks_for_the_file_to_be_read_first_blocks_nothing() -> None:
     log = Log()
-    edited(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
+    add_edit(log, "a", "b", says="<tool_use_error>File has not been read yet. Read it first.</tool_use_error>")
     assert "### Blocked" not in body(log)
-    edited(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
+    add_edit(log, "a", "b", says="<tool_use_error>String to replace not found in file.</tool_use_error>")
     assert section(body(log), "### Blocked") == ["The change of /srv/tide/gauge.go failed when it was last tried."]
 
 
-def test_changes_that_git_took_back_are_not_told_as_done() -> None:
+def test_changes_reverted_by_git_are_not_listed_as_done() -> None:
     log = Log()
-    edited(log, "a", "b")
+    add_edit(log, "a", "b")
     log.result(log.call("Bash", body={"arguments": {"command": "git commit -am x"}}), body={"content": "[m abcdef1] x"})
-    edited(log, "b", "c")
-    edited(log, "b", "c", path="/srv/tide/feet.go")
+    add_edit(log, "b", "c")
+    add_edit(log, "b", "c", path="/srv/tide/feet.go")
     log.result(log.call("Bash", body={"arguments": {"command": "git checkout tide/feet.go"}}), body={"content": ""})
     assert set(section(body(log), "### Done")) == {"Changed gauge.go x2."}
     log.result(log.call("Bash", body={"arguments": {"command": "git reset --hard"}}), body={"content": ""})
@@ -360,8 +360,8 @@ def test_commands_that_only_prepare_look_or_try_are_neither_done_nor_blocking(co
     assert "### Done" not in body(log) and "### Blocked" not in body(log)
 
 
-def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() -> None:
-    log = silent()
+def test_a_goal_stays_with_a_longer_message_and_is_the_first_request() -> None:
+    log = log_without_text()
     first = "Implement this plan: " + "sort the gauge, then print it, " * 20
     log.user(body={"content": first})
     log.user(body={"content": "commit this"})
@@ -371,21 +371,21 @@ def test_a_goal_stays_beside_a_longer_message_and_is_the_first_request_of_all() 
     assert section(merged, "## Goal")[0].startswith("Implement this plan: sort the gauge")
 
 
-def test_a_goal_is_told_once_whole_if_there_is_room_and_with_its_question() -> None:
-    log = silent()
+def test_a_goal_is_given_once_whole_if_it_fits_and_with_its_question() -> None:
+    log = log_without_text()
     log.says(body={"content": "Shall I sort the gauge by harbour?"})
     log.user(body={"content": "yes, do that " + "and print it, " * 30})
     log.user(body={"content": "stop then"})
     text = body(log, 900)
     assert text.count("yes, do that") == 1
-    answer = silent()
+    answer = log_without_text()
     answer.says(body={"content": "Shall I sort the gauge by harbour?"})
     answer.user(body={"content": "yes, do that"})
     assert section(body(answer), "## Goal") == ['yes, do that (asked: "Shall I sort the gauge by harbour?")']
     assert body(answer).count("yes, do that") == 1
 
 
-def test_room_that_the_appendix_has_no_use_for_is_the_bodys() -> None:
+def test_unused_tokens_of_the_appendix_go_to_the_body() -> None:
     log = work()
     told = [event.text for event in log.events if event.type is EventType.ASSISTANT_MESSAGE and event.text]
     text = extractive(log.events, (), "", digest_of(log.events), 1_000, COUNTER)

@@ -1,4 +1,4 @@
-"""What the providers' errors mean."""
+"""Classification of the providers' errors."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_prompt_too_long_is_known_by_its_message(message: str) -> None:
         "image exceeds the limit of 5 MB",
     ],
 )
-def test_other_limits_are_no_such_thing(message: str) -> None:
+def test_other_limits_are_no_overflow(message: str) -> None:
     assert not too_long(message)
 
 
@@ -49,7 +49,7 @@ def test_a_rate_is_a_rate_even_where_it_speaks_of_tokens() -> None:
 
 
 @pytest.mark.parametrize("message", ["", "Error code: 400"])
-def test_a_400_without_a_word_is_how_some_say_too_long(message: str) -> None:
+def test_a_400_without_a_message_is_an_overflow(message: str) -> None:
     assert failure(400, message, {}).kind == "context_too_long"
 
 

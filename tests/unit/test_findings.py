@@ -1,4 +1,4 @@
-"""Statements of agents: which give a decision or a finding with its reason, and which are not so, or say nothing."""
+"""Statements of agents: decisions and findings with their reason, against refuted statements and narration."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from app.core.digest.digest import Digest, digest_of
 from tests.unit.builders import COUNTER, Log
 
 
-def found(text: str) -> list[str]:
+def findings_of(text: str) -> list[str]:
     return [one for _, one in findings(text, is_report=False)]
 
 
@@ -23,7 +23,7 @@ def found(text: str) -> list[str]:
     ],
 )
 def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> None:
-    assert found(f"I looked at the gauge. It is {'very ' * 50}old. {text}\n\n## Files\n- `tide.py`") == [text]
+    assert findings_of(f"I looked at the gauge. It is {'very ' * 50}old. {text}\n\n## Files\n- `tide.py`") == [text]
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_a_decision_or_finding_is_found_whole_in_a_long_answer(text: str) -> Non
         "The reasons are clear, because:",
     ],
 )
-def test_what_is_supposed_announced_or_quoted_is_no_finding(text: str) -> None:
-    assert found(text) == []
+def test_suppositions_announcements_and_quotes_are_no_findings(text: str) -> None:
+    assert findings_of(text) == []
 
 
-def test_a_statement_stands_with_the_one_that_it_needs() -> None:
-    assert found("The gauge has no unit. This means heights are in feet.") == [
+def test_a_statement_is_kept_with_the_one_it_refers_to() -> None:
+    assert findings_of("The gauge has no unit. This means heights are in feet.") == [
         "The gauge has no unit. This means heights are in feet."
     ]
-    assert found("The bug is in the gauge:\n\n- **Feet** are printed.") == [
+    assert findings_of("The bug is in the gauge:\n\n- **Feet** are printed.") == [
         "The bug is in the gauge: Feet are printed."
     ]
 
@@ -68,11 +68,11 @@ def test_emphasis_is_never_cut_in_half() -> None:
     "text",
     ["Let me check the gauge:", "Now let me verify that the fix works.", "Good question. I'll look at it.", "Perfect!"],
 )
-def test_narration_tells_nothing(text: str) -> None:
+def test_narration_is_no_finding(text: str) -> None:
     assert not tells(text)
 
 
-def test_what_has_content_is_no_narration() -> None:
+def test_statements_with_content_are_no_narration() -> None:
     assert tells("Let me know. The gauge prints feet.")
     assert not is_narration("Good, only the gauge prints feet.")
 
@@ -97,7 +97,7 @@ def test_of_the_diagnoses_of_a_turn_the_last_one_stays() -> None:
 @pytest.mark.parametrize(
     "message", ["that is wrong, it does", "I still see feet", "No, it prints feet", "it is still wet"]
 )
-def test_what_the_user_refutes_is_not_told_as_found_or_done(message: str) -> None:
+def test_statements_refuted_by_the_user_are_not_listed(message: str) -> None:
     assert refutes(message)
     log = Log()
     log.user(body={"content": "Make the gauge print metres."})
@@ -136,7 +136,7 @@ def test_findings_and_work_in_the_latest_messages_of_earlier_summaries_live_on()
     assert text.endswith("## Latest Agent Messages\n- All tests of the estuary pass.")
 
 
-def test_a_span_in_which_nobody_spoke_names_the_tools_that_were_called() -> None:
+def test_a_span_without_text_names_the_called_tools() -> None:
     log = Log()
     for number in range(2):
         log.result(log.call("read", body={"arguments": {"path": f"gauge{number}.py"}}), body={"content": "fine"})
@@ -146,7 +146,7 @@ def test_a_span_in_which_nobody_spoke_names_the_tools_that_were_called() -> None
     assert extract(log.events, "", digest_of(log.events), 5, COUNTER) != ""
 
 
-def test_a_long_text_is_told_by_whole_sentences_without_table_heads() -> None:
+def test_a_long_text_is_shortened_to_whole_sentences_without_table_heads() -> None:
     text = (
         "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
         + "It rains. " * 50

@@ -1,4 +1,4 @@
-"""The gateway's pure parts: whose a call is, what of it is replaced, and which header fields go on."""
+"""The gateway's pure parts: the session of a call, the replaced parts of its body, and the forwarded headers."""
 
 import json
 from typing import Any
@@ -100,7 +100,7 @@ def test_our_markers_leave_room_for_those_on_the_clients_tools() -> None:
     assert "cache_control" not in sent["system"][0]
 
 
-def test_what_claude_code_says_of_each_call_stays_in_front_and_out_of_the_log() -> None:
+def test_claude_codes_call_header_stays_first_and_out_of_the_log() -> None:
     said = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1a2b3;"}
     call = {
         "model": "m",
@@ -114,7 +114,7 @@ def test_what_claude_code_says_of_each_call_stays_in_front_and_out_of_the_log() 
     assert sent["system"] == [said, request["system"][0]]
 
 
-def test_a_stream_of_chat_completions_is_asked_for_its_usage_unless_the_client_asks_itself() -> None:
+def test_usage_is_requested_of_a_chat_stream_unless_the_client_does() -> None:
     call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     for options, swallows in ((None, True), ({"include_usage": False, "x": 1}, True), ({"include_usage": True}, False)):
         asked = call if options is None else {**call, "stream_options": options}
@@ -136,7 +136,7 @@ def test_a_stream_of_chat_completions_is_asked_for_its_usage_unless_the_client_a
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
     ],
 )
-def test_what_has_no_conversation_in_its_body_is_not_budgeted(path: str, call: dict[str, Any]) -> None:
+def test_calls_without_a_conversation_are_not_budgeted(path: str, call: dict[str, Any]) -> None:
     with pytest.raises(NotBudgeted):
         conversation(endpoint(path), call)
 
@@ -144,7 +144,7 @@ def test_what_has_no_conversation_in_its_body_is_not_budgeted(path: str, call: d
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"a":1,}', '{"a" 1}', '{"a":1}x', "{1:2}", '{"a":1 "b":2}', '{"a":}', "\xff", "nul"]
 )
-def test_what_is_no_object_is_said_to_be_none(text: str) -> None:
+def test_a_body_that_is_no_object_is_named(text: str) -> None:
     with pytest.raises(bodies.NoObject):
         bodies.parse(text.encode("latin-1"))
 
@@ -195,7 +195,7 @@ def test_credentials_are_found_under_whatever_name_they_are_sent(name: str) -> N
     assert secrets([(b"x-other", key.encode())], f"id={key}".encode()) == (key,)
 
 
-def test_what_is_no_credential_is_not_taken_for_one() -> None:
+def test_other_values_are_not_taken_for_credentials() -> None:
     fields = [
         (b"user-agent", b"claude-cli/2.0.31 (external, cli)"),
         (b"anthropic-version", b"2023-06-01"),
@@ -209,7 +209,7 @@ def test_what_is_no_credential_is_not_taken_for_one() -> None:
     assert secrets(fields, b"beta=true&api-version=2024-12-01-preview") == ()
 
 
-def test_a_response_that_failed_says_why_also_when_it_comes_at_once() -> None:
+def test_a_failed_response_has_its_reason_also_without_streaming() -> None:
     error = {"code": "server_error", "message": "The model broke"}
     answer = {"id": "resp_1", "status": "failed", "error": error, "output": [], "usage": None}
     found = responses_reply.read(answer)

@@ -1,4 +1,4 @@
-"""Reading a reply that passes by: in time linear in its size, with turns for everything else on the loop."""
+"""Reading of a streamed response: linear in its size, without blocking the event loop."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ EVENT_STREAM = {"content-type": "text/event-stream"}
 
 
 class Turns:
-    """Counts how often others have a turn on the loop."""
+    """Counts the turns of other tasks on the loop."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -46,7 +46,7 @@ BEGUN = b'data: {"type":"content_block_start","index":0,"content_block":{"type":
 
 
 async def pieces(form: str, size: int) -> AsyncIterator[bytes]:
-    """A stream of deltas, about `size` bytes in pieces as sockets give them."""
+    """Yield a stream of deltas of about `size` bytes, in pieces as from a socket."""
     event = b"data: " + json.dumps(DELTAS[form]("word " * 200)).encode() + b"\n\n"
     yield BEGUN
     for _ in range(size // (60 * len(event))):
@@ -54,14 +54,14 @@ async def pieces(form: str, size: int) -> AsyncIterator[bytes]:
 
 
 def calls(number: int) -> Iterator[Any]:
-    """Deltas of a message with so many tool calls."""
+    """Yield the deltas of a message with `number` tool calls."""
     for index in range(number):
         call = {"index": index, "id": f"c{index}", "function": {"name": "f", "arguments": "{}"}}
         yield {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
 
 
 def seconds(form: Any, values: list[Any]) -> float:
-    """The least CPU time of three to make a reply of a stream's objects."""
+    """Return the least CPU time of three runs that accumulate a stream's objects into a reply."""
     found = []
     for _ in range(3):
         accumulator = CallConversation(form, ()).accumulator()
@@ -75,8 +75,8 @@ def seconds(form: Any, values: list[Any]) -> float:
 
 
 @pytest.mark.parametrize("form", [*sorted(DELTAS), "calls"])
-def test_four_times_as_much_takes_four_times_as_long(form: str) -> None:
-    """With a text that is copied for each delta, or items that are looked for one by one, it would be sixteen."""
+def test_reading_time_is_linear_in_the_size(form: str) -> None:
+    """A text copied for each delta, or items searched one by one, would take sixteen times as long."""
 
     def values(number: int) -> list[Any]:
         return list(calls(number)) if form == "calls" else [DELTAS[form]("word " * 8)] * number
@@ -105,7 +105,7 @@ async def test_the_loop_has_turns_while_a_body_is_unpacked() -> None:
     assert turns.stop() >= JSON_BYTES_MAX // SLICE_BYTES
 
 
-async def test_no_more_than_so_much_of_a_stream_is_read() -> None:
+async def test_a_stream_is_read_up_to_a_limit() -> None:
     reader, passed = _Reader(CallConversation("openai", ()), EVENT_STREAM), 0
     async for piece in reader.through(pieces("openai", 2 * STREAM_BYTES_MAX)):
         passed += len(piece)

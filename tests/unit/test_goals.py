@@ -1,4 +1,4 @@
-"""The goal of a summary: the first request, and the newest one."""
+"""The goal of a summary: the first request and the newest one."""
 
 from app.core.compaction.extractive.body import extract
 from app.core.compaction.extractive.goals import goals
@@ -9,29 +9,32 @@ from tests.unit.builders import COUNTER, Log
 FIRST = "Heights are printed in feet, find out where."
 
 
-def told(*texts: str) -> list[str]:
+def goals_of(*texts: str) -> list[str]:
     return [line.text for line in goals([], [SectionLine(text, at) for at, text in enumerate(texts)])]
 
 
 def test_a_goal_is_a_request_and_no_short_answer() -> None:
-    assert told("hi", "ok, let's go (about: \"I'd sort the tides.\")", "/review", FIRST) == [FIRST]
-    assert told("hi", "go on") == ["hi"]
-    assert told() == []
+    assert goals_of("hi", "ok, let's go (about: \"I'd sort the tides.\")", "/review", FIRST) == [FIRST]
+    assert goals_of("hi", "go on") == ["hi"]
+    assert goals_of() == []
 
 
-def test_the_newest_request_stands_beside_the_first() -> None:
+def test_the_newest_request_is_given_with_the_first() -> None:
     newest = "Sort the harbour table by name."
-    assert told(FIRST, newest, "why is the table so long now?", "commit this") == [FIRST, f"Latest request: {newest}"]
-    assert told(FIRST, "why is the harbour table so long?", "--- FAIL: the tide table is not sorted") == [FIRST]
+    assert goals_of(FIRST, newest, "why is the table so long now?", "commit this") == [
+        FIRST,
+        f"Latest request: {newest}",
+    ]
+    assert goals_of(FIRST, "why is the harbour table so long?", "--- FAIL: the tide table is not sorted") == [FIRST]
 
 
-def test_a_first_message_that_was_corrected_at_once_is_no_goal() -> None:
-    assert told("Look at the harbour ticket 108", "Look at the harbour ticket 208") == [
+def test_a_first_message_that_was_corrected_immediately_is_no_goal() -> None:
+    assert goals_of("Look at the harbour ticket 108", "Look at the harbour ticket 208") == [
         "Look at the harbour ticket 208"
     ]
 
 
-def test_the_newest_request_is_told_once_and_whole_where_there_is_room() -> None:
+def test_the_newest_request_is_given_once_and_whole_if_it_fits() -> None:
     newest = "Now sort the harbour table by name, " + "then print it, " * 20 + "please."
     log = Log()
     log.user(body={"content": FIRST})
@@ -47,7 +50,7 @@ def test_the_newest_request_is_told_once_and_whole_where_there_is_room() -> None
 
 
 def test_a_rejected_call_is_no_goal_and_a_shortened_goal_gives_way_to_the_whole_one() -> None:
-    assert told("Rejected: Bash git push") == []
+    assert goals_of("Rejected: Bash git push") == []
     answer = 'go on (asked: "' + "Shall I sort the table by harbour and by tide and by name? " * 3 + '")'
     text = extract([], f"## Goal\n- {answer}", Digest(), 300, COUNTER)
     assert text == f"## Goal\n- {answer}"

@@ -1,4 +1,4 @@
-"""Calls that an earlier process recorded come out the same: the wording of a render version is settled for good."""
+"""Recorded calls render to the same bytes: the wording of a render version never changes."""
 
 from typing import Any
 
@@ -26,25 +26,25 @@ def test_every_render_version_has_its_file() -> None:
 
 
 @pytest.mark.parametrize(("version", "call"), calls())
-def test_a_recorded_call_comes_out_as_it_was_sent(version: int, call: Json) -> None:
+def test_a_recorded_call_renders_to_the_sent_bytes(version: int, call: Json) -> None:
     request = again(stored(version), call).request
     assert request.sha256.hex() == call["sha256"]
     assert request.prefix_sha256.hex() == call["prefix_sha256"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_file_is_what_its_version_makes_of_its_rows(version: int) -> None:
+def test_a_file_equals_the_rendering_of_its_rows(version: int) -> None:
     text = file_of(version).read_text(encoding="utf-8")
     assert rendered(text, version, afresh=True) == text
 
 
 def test_a_new_file_begins_as_the_one_before() -> None:
-    """Version 2's was made in this way and given no rows of its own."""
+    """Version 2's file was made in this way and given no rows of its own."""
     before, after = (file_of(version).read_text(encoding="utf-8") for version in (1, 2))
     assert rendered(before, 2, afresh=True) == after
 
 
-def test_a_hash_that_is_there_stays_and_one_that_is_missing_is_made() -> None:
+def test_existing_hashes_stay_and_missing_ones_are_added() -> None:
     text = file_of(1).read_text(encoding="utf-8")
     assert rendered(text, 2, afresh=False) == text
     last = stored(1)["calls"][-1]
@@ -59,14 +59,14 @@ def test_every_breakpoint_is_carried() -> None:
         assert done.request.body.count(b'"cache_control"') == len(call["breakpoints"])
 
 
-def test_a_version_that_is_not_there_is_named() -> None:
+def test_an_unknown_version_is_named() -> None:
     call = stored(1)["calls"][0] | {"render_version": 99}
     with pytest.raises(UnknownVersion, match="version 99"):
         again(stored(1), call)
 
 
-def test_what_a_stored_policy_says_of_rendering_stays() -> None:
-    """A knob that was not given when a policy was stored means what it meant then; presets are version 1 for good."""
+def test_a_stored_policys_rendering_knobs_keep_their_meaning() -> None:
+    """A knob that was missing when a policy was stored keeps its default of that time; presets stay at version 1."""
     assert (DEFAULT.authors, DEFAULT.summarize.view, DEFAULT.summarize.role) == (None, "all", "user")
     said = {name: (p.authors, p.summarize.view, p.summarize.role) for name, p in PRESETS.items() if name in DOCUMENTS}
     assert said == {

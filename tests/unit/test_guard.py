@@ -1,4 +1,4 @@
-"""When a provider is left alone: after failures in a row, and when enough was spent."""
+"""The circuit breaker of a provider: after consecutive failures, and at the spending limit."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ GOOD = Completion("fine", "m", input_tokens=300, output_tokens=50)
 
 @dataclass
 class Scripted:
-    """A summarizer that does what it is told, and counts how often it is asked."""
+    """A summarizer with scripted outcomes, which counts its calls."""
 
     outcomes: list[Completion | Exception] = field(default_factory=list)
     gate: asyncio.Event | None = None
@@ -45,12 +45,12 @@ class Clock:
         return self.now
 
 
-def fails(kind: str = "server", **more: float) -> ProviderError:
+def provider_error(kind: str = "server", **more: float) -> ProviderError:
     return ProviderError(kind, "no", **more)
 
 
 async def ask(guarded: Summarizer) -> str:
-    """What came of it: `ok`, or the kind of failure."""
+    """Return the outcome: `ok`, or the kind of failure."""
     try:
         await guarded.summarize(ASK, timeout=1)
     except ProviderError as error:
@@ -58,13 +58,13 @@ async def ask(guarded: Summarizer) -> str:
     return "ok"
 
 
-def made(*outcomes: Completion | Exception, **rules: float) -> tuple[Guarded, Scripted, Clock]:
+def make_guard(*outcomes: Completion | Exception, **rules: float) -> tuple[Guarded, Scripted, Clock]:
     inner, clock = Scripted(list(outcomes)), Clock()
     return Guarded(inner, clock=clock, **rules), inner, clock
 
 
 async def test_failures_in_a_row_open_the_circuit_and_nothing_is_asked() -> None:
-    guarded, inner, clock = made(fails(), fails("timeout"), fails("rate_limited"))
+    guarded, inner, clock = make_guard(provider_error(), provider_error("timeout"), provider_error("rate_limited"))
     assert [await ask(guarded) for _ in range(5)] == ["server", "timeout", "rate_limited", "open", "open"]
     assert inner.calls == 3
     clock.now += 20
@@ -74,13 +74,13 @@ async def test_failures_in_a_row_open_the_circuit_and_nothing_is_asked() -> None
 
 
 async def test_an_answer_between_failures_starts_the_count_again() -> None:
-    guarded, inner, _ = made(fails(), fails(), GOOD, fails(), fails(), GOOD)
+    guarded, inner, _ = make_guard(provider_error(), provider_error(), GOOD, provider_error(), provider_error(), GOOD)
     assert [await ask(guarded) for _ in range(6)] == ["server", "server", "ok", "server", "server", "ok"]
     assert inner.calls == 6
 
 
 async def test_a_probe_that_succeeds_closes_the_circuit() -> None:
-    guarded, inner, clock = made(fails(), fails(), fails())
+    guarded, inner, clock = make_guard(provider_error(), provider_error(), provider_error())
     for _ in range(3):
         await ask(guarded)
     clock.now += 60
@@ -88,8 +88,8 @@ async def test_a_probe_that_succeeds_closes_the_circuit() -> None:
     assert inner.calls == 6
 
 
-async def test_a_probe_that_fails_opens_it_again_at_once() -> None:
-    guarded, inner, clock = made(fails(), fails(), fails(), fails())
+async def test_a_failed_probe_opens_the_circuit_again() -> None:
+    guarded, inner, clock = make_guard(provider_error(), provider_error(), provider_error(), provider_error())
     for _ in range(3):
         await ask(guarded)
     clock.now += 60
@@ -99,8 +99,8 @@ async def test_a_probe_that_fails_opens_it_again_at_once() -> None:
     assert inner.calls == 5
 
 
-async def test_there_is_one_probe_at_a_time_and_one_given_up_makes_room_for_the_next() -> None:
-    guarded, inner, clock = made(fails(), fails(), fails())
+async def test_one_probe_runs_at_a_time_and_a_cancelled_one_permits_the_next() -> None:
+    guarded, inner, clock = make_guard(provider_error(), provider_error(), provider_error())
     for _ in range(3):
         await ask(guarded)
     clock.now += 60
@@ -118,14 +118,14 @@ async def test_there_is_one_probe_at_a_time_and_one_given_up_makes_room_for_the_
 
 
 async def test_a_request_at_fault_does_not_blame_the_provider() -> None:
-    guarded, inner, _ = made(*[fails("context_too_long"), fails("invalid")] * 5)
+    guarded, inner, _ = make_guard(*[provider_error("context_too_long"), provider_error("invalid")] * 5)
     assert {await ask(guarded) for _ in range(10)} == {"context_too_long", "invalid"}
     assert inner.calls == 10
 
 
-async def test_a_provider_that_says_how_long_to_wait_is_left_alone_so_long_but_not_for_ever() -> None:
+async def test_a_retry_after_is_respected_up_to_a_limit() -> None:
     for said, waits in ((300.0, 300.0), (10.0 * HOUR, HOUR)):
-        guarded, _, clock = made(fails("rate_limited", retry_after=said), breaker_failures=1)
+        guarded, _, clock = make_guard(provider_error("rate_limited", retry_after=said), breaker_failures=1)
         assert await ask(guarded) == "rate_limited"
         clock.now += waits - 1
         assert await ask(guarded) == "open"
@@ -134,7 +134,7 @@ async def test_a_provider_that_says_how_long_to_wait_is_left_alone_so_long_but_n
 
 
 async def test_no_more_is_spent_than_allowed_in_any_hour() -> None:
-    guarded, inner, clock = made(spend_tokens_max=350 * 2 + COST - 1)
+    guarded, inner, clock = make_guard(spend_tokens_max=350 * 2 + COST - 1)
     assert [await ask(guarded) for _ in range(3)] == ["ok", "ok", "spent"]
     assert inner.calls == 2
     with pytest.raises(ProviderError) as caught:
@@ -149,8 +149,8 @@ async def test_no_more_is_spent_than_allowed_in_any_hour() -> None:
     assert await ask(guarded) == "ok"
 
 
-async def test_requests_under_way_count_as_much_as_they_may_cost() -> None:
-    guarded, inner, _ = made(spend_tokens_max=2 * COST)
+async def test_running_requests_count_with_their_maximum_cost() -> None:
+    guarded, inner, _ = make_guard(spend_tokens_max=2 * COST)
     inner.gate = asyncio.Event()
     running = [asyncio.create_task(ask(guarded)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -161,7 +161,7 @@ async def test_requests_under_way_count_as_much_as_they_may_cost() -> None:
 
 
 async def test_a_request_larger_than_the_limit_is_refused_for_good() -> None:
-    guarded, inner, _ = made(spend_tokens_max=COST - 1)
+    guarded, inner, _ = make_guard(spend_tokens_max=COST - 1)
     with pytest.raises(ProviderError) as caught:
         await guarded.summarize(ASK, timeout=1)
     assert (caught.value.kind, caught.value.retryable) == ("spent", False)
@@ -170,10 +170,16 @@ async def test_a_request_larger_than_the_limit_is_refused_for_good() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "charged"),
-    [(GOOD, 350), (Completion("x", "m"), COST), (fails(), 0), (fails("timeout"), COST), (KeyError("bug"), COST)],
+    [
+        (GOOD, 350),
+        (Completion("x", "m"), COST),
+        (provider_error(), 0),
+        (provider_error("timeout"), COST),
+        (KeyError("bug"), COST),
+    ],
 )
-async def test_what_is_charged(outcome: Completion | Exception, charged: int) -> None:
-    guarded, _, _ = made(outcome)
+async def test_charged_tokens(outcome: Completion | Exception, charged: int) -> None:
+    guarded, _, _ = make_guard(outcome)
     with contextlib.suppress(KeyError):
         await ask(guarded)
     assert sum(cost for _, cost in guarded.state.spent) == charged
@@ -181,7 +187,7 @@ async def test_what_is_charged(outcome: Completion | Exception, charged: int) ->
 
 
 async def test_the_record_of_spending_stays_short() -> None:
-    guarded, _, clock = made()
+    guarded, _, clock = make_guard()
     for _ in range(1000):
         await ask(guarded)
         clock.now += 17
@@ -189,7 +195,7 @@ async def test_the_record_of_spending_stays_short() -> None:
 
 
 async def test_closing_reaches_the_summarizer_inside() -> None:
-    guarded, inner, _ = made()
+    guarded, inner, _ = make_guard()
     await guarded.aclose()
     assert inner.closed
     assert guarded.state == GuardState()

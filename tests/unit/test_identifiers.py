@@ -1,4 +1,4 @@
-"""The names in a text: which, in what order, and in what time."""
+"""The names in a text: their choice, their order, and the time of finding them."""
 
 import re
 import time
@@ -35,7 +35,7 @@ def test_paths_come_before_definitions_before_what_is_repeated() -> None:
     )
 
 
-def test_the_best_that_are_not_seen_are_chosen_as_far_as_there_is_room() -> None:
+def test_the_best_unseen_names_are_chosen_up_to_the_limit() -> None:
     names = ("a/first.py", "a/a_very_long_name_indeed.py", "b_c", "d_e")
     assert choose(names, {"d_e"}, 15) == ("a/first.py", "b_c")
 
@@ -57,7 +57,7 @@ def test_the_letters_of_escape_sequences_belong_to_no_name(text: str, names: lis
 
 
 @pytest.mark.parametrize("text", ["plain words", r"C:\new\table", r"D:\\rows\\n.py", "100%nothing"])
-def test_what_holds_no_escape_sequence_stays_as_it_is(text: str) -> None:
+def test_text_without_escape_sequences_is_unchanged(text: str) -> None:
     assert unescaped(text) == text
 
 
@@ -72,7 +72,7 @@ texts = st.lists(st.sampled_from(SNIPPETS), max_size=12).map("".join)
 
 @given(texts)
 @settings(max_examples=examples(1_500))
-def test_a_search_behind_what_is_no_word_finds_what_a_search_everywhere_finds(text: str) -> None:
+def test_a_search_from_word_boundaries_finds_the_same_as_one_everywhere(text: str) -> None:
     for names in (NAME, NAME_OR_CODE):
         assert names.findall(text) == names.anywhere.findall(text)
 
@@ -86,7 +86,7 @@ def test_a_pattern_finds_the_same_in_ascii_text_as_in_any_other(text: str) -> No
 
 
 @given(st.characters())
-def test_spaces_are_what_a_pattern_of_any_text_takes_for_one(char: str) -> None:
+def test_spaces_are_those_of_a_unicode_pattern(char: str) -> None:
     assert Pattern(f"[{SPACES}]").findall(char) == re.findall(r"\s", char)
 
 

@@ -92,7 +92,7 @@ def test_each_role_runs_the_one_image_by_a_command_that_there_is(pods: dict[str,
     assert image["newTag"] != "latest"
 
 
-def test_every_setting_is_one_and_no_secret_stands_among_them(pods: dict[str, Any]) -> None:
+def test_every_setting_exists_and_none_is_a_secret(pods: dict[str, Any]) -> None:
     [settings] = manifests.kustomization()["configMapGenerator"]
     known = {variable(name) for name in Settings.model_fields}
     files = {f"{variable(name)}_FILE" for name in secret_settings()}
@@ -150,7 +150,7 @@ def test_every_container_is_bounded(pods: dict[str, Any]) -> None:
         assert set(container["resources"]["limits"]) == {"memory"}, role
 
 
-def test_the_probes_ask_what_the_api_answers(pods: dict[str, Any]) -> None:
+def test_the_probes_request_existing_routes(pods: dict[str, Any]) -> None:
     paths = json.loads((ROOT / "openapi/palimpsest.json").read_text(encoding="utf-8"))["paths"]
     _, api = pods["api"]
     asked = {name: api[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
@@ -168,10 +168,10 @@ def test_a_worker_is_ready_by_the_command_that_compose_asks_too(pods: dict[str, 
     _, worker = pods["worker"]
     compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     assert json.dumps(["CMD", *worker["readinessProbe"]["exec"]["command"]]) in compose
-    assert "livenessProbe" not in worker  # a database that is away cures no restart
+    assert "livenessProbe" not in worker  # restarting the worker does not bring back the database
 
 
-def test_what_is_under_way_ends_before_the_grace_does(pods: dict[str, Any]) -> None:
+def test_running_requests_end_within_the_grace_period(pods: dict[str, Any]) -> None:
     api, container = pods["api"]
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pause > 0
@@ -188,7 +188,7 @@ def test_two_of_the_api_are_always_there_and_apart(all_of_them: list[dict[str, A
     assert keys == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
 
 
-def test_what_selects_pods_selects_those_it_is_for(all_of_them: list[dict[str, Any]]) -> None:
+def test_selectors_match_their_own_pods(all_of_them: list[dict[str, Any]]) -> None:
     optional = manifests.optional()
     labels = {
         each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
@@ -213,7 +213,7 @@ def test_what_selects_pods_selects_those_it_is_for(all_of_them: list[dict[str, A
     assert (target["kind"], target["name"]) == ("Deployment", "palimpsest-api")
 
 
-def test_an_ingress_holds_back_no_answer_and_ends_none(all_of_them: list[dict[str, Any]]) -> None:
+def test_an_ingress_does_not_buffer_or_cut_off_responses(all_of_them: list[dict[str, Any]]) -> None:
     ingress = manifests.optional()["Ingress"]
     told = {key.split("/")[1]: value for key, value in ingress["metadata"]["annotations"].items()}
     fields = Settings.model_fields
@@ -225,12 +225,12 @@ def test_an_ingress_holds_back_no_answer_and_ends_none(all_of_them: list[dict[st
     [rule] = ingress["spec"]["rules"]
     assert rule["host"] in ingress["spec"]["tls"][0]["hosts"]
     paths = {path["path"]: path["backend"]["service"] for path in rule["http"]["paths"]}
-    assert set(paths) == {"/v1", "/gateway", "/mcp", "/healthz"}  # and not /metrics
+    assert set(paths) == {"/v1", "/gateway", "/mcp", "/healthz"}  # `/metrics` is not exposed
     for backend in paths.values():
         assert backend == {"name": service["metadata"]["name"], "port": {"name": service["spec"]["ports"][0]["name"]}}
 
 
-def test_what_comes_before_the_migration_is_labelled_so(all_of_them: list[dict[str, Any]]) -> None:
+def test_objects_before_the_migration_have_its_label(all_of_them: list[dict[str, Any]]) -> None:
     """An upgrade applies the settings and the migration first, by their labels (docs/operations/kubernetes.md)."""
     labels = manifests.kustomization()["generatorOptions"]["labels"]
     assert labels == {"app.kubernetes.io/name": "palimpsest", "app.kubernetes.io/component": "settings"}

@@ -1,4 +1,4 @@
-"""What the last resort gives back of what the budget alone has taken."""
+"""Stubs that the last resort undoes: only those that the budget alone required."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ ROOM = Budget(100_000, 0, 0, 100_000, 100_000)
 
 
 def stubbed_by(*reducers: str) -> tuple[list[int], Reduced]:
-    """A round for each reducer, which has made a stub of its result; and the results' seqs."""
+    """Return the seqs of results and a context in which each reducer has stubbed one of them."""
     log = Log()
     log.user()
     results = [log.round() for _ in reducers]
@@ -32,19 +32,19 @@ def stubs(done: Reduced) -> list[int]:
 
 
 @pytest.mark.parametrize("rule", ["ttl_pruning", "caps", "retention", "expiry", "visibility"])
-def test_what_a_rule_of_the_policy_took_stays_taken(rule: str) -> None:
+def test_evictions_by_a_rule_of_the_policy_stay(rule: str) -> None:
     results, done = stubbed_by(rule, "last_resort", "economics")
     assert stubs(done) == results
     assert stubs(restore(done, START, ROOM, 100_000)) == results[:1]
 
 
-def test_what_was_taken_before_stays_taken() -> None:
+def test_earlier_evictions_stay() -> None:
     results, done = stubbed_by("economics", "economics")
     before = replace(START, stubs=done.state.stubs[:1])
     assert stubs(restore(done, before, ROOM, 100_000)) == results[:1]
 
 
-def test_no_more_than_the_goal_and_the_cap_leave_room_for() -> None:
+def test_results_are_restored_up_to_the_goal_and_the_cap() -> None:
     results, done = stubbed_by("last_resort", "last_resort", "last_resort")
     least = sum(stub.tokens for stub in done.state.stubs)
     capped = replace(ROOM, caps={"tool_results": least + 600})

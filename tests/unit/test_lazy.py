@@ -1,4 +1,4 @@
-"""Attributes of immutable values that are computed at their first use."""
+"""Attributes of immutable values that are computed on first use."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ class Value:
 
     @lazy
     def found(self) -> object:
-        """What is found."""
+        """The computed value."""
         return self.compute()
 
 
@@ -32,14 +32,14 @@ def test_a_value_is_computed_once_and_kept_in_the_instance() -> None:
     assert value == Value(value.compute)
 
 
-def test_what_is_put_into_the_instance_is_not_computed() -> None:
+def test_a_value_set_in_the_instance_is_not_computed() -> None:
     value = Value(object)
     vars(value).update(found="known")
     assert value.found == "known"
 
 
 def test_the_class_gives_the_attribute_itself_with_its_description() -> None:
-    assert Value.found.__doc__ == "What is found."
+    assert Value.found.__doc__ == "The computed value."
 
 
 def test_two_instances_do_not_wait_for_one_another() -> None:
@@ -62,7 +62,7 @@ def test_two_instances_do_not_wait_for_one_another() -> None:
         assert first.result() == "slow"
 
 
-def test_threads_that_ask_one_instance_at_once_get_the_same_value() -> None:
+def test_concurrent_threads_get_the_same_value() -> None:
     both = [Event(), Event()]
 
     def meet() -> object:

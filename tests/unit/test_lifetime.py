@@ -1,4 +1,4 @@
-"""Which sessions' time is over, by an operator's rules."""
+"""Expiry of sessions by an operator's rules."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ def life(created: float, used: float, *, busy: bool = False) -> Life:
     ("rules", "one", "rule"),
     [
         (Lifetimes(), life(9_000, 9_000), None),
-        (Lifetimes(session_days=30), life(30, 30), None),  # on the very moment it is still kept
+        (Lifetimes(session_days=30), life(30, 30), None),  # a session of exactly that age is kept
         (Lifetimes(session_days=30), life(30.1, 0), "age"),
         (Lifetimes(session_days=30), life(30.1, 0, busy=True), "age"),
         (Lifetimes(idle_days=10), life(90, 10), None),
@@ -35,14 +35,14 @@ def test_a_sessions_time_is_over_by_one_rule_at_most(rules: Lifetimes, one: Life
     assert rule is None or (before is not None and one.created_at < before)
 
 
-def test_a_session_goes_only_with_all_of_its_family() -> None:
+def test_a_session_expires_only_with_its_whole_family() -> None:
     lives = {"a": life(90, 90), "b": life(90, 1), "c": life(90, 90), "d": life(50, 50)}
     families = {"a": {"a", "b", "c"}, "b": {"b", "c"}, "c": {"c"}, "d": {"d", "gone"}}
     found = due(Lifetimes(idle_days=10), NOW, lives, families)
     assert [(one.id, one.rule, one.used_at) for one in found] == [("c", "idle", lives["c"].used_at)]
 
 
-def test_0_days_are_for_ever() -> None:
+def test_0_days_mean_no_expiry() -> None:
     assert checked(Lifetimes(session_days=0, idle_days=0, delivery_days=0)) == Lifetimes()
     assert checked(Lifetimes(session_days=DAYS_MAX, call_days=1)) == Lifetimes(session_days=DAYS_MAX, call_days=1)
 

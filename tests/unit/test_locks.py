@@ -1,4 +1,4 @@
-"""The lock files agree: a server's environment, once extended by the tools of development, is still the pinned one."""
+"""The lock files agree: a server's environment extended by the development tools keeps its pinned versions."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 
 
 def pins(name: str) -> set[str]:
-    """The pinned versions of a lock file, with their markers."""
+    """Return the pinned versions of a lock file, with their markers."""
     text = (REQUIREMENTS / f"{name}.lock").read_text(encoding="utf-8")
     return set(re.findall(r"^([\w.\[\]-]+==[^\\\n]*?)\s*\\?$", text, re.MULTILINE))
 
@@ -30,9 +30,8 @@ def test_a_server_needs_no_tools_of_development() -> None:
 
 
 @pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
-def test_a_lock_is_installed_as_it_is(file: str) -> None:
-    """A lock is a whole environment. Resolved once more, by the pip of Python 3.11, a requirement with extras takes
-    the newest release instead of the pinned one, and a release made elsewhere breaks the installation."""
+def test_a_lock_is_installed_without_resolving(file: str) -> None:
+    """Locks are not resolved: the pip of Python 3.11 takes the newest release of requirements with extras."""
     lines = [line for line in (REQUIREMENTS.parent / file).read_text().splitlines() if "--require-hashes" in line]
     assert lines
     assert [line for line in lines if "--no-deps" not in line] == []

@@ -1,4 +1,4 @@
-"""The newest modified files: the same as all of them would give, and no more is read than it takes to find them."""
+"""The newest modified files equal those of a full scan, and the scan stops when they are found."""
 
 from typing import Any
 
@@ -40,8 +40,8 @@ commands = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(("", " "))
 )
 
 
-def used(log: Log, tool: str, path: str, *, failed: bool) -> dict[str, Any]:
-    """A call that modifies a file, or only reads it; returns what its result is made of."""
+def add_call(log: Log, tool: str, path: str, *, failed: bool) -> dict[str, Any]:
+    """Append a call that modifies a file, or only reads it; return the fields of its result."""
     arguments: dict[str, Any] = {"command": f"make > {path}"} if tool == "shell" else {"path": path, "content": "x"}
     if tool == "format":
         arguments = {"options": {}}
@@ -54,7 +54,7 @@ def used(log: Log, tool: str, path: str, *, failed: bool) -> dict[str, Any]:
 def test_the_newest_files_are_those_of_all_modifications(made: list[tuple[str, str, bool, int]]) -> None:
     log, running = Log(), list[dict[str, Any]]()
     for tool, path, failed, open_calls in made:
-        running.append(used(log, tool, path, failed=failed))
+        running.append(add_call(log, tool, path, failed=failed))
         while len(running) > open_calls:
             log.result(**running.pop(0))
     every = tuple(modifications(log.events))

@@ -1,4 +1,4 @@
-"""What an epoch leaves out that the one before did not, by reducer."""
+"""Events newly left out by an epoch, by reducer."""
 
 from app.core.audit.evictions import newly_left_out
 from app.core.plan.context.frontier import START, Drop, Fold, Frontier, Stub, Superseded
@@ -24,7 +24,7 @@ def test_everything_is_new_to_the_first_epoch() -> None:
     }
 
 
-def test_what_stays_is_not_counted_again_whether_it_was_read_or_held() -> None:
+def test_kept_evictions_are_not_counted_again() -> None:
     before = Frontier(stubs=(stub(1), stub(2)), drops=(Drop(10, 19, 500, "dialogue_window", "turns"),))
     assert newly_left_out(before, before) == {}
     read = Frontier(stubs=(stub(1), stub(2)), drops=before.drops)
@@ -33,9 +33,9 @@ def test_what_stays_is_not_counted_again_whether_it_was_read_or_held() -> None:
     assert newly_left_out(before, more) == {"retention": (1, 40), "dialogue_window": (10, 400)}
 
 
-def test_what_is_shortened_further_saves_more_and_is_no_further_event() -> None:
+def test_a_further_shortened_event_saves_more_and_is_counted_once() -> None:
     assert newly_left_out(Frontier(stubs=(stub(1, 60),)), Frontier(stubs=(stub(1, 100),))) == {"retention": (0, 40)}
 
 
-def test_what_comes_back_is_not_counted() -> None:
+def test_restored_events_are_not_counted() -> None:
     assert newly_left_out(Frontier(stubs=(stub(1, 60),), drops=(Drop(2, 3, 9, "caps", ""),)), START) == {}

@@ -1,4 +1,4 @@
-"""Names that tell an agent nothing."""
+"""Names that are useless to an agent."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_names_of_languages_and_abbreviations_are_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tide.rows.load", "log.py", "src/os.py", "store.Save", "net/tide.go", "json.md"])
-def test_names_of_a_project_are_none(name: str) -> None:
+def test_a_projects_names_are_no_noise(name: str) -> None:
     assert not is_noise(name)
 
 

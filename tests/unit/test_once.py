@@ -1,4 +1,4 @@
-"""Results that are shown once: kept out of the cache by the call that shows them, and stubs from the next call on."""
+"""Results shown once: not cached in the call that shows them, and stubs from the next call on."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,30 +22,30 @@ POLICY = Policy(
 )
 
 
-def planned(log: Log, state: Frontier = START, policy: Policy = POLICY, **given: Any) -> Plan:
+def make_plan(log: Log, state: Frontier = START, policy: Policy = POLICY, **given: Any) -> Plan:
     read = PlanInputs(log.events, log.turn, COUNTER, now=10.0, used_at=0.0, cache=ANTHROPIC, recall=True)
     return plan(replace(read, **given), Budget(ROOM, 0, 0, ROOM, ROOM, ROOM, 0.7), policy, state)
 
 
-def begun() -> Log:
+def new_log() -> Log:
     log = Log()
     log.user(2_000)
     return log
 
 
 def test_a_large_result_is_a_stub_from_the_next_call_on() -> None:
-    log = begun()
+    log = new_log()
     log.round(tokens=900)
     large = log.round(tokens=3_000)
-    first = planned(log, used_at=None)
+    first = make_plan(log, used_at=None)
     assert (first.cause, first.once_from) == (None, large)
     log.round(tokens=900)
-    second = planned(log)
+    second = make_plan(log)
     assert (second.cause, second.once_from) == ("break_even", 0)
     assert [(stub.seq, stub.reducer, stub.reason) for stub in second.state.stubs] == [(large, "once", "seen_once")]
     log.says()
     log.user()
-    third = planned(log, second.state)
+    third = make_plan(log, second.state)
     assert (third.cause, third.state) == (None, second.state)
 
 
@@ -61,106 +61,106 @@ def test_a_large_result_is_a_stub_from_the_next_call_on() -> None:
         (replace(POLICY, retention=Retention(never_evict=("read",))), {}),
     ],
 )
-def test_else_it_is_cached_and_stays(policy: Policy, given: dict[str, Any]) -> None:
-    log = begun()
+def test_other_results_are_cached_and_stay(policy: Policy, given: dict[str, Any]) -> None:
+    log = new_log()
     log.round(tokens=3_000)
-    first = planned(log, policy=policy, **given)
+    first = make_plan(log, policy=policy, **given)
     log.says()
     log.user()
-    second = planned(log, first.state, policy, **given)
+    second = make_plan(log, first.state, policy, **given)
     assert (first.once_from, second.once_from, second.state.stubs) == (0, 0, ())
 
 
-def test_results_behind_the_first_one_must_be_worth_it() -> None:
-    log = begun()
+def test_results_after_the_first_must_pay_off() -> None:
+    log = new_log()
     calls = [log.call("ask"), log.call(), log.call("ask"), log.call()]
     sizes = (5_000, 3_000, 200, 2_000)
     results = [log.result(call, tokens) for call, tokens in zip(calls, sizes, strict=True)]
-    assert planned(log).once_from == results[1]  # the cheap one between is written by the next call
+    assert make_plan(log).once_from == results[1]  # the cheap one between them is cached by the next call
     log.says()
     log.user()
-    assert [stub.seq for stub in planned(log).state.stubs] == [results[1], results[3]]
-    dear = begun()
+    assert [stub.seq for stub in make_plan(log).state.stubs] == [results[1], results[3]]
+    dear = new_log()
     calls = [dear.call(), dear.call("ask")]
     for call, tokens in zip(calls, (3_000, 1_000), strict=True):
         dear.result(call, tokens)
-    assert planned(dear).once_from == 0
+    assert make_plan(dear).once_from == 0
 
 
 def test_it_has_earned_nothing_that_could_pay_for_others() -> None:
-    log = begun()
+    log = new_log()
     log.round(tokens=4_000)
     for _ in range(30):
         log.round(tokens=40)
     large = log.round(tokens=3_000)
     log.says()
     log.user()
-    found = planned(log)
+    found = make_plan(log)
     assert [stub.seq for stub in found.state.stubs] == [large]
     assert 0 < found.state.earned <= ANTHROPIC.read_price * 3_000
 
 
 def test_a_late_result_is_not_kept_out_with_all_that_follows_it() -> None:
-    log = begun()
+    log = new_log()
     call = log.call()
     log.says()
     log.user(4_000)
     log.result(call, 3_000)
-    assert planned(log).once_from == 0
+    assert make_plan(log).once_from == 0
 
 
-def read(log: Log, path: str, tokens: int = 3_000) -> int:
+def add_read(log: Log, path: str, tokens: int = 3_000) -> int:
     return log.result(log.call(body={"arguments": {"path": path}}), tokens)
 
 
 def test_a_file_that_was_modified_stays() -> None:
-    log = begun()
+    log = new_log()
     log.result(log.call("edit", body={"arguments": {"path": "a.go", "old": "x"}}), 20)
-    read(log, "a.go")
-    assert planned(log).once_from == 0
-    assert planned(log, policy=replace(POLICY, retention=replace(POLICY.retention, working_set=0))).once_from > 0
+    add_read(log, "a.go")
+    assert make_plan(log).once_from == 0
+    assert make_plan(log, policy=replace(POLICY, retention=replace(POLICY.retention, working_set=0))).once_from > 0
     log.says()
     log.user()
-    other = read(log, "b.go")
-    assert planned(log).once_from == other
+    other = add_read(log, "b.go")
+    assert make_plan(log).once_from == other
 
 
 def test_a_result_that_was_read_again_stays() -> None:
-    log = begun()
-    first = read(log, "a.go")
+    log = new_log()
+    first = add_read(log, "a.go")
     log.says()
     log.user()
-    state = planned(log).state
+    state = make_plan(log).state
     assert [stub.seq for stub in state.stubs] == [first]
-    read(log, "a.go")
-    assert planned(log, state).once_from == 0
+    add_read(log, "a.go")
+    assert make_plan(log, state).once_from == 0
     log.says()
     log.user()
-    third = planned(log, state)
+    third = make_plan(log, state)
     assert (third.cause, third.state) == (None, state)
 
 
 def test_a_command_that_printed_as_much_before_is_read_again() -> None:
-    log = begun()
+    log = new_log()
     calls = [log.call("ask"), log.call("run", body={"arguments": {"command": "go vet"}})]
     for call in calls:
         log.result(call, 2_000)
     log.says()
     for tokens, shown_once in ((2_000, False), (2_500, True)):
         seq = log.result(log.call("run", body={"arguments": {"command": "go vet"}}), tokens)
-        assert planned(log).once_from == (seq if shown_once else 0)
+        assert make_plan(log).once_from == (seq if shown_once else 0)
 
 
 @pytest.mark.parametrize("tool", ["recall", "mcp__palimpsest__recall"])
 def test_recalled_events_stay(tool: str) -> None:
-    log = begun()
+    log = new_log()
     log.round(tool, 3_000)
-    assert planned(log).once_from == 0
+    assert make_plan(log).once_from == 0
 
 
-def test_what_a_tool_that_failed_showed_is_not_read_again() -> None:
-    log = begun()
+def test_a_failed_tools_result_does_not_count_as_read_again() -> None:
+    log = new_log()
     log.result(log.call(body={"arguments": {"path": "a.go"}}), 2_000, is_error=True)
     log.says()
-    again = read(log, "a.go", 2_000)
-    assert planned(log).once_from == again
+    again = add_read(log, "a.go", 2_000)
+    assert make_plan(log).once_from == again

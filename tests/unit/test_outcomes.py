@@ -1,4 +1,4 @@
-"""How commands ended, and which are runs of the same."""
+"""Outcomes of commands, and runs of the same command."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def result(text: str, *, is_error: bool = False) -> Event:
         ("echo 'a | b; c'", "a | b; c", "ok"),
     ],
 )
-def test_a_state_is_told_only_where_the_log_shows_it(command: str, text: str, state: str) -> None:
+def test_an_outcome_is_known_only_if_the_log_shows_it(command: str, text: str, state: str) -> None:
     assert state_of(result(text), command) == state
 
 

@@ -1,4 +1,4 @@
-"""What is an overflow, by whose words, and what the words say of sizes."""
+"""Recognition of overflow errors in the providers' words, and the sizes that they name."""
 
 import pytest
 
@@ -180,12 +180,12 @@ def test_the_thresholds_patterns(phrase: str) -> None:
         None,
     ],
 )
-def test_what_is_no_overflow(message: str | None) -> None:
+def test_other_messages_are_no_overflow(message: str | None) -> None:
     for sets in ((), ("threshold",), tuple(SETS)):
         assert classify(message, whole_sets=sets) is None
 
 
-def test_a_window_is_planned_for_with_the_answer_that_was_asked_for() -> None:
+def test_a_window_includes_the_requested_output() -> None:
     said = "input length and `max_tokens` exceed context limit: 188240 + {} > 200000"
     for answer, window in ((10_000, 200_000), (21_333, 200_000 - 21_333 + 16_384), (190_000, 100_000)):
         found = classify(said.format(answer))
@@ -194,7 +194,7 @@ def test_a_window_is_planned_for_with_the_answer_that_was_asked_for() -> None:
         assert found.window_with(16_384) == window
 
 
-def test_a_code_alone_will_do_and_a_quota_is_none() -> None:
+def test_a_code_alone_suffices_and_a_quota_error_is_no_overflow() -> None:
     assert classify(None, "context_length_exceeded") is not None
     assert classify("", "insufficient_quota", ("timeline",)) is None
     assert classify("too many tokens", "rate_limit_exceeded") is None

@@ -1,4 +1,4 @@
-"""Long texts in pieces."""
+"""Long texts cut into pieces."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""An event that was evicted before it was pinned comes back as soon as there is room for it."""
+"""An event evicted before it was pinned is shown again as soon as it fits."""
 
 import math
 from dataclasses import replace
@@ -13,21 +13,21 @@ POLICY = Policy(evict="on_pressure", retention=plainly(keep_last=0), dialogue_wi
 
 
 def budget(tokens: int) -> Budget:
-    """One that leaves so many tokens beside the room that a reduction keeps free."""
+    """Return a budget with `tokens` tokens beyond the room that a reduction keeps free."""
     target = math.ceil(tokens / (1 - ROOM_SHARE))
     return Budget(target, 0, 0, target, target)
 
 
-def evicted() -> tuple[Log, int, int]:
-    """A log of two results that a plan has made stubs of, and their seqs; the events are pinned behind that."""
+def log_of_results() -> tuple[Log, int, int]:
+    """Return a log with two results that a plan has stubbed, and their seqs; the tests pin them afterwards."""
     log = Log()
     log.user()
     large, small = log.round(tokens=900), log.round(tokens=300)
     return log, large, small
 
 
-def test_the_newest_come_back_as_far_as_the_threshold_has_room() -> None:
-    log, large, small = evicted()
+def test_the_newest_are_restored_up_to_the_threshold() -> None:
+    log, large, small = log_of_results()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     assert {stub.seq for stub in planned.state.stubs} == {large, small}
     items = tuple(replace(item, event=replace(item.event, pinned=True)) for item in planned.context.items)
@@ -38,15 +38,15 @@ def test_the_newest_come_back_as_far_as_the_threshold_has_room() -> None:
         assert done.context.tokens <= context.tokens + room
 
 
-def test_what_is_not_pinned_stays_as_it_is() -> None:
-    log, _, _ = evicted()
+def test_unpinned_events_stay_evicted() -> None:
+    log, _, _ = log_of_results()
     planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
     done = PinnedReducer().reduce(planned.context, budget(100_000), planned.state)
     assert done.state is planned.state
 
 
-def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
-    log, large, _ = evicted()
+def test_it_is_restored_in_the_plan_that_frees_the_tokens() -> None:
+    log, large, _ = log_of_results()
     before = log.plan(900, policy=POLICY)
     assert large in {stub.seq for stub in before.state.stubs}
     log.events[large - 1] = replace(log.events[large - 1], pinned=True)
@@ -54,5 +54,5 @@ def test_it_comes_back_in_the_plan_that_makes_the_room() -> None:
         log.user()
         log.says(tokens=600)
     after = log.plan(1_900, policy=POLICY, state=before.state)
-    assert after.cause == "budget"  # all of it was more than the target, and older turns went
+    assert after.cause == "budget"  # all together exceeded the target, and older turns were dropped
     assert large not in {stub.seq for stub in after.state.stubs}

@@ -1,4 +1,4 @@
-"""The reducers and their order, on logs that fit on a screen."""
+"""The reducers and their order, on small logs."""
 
 import json
 
@@ -17,11 +17,11 @@ from tests.unit.builders import COUNTER, Log, plainly
 EVERY = "every_assembly"
 
 
-def stubbed(planned: Plan) -> list[int]:
+def stubbed_seqs(planned: Plan) -> list[int]:
     return [stub.seq for stub in planned.state.stubs]
 
 
-def visible(planned: Plan) -> list[int]:
+def visible_seqs(planned: Plan) -> list[int]:
     return [item.event.seq for item in planned.context.items]
 
 
@@ -34,7 +34,7 @@ def test_nothing_moves_while_it_fits() -> None:
     assert (planned.cause, planned.state) == (None, START)
 
 
-def test_what_a_plan_is_made_for_is_known_before_anything_is_evicted() -> None:
+def test_the_moment_is_known_before_evictions() -> None:
     log = Log()
     log.user()
     for _ in range(20):
@@ -68,9 +68,9 @@ def test_retention_keeps_the_last_of_each_tool() -> None:
         evict=EVERY, retention=plainly(keep_last=1, tools={"ask": ToolRule(keep_last=2)}, never_evict=("plan",))
     )
     planned = log.plan(100_000, policy=policy)
-    assert stubbed(planned) == reads[:-1]
-    assert visible(planned) == [e.seq for e in log.events]
-    assert not {*asks, *plans} & set(stubbed(planned))
+    assert stubbed_seqs(planned) == reads[:-1]
+    assert visible_seqs(planned) == [e.seq for e in log.events]
+    assert not {*asks, *plans} & set(stubbed_seqs(planned))
 
 
 def test_retention_by_age_counts_turns() -> None:
@@ -80,7 +80,7 @@ def test_retention_by_age_counts_turns() -> None:
         log.user()
         results.append(log.round())
     planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=None, age_turns=2)))
-    assert stubbed(planned) == results[:2]
+    assert stubbed_seqs(planned) == results[:2]
     assert {stub.reason for stub in planned.state.stubs} == {"at_least_2_turns_old"}
 
 
@@ -92,8 +92,8 @@ def test_pinned_and_small_results_stay_whole() -> None:
     for _ in range(3):
         log.round()
     planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=1)))
-    assert pinned not in stubbed(planned)
-    assert small not in stubbed(planned)
+    assert pinned not in stubbed_seqs(planned)
+    assert small not in stubbed_seqs(planned)
 
 
 def test_under_pressure_only_as_much_as_brings_it_to_the_goal() -> None:
@@ -103,8 +103,8 @@ def test_under_pressure_only_as_much_as_brings_it_to_the_goal() -> None:
     planned = log.plan(16_000, goal=12_000, policy=Policy(evict="on_pressure", retention=plainly(keep_last=2)))
     assert planned.cause == "budget"
     assert planned.context.tokens <= 12_000
-    assert stubbed(planned) == results[: len(stubbed(planned))]
-    assert 8 <= len(stubbed(planned)) < 18
+    assert stubbed_seqs(planned) == results[: len(stubbed_seqs(planned))]
+    assert 8 <= len(stubbed_seqs(planned)) < 18
     assert not planned.state.drops
 
 
@@ -117,7 +117,7 @@ def test_the_window_keeps_whole_turns_and_the_preamble() -> None:
         log.round(tokens=100)
     by_turns = log.plan(100_000, policy=Policy(evict=EVERY, dialogue_window=DialogueWindow(turns=2)))
     by_tokens = log.plan(100_000, policy=Policy(evict=EVERY, dialogue_window=DialogueWindow(tokens=300)))
-    assert visible(by_turns)[:2] == visible(by_tokens)[:2] == [preamble, users[3]]
+    assert visible_seqs(by_turns)[:2] == visible_seqs(by_tokens)[:2] == [preamble, users[3]]
     assert {drop.reason for drop in by_turns.state.drops} == {"older_than_2_turns"}
     assert {drop.reason for drop in by_tokens.state.drops} == {"over_300_tokens"}
 
@@ -133,7 +133,7 @@ def test_the_last_resort_drops_oldest_turns_and_leaves_a_note() -> None:
     assert planned.state.drops == (
         Drop(2, planned.state.floor, planned.state.left_out.tokens, "last_resort", "oldest_turns_over_target"),
     )
-    assert visible(planned)[0] == planned.state.floor + 1
+    assert visible_seqs(planned)[0] == planned.state.floor + 1
     assert "earlier turns" in planned.state.note
     assert planned.state.kept == (1,)
 
@@ -150,8 +150,8 @@ def test_the_running_turn_is_shortened_then_stubbed_then_loses_rounds() -> None:
     results = [many.round(tokens=1000) for _ in range(300)]
     planned = many.plan(12_000)
     assert planned.context.tokens <= 12_000
-    assert visible(planned)[0] == user
-    assert visible(planned)[-1] == results[-1]
+    assert visible_seqs(planned)[0] == user
+    assert visible_seqs(planned)[-1] == results[-1]
     assert results[-1] not in [s.seq for s in planned.state.stubs if not s.chars]
     assert planned.state.drops[0].reason == "oldest_rounds_over_target"
 
@@ -166,14 +166,14 @@ def test_open_calls_pins_and_the_users_words_stay_whatever_happens() -> None:
         log.user(200)
         log.round(tokens=2000)
     planned = log.plan(3_000)
-    shown = visible(planned)
+    shown = visible_seqs(planned)
     assert waiting in shown
     assert any(e.pinned and e.turn == pinned for e in (i.event for i in planned.context.items))
     assert log.events[-3].seq in shown
     assert planned.context.tokens <= 3_000
 
 
-def test_what_cannot_fit_says_so_and_by_how_much() -> None:
+def test_a_context_that_cannot_fit_names_the_excess() -> None:
     log = Log()
     log.system(5_000)
     log.user()

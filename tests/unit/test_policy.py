@@ -1,4 +1,4 @@
-"""Policies: every knob described and checked, every refusal names it."""
+"""Policies: every knob is described and checked, and every refusal names its knob."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def test_an_empty_document_is_the_default() -> None:
     assert (DEFAULT.evict, DEFAULT.low_water, DEFAULT.retention.keep_last) == ("economic", 0.7, 2)
 
 
-def test_what_is_given_is_what_comes_out() -> None:
+def test_given_knobs_are_kept() -> None:
     policy = parse_policy(
         {
             "window_tokens": 50_000,
@@ -110,7 +110,7 @@ def test_the_target_is_the_window_less_reserves_and_margin() -> None:
 
 
 def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The knobs of a policy's schema by their paths, the groups opened up."""
+    """Yield the knobs of a policy's schema by path, groups included."""
     for name, inner in schema["properties"].items():
         where = f"{path}.{name}" if path else name
         nested = inner if "properties" in inner else inner.get("additionalProperties")
@@ -155,7 +155,7 @@ def test_a_document_of_all_defaults_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_schema_takes_the_presets(name: str) -> None:
+def test_the_schema_accepts_the_presets(name: str) -> None:
     jsonschema.validate(DOCUMENTS[name], json_schema())
     assert parse_policy(json.loads(json.dumps(DOCUMENTS[name]))) == PRESETS[name]
 
@@ -165,7 +165,7 @@ VALUES = st.sampled_from([None, True, "auto", "tail", "economic", "prefix", "cei
 
 @settings(deadline=None)
 @given(st.data())
-def test_the_schema_takes_what_is_accepted(data: st.DataObject) -> None:
+def test_the_schema_accepts_every_accepted_policy(data: st.DataObject) -> None:
     document: dict[str, Any] = {}
     knobs = [path for path, _ in leaves(json_schema())]
     for path in data.draw(st.lists(st.sampled_from(knobs), max_size=4)):

@@ -1,4 +1,4 @@
-"""Short answers keep their questions: what a text asks, and what stays of it beside a fold."""
+"""Short answers keep their questions: the part of a text that asks, shown next to a fold."""
 
 import pytest
 
@@ -36,7 +36,7 @@ ASKS = "The tests pass now. Shall I push the branch?"
         ("Does the lexer handle all of the tabs?", ASKS, ""),
     ],
 )
-def test_a_short_answer_is_told_with_its_question(answer: str, text: str, question: str) -> None:
+def test_a_short_answer_is_quoted_with_its_question(answer: str, text: str, question: str) -> None:
     found = asked(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
 
@@ -50,7 +50,7 @@ def test_the_part_that_asks_is_verbatim_and_has_the_options_that_are_named() -> 
 
 
 def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[Log, int, int]:
-    """A log with a question and its answer, and their seqs; nothing else in it asks."""
+    """Return a log with a question and its answer, and their seqs; no other text in it asks."""
     log = Log()
     log.user()
     log.says(tokens=500)
@@ -61,10 +61,10 @@ def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[
     return log, asking, answering
 
 
-def folded(
+def plan_with_fold(
     log: Log, to_seq: int, target: int = 700, policy: Policy = PRESETS["default"], begun: Plan | None = None
 ) -> Plan:
-    """The plan with a summary of all up to a seq."""
+    """Return the plan with a summary of all events up to `to_seq`."""
     state = START if begun is None else begun.state
     ends = {to_seq} if begun is None else {to_seq, begun.state.folded_to}
     tree = [Summary(f"s{n}", 1, n, 0, 20, "what was said", sum(e.tokens for e in log.events[:n]), n) for n in ends]
@@ -72,14 +72,14 @@ def folded(
     return plan(read, Budget(target, 0, 0, target, int(target * 0.5), low_water=0.5), policy, state)
 
 
-def shown(result: Plan) -> list[int]:
+def shown_seqs(result: Plan) -> list[int]:
     return [item.event.seq for item in result.context.items]
 
 
-def test_the_question_of_an_answer_that_is_shown_stays_beside_the_fold() -> None:
+def test_the_question_of_a_shown_answer_stays_next_to_the_fold() -> None:
     log, asking, answering = conversation(ASKS)
-    result = folded(log, asking)
-    assert shown(result) == [asking, answering, answering + 1, answering + 2]
+    result = plan_with_fold(log, asking)
+    assert shown_seqs(result) == [asking, answering, answering + 1, answering + 2]
     assert dispositions(log.events, result.context, result.state) == {
         1: "summarized",
         2: "summarized",
@@ -98,33 +98,33 @@ def test_the_question_of_an_answer_that_is_shown_stays_beside_the_fold() -> None
     ],
     ids=["asks nothing", "no short answer", "another preset", "no room"],
 )
-def test_else_it_is_summarized_like_the_rest(question: str, answer: str, target: int, preset: str) -> None:
+def test_other_questions_are_summarized(question: str, answer: str, target: int, preset: str) -> None:
     log, asking, answering = conversation(question, answer)
-    result = folded(log, asking, target, PRESETS[preset])
-    assert asking not in shown(result) and answering in shown(result)
+    result = plan_with_fold(log, asking, target, PRESETS[preset])
+    assert asking not in shown_seqs(result) and answering in shown_seqs(result)
     assert dispositions(log.events, result.context, result.state)[asking] == "summarized"
 
 
-def test_of_a_long_message_the_part_stays_that_asks() -> None:
+def test_of_a_long_message_the_asking_part_stays() -> None:
     text = f"{'They differ in many ways. ' * 90}\n\n{ASKS}"
     log, asking, _ = conversation(text, tokens=500)
-    result = folded(log, asking)
+    result = plan_with_fold(log, asking)
     item = result.context.item(asking)
     assert item is not None
     words = f"{BEGINNING}\n{ASKS}"
     assert content_text(item.block().content) == words and item.tokens == COUNTER.message(words)
     rows = [(row.from_seq, row.to_seq, row.disposition, row.reducer) for row in evictions(result.state, result.context)]
     assert rows == [(1, 2, "summarized", "fold"), (asking, asking, "replaced", "questions")]
-    again = folded(log, asking, begun=result)
+    again = plan_with_fold(log, asking, begun=result)
     assert again.state == result.state and again.cause is None
 
 
-def test_the_question_goes_with_its_answer() -> None:
+def test_the_question_is_evicted_with_its_answer() -> None:
     log, asking, answering = conversation(ASKS)
-    first = folded(log, asking)
+    first = plan_with_fold(log, asking)
     log.says(tokens=500)
     log.user()
-    later = folded(log, answering + 1, begun=first)
-    assert not {asking, answering} & {*shown(later)}
+    later = plan_with_fold(log, answering + 1, begun=first)
+    assert not {asking, answering} & {*shown_seqs(later)}
     words = dispositions(log.events, later.context, later.state)
     assert words[asking] == words[answering] == "summarized"

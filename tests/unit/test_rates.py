@@ -1,4 +1,4 @@
-"""A token bucket never gives more than its rate and what it held, and says exactly when enough is there."""
+"""A token bucket never gives more than its rate plus its content, and reports exactly when enough is available."""
 
 from math import ceil
 
@@ -10,7 +10,7 @@ from app.core.network.rates import Bucket, Rate, full, take
 RATE = Rate(per_second=10.0, most=50.0)
 
 
-def test_what_is_held_may_be_taken_at_once_and_then_no_more() -> None:
+def test_the_content_can_be_taken_immediately_and_then_no_more() -> None:
     bucket = full(RATE, 100.0)
     bucket, wait = take(bucket, RATE, 50, 100.0)
     assert wait == 0
@@ -25,7 +25,7 @@ def test_a_refusal_takes_nothing() -> None:
         assert (same, wait) == (bucket, 0.5)
 
 
-def test_it_fills_up_to_what_it_holds() -> None:
+def test_it_fills_up_to_its_capacity() -> None:
     empty = Bucket(0.0, 100.0)
     assert empty.holds(RATE, 103.0) == 30.0
     assert empty.holds(RATE, 1000.0) == RATE.most
@@ -35,7 +35,7 @@ def test_it_fills_up_to_what_it_holds() -> None:
     amounts=st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5, allow_nan=False)), max_size=60),
     per_second=st.floats(0.1, 1000),
 )
-def test_in_any_time_no_more_is_taken_than_was_held_and_flowed_in(
+def test_at_any_time_no_more_is_taken_than_capacity_and_inflow(
     amounts: list[tuple[int, float]], per_second: float
 ) -> None:
     rate = Rate(per_second, 50.0)

@@ -1,4 +1,4 @@
-"""Who passes without the database, by the clock."""
+"""Callers that are authenticated from memory, by the clock."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ class Clock:
         return START + timedelta(seconds=self.seconds)
 
 
-def recent() -> tuple[Clock, RecentCallers]:
+def make_callers() -> tuple[Clock, RecentCallers]:
     clock = Clock()
     return clock, RecentCallers(clock.monotonic, clock.today)
 
@@ -30,8 +30,8 @@ def holder(expires_at: datetime | None = None) -> Caller:
     return Caller(DEFAULT_TENANT, frozenset({"ingest", "read"}), uuid4(), "a:", expires_at)
 
 
-def test_a_key_passes_for_some_minutes_with_what_it_may_reach() -> None:
-    clock, callers = recent()
+def test_a_key_is_cached_for_minutes_with_its_access() -> None:
+    clock, callers = make_callers()
     caller = holder()
     callers.admit(b"k", caller)
     clock.seconds = RECENT_SECONDS
@@ -43,7 +43,7 @@ def test_a_key_passes_for_some_minutes_with_what_it_may_reach() -> None:
 
 
 def test_a_key_that_expires_meanwhile_is_refused() -> None:
-    clock, callers = recent()
+    clock, callers = make_callers()
     callers.admit(b"k", holder(START + timedelta(seconds=10)))
     clock.seconds = 9
     assert callers.find(b"k")
@@ -52,7 +52,7 @@ def test_a_key_that_expires_meanwhile_is_refused() -> None:
 
 
 def test_a_refusal_counts_until_the_key_is_let_in_again() -> None:
-    _, callers = recent()
+    _, callers = make_callers()
     callers.admit(b"k", holder())
     callers.refuse(b"k")
     callers.refuse(b"other")
@@ -61,15 +61,15 @@ def test_a_refusal_counts_until_the_key_is_let_in_again() -> None:
     assert callers.find(b"k")
 
 
-def test_who_needs_no_tenants_key_has_no_limit() -> None:
-    clock, callers = recent()
+def test_a_caller_without_a_tenants_key_has_no_limit() -> None:
+    clock, callers = make_callers()
     callers.admit(b"", ANYONE)
     clock.seconds = 100 * RECENT_SECONDS
     assert callers.find(b"") is ANYONE
 
 
 def test_the_oldest_are_forgotten() -> None:
-    _, callers = recent()
+    _, callers = make_callers()
     for number in range(CALLERS_MAX + 1):
         callers.admit(str(number).encode(), ANYONE)
     assert callers.find(b"0") is None

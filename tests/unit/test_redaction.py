@@ -1,4 +1,4 @@
-"""What a redaction takes out of what earlier plans quote."""
+"""Removal of redacted content from the texts of earlier plans."""
 
 from dataclasses import replace
 from typing import Any
@@ -36,7 +36,7 @@ SHOWN = [kind for kind in EventType if kind not in BOOKKEEPING | PREFIX]
 
 @pytest.mark.parametrize("form", [name for name, form in FORMATS.items() if form.native])
 @pytest.mark.parametrize("kind", SHOWN)
-def test_what_is_shown_of_a_redacted_event_takes_no_more_than_it_counts(kind: EventType, form: str) -> None:
+def test_the_text_of_a_redacted_event_is_within_its_count(kind: EventType, form: str) -> None:
     body: dict[str, Any] = {**dict.fromkeys(FIELDS, "n" * NAME_CHARS_MAX), "type": kind.value}
     names = {name: body[name] for name in ("call_id", "tool", "author")}
     event = Event(2, kind, turn=1, tokens=ERASED_TOKENS, is_error=True, body=tombstone(body), **names)

@@ -1,4 +1,4 @@
-"""The version is one, wherever it is told; and what is recorded of earlier releases is what the history holds."""
+"""All files name the same version, and the records of earlier releases match the git history."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ def number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def test_the_newest_release_is_the_version_that_everything_tells() -> None:
+def test_the_newest_release_has_the_version_of_all_files() -> None:
     assert SECTIONS[0][0] == VERSION
     assert palimpsest.__version__ == VERSION
     assert json.loads((ROOT / "openapi" / "palimpsest.json").read_text())["info"]["version"] == VERSION
@@ -35,7 +35,7 @@ def test_every_release_has_a_date_and_a_schema_and_they_grow() -> None:
 
 
 def test_the_changelog_names_the_schema_of_this_code() -> None:
-    """What is not released yet says it in its first line, where it has a newer one than the last release."""
+    """The changelog's unreleased section names its schema in its first line if it is newer than the last release's."""
     said = re.match(r"\n*Schema (\d{4})\.", UNRELEASED)
     assert (said[1] if said else SECTIONS[0][2]) == revisions()[-1]
 
@@ -73,7 +73,7 @@ def test_a_tag_is_named_by_the_version_of_its_commit() -> None:
 
 
 def check(commit: str, version: str, schema: str) -> None:
-    """The version that a commit's files tell, and its newest migration."""
+    """Assert the version in a commit's files, and its newest migration."""
     told = git("show", f"{commit}:app/version.py")
     assert told is not None, commit
     assert f'VERSION = "{version}"' in told.decode()

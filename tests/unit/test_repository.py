@@ -1,4 +1,4 @@
-"""Commits, branches, pushes and pull requests that commands made, and what they undid."""
+"""Commits, branches, pushes and pull requests made by commands, and those undone."""
 
 import pytest
 
@@ -11,12 +11,12 @@ FIRST = ("git add a.go && git commit -m 'fix: the gauge'", "[main 94effc6] fix: 
 SECOND = ("git commit -m 'feat: the report'", "[main b5cf65b] feat: the report\n 2 files changed")
 
 
-def made(*runs: tuple[str, str]) -> list[str]:
+def actions_of(*runs: tuple[str, str]) -> list[str]:
     return list(made_by((command, "ok", output) for command, output in runs))
 
 
-def test_commits_pushes_branches_and_pull_requests_are_told_by_their_output() -> None:
-    assert made(
+def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:
+    assert actions_of(
         ("git checkout -b tide", "Switched to a new branch 'tide'"),
         FIRST,
         ("git push -u origin tide 2>&1", "To github.com:a/b.git\n * [new branch]        tide -> tide"),
@@ -32,16 +32,16 @@ def test_commits_pushes_branches_and_pull_requests_are_told_by_their_output() ->
     ]
 
 
-def test_a_commit_that_was_undone_or_amended_is_not_told() -> None:
+def test_a_commit_that_was_undone_or_amended_is_left_out() -> None:
     reset = ("git reset --hard HEAD~1 && git log -1", "HEAD is now at 9571a23 add tests")
-    assert made(FIRST, reset) == []
-    assert made(reset) == ["undone: 1 newest commits"]
+    assert actions_of(FIRST, reset) == []
+    assert actions_of(reset) == ["undone: 1 newest commits"]
     amend = ("git commit --amend --no-edit", "[main 48e7f29] fix: the gauge\n Date: Mon")
-    assert made(FIRST, amend) == ['committed 48e7f29 "fix: the gauge"']
-    assert made(FIRST, SECOND, ("git reset --soft HEAD~1", "")) == ['committed 94effc6 "fix: the gauge"']
+    assert actions_of(FIRST, amend) == ['committed 48e7f29 "fix: the gauge"']
+    assert actions_of(FIRST, SECOND, ("git reset --soft HEAD~1", "")) == ['committed 94effc6 "fix: the gauge"']
     restored = ("git checkout tide/gauge.go", "Updated 1 path from the index")
-    assert made(restored) == ["undone: uncommitted changes of tide/gauge.go"]
-    assert made(restored, FIRST) == ['committed 94effc6 "fix: the gauge"']
+    assert actions_of(restored) == ["undone: uncommitted changes of tide/gauge.go"]
+    assert actions_of(restored, FIRST) == ['committed 94effc6 "fix: the gauge"']
 
 
 def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
@@ -56,7 +56,7 @@ def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
     assert from_json(to_json(unite(parts))) == unite(parts)
 
 
-def test_the_appendix_tells_a_commit_once() -> None:
+def test_the_appendix_lists_a_commit_once() -> None:
     log = Log()
     ran(log, *FIRST)
     text = appendix(digest_of(log.events), COUNTER, 1000)
@@ -78,6 +78,6 @@ def test_the_appendix_tells_a_commit_once() -> None:
         ("git stash pop", None),
     ],
 )
-def test_what_a_command_takes_back(command: str, paths: tuple[str, ...] | None) -> None:
+def test_paths_that_a_command_reverts(command: str, paths: tuple[str, ...] | None) -> None:
     assert [one.paths for one in undone(command, "ok")] == ([] if paths is None else [paths])
     assert not list(undone(command, "error"))

@@ -1,4 +1,4 @@
-"""What stands for an event that is not shown whole depends on nothing that a later reader would not have."""
+"""The text in place of an event that is not shown whole depends only on data that a later render has."""
 
 from dataclasses import replace
 
@@ -45,8 +45,8 @@ def test_reasoning_that_is_not_shown_ties_nothing_together() -> None:
         assert len(units([Item(replace(thought, body=body), 5, stub), Item(said, 500)])) == 2
 
 
-def test_what_a_call_tells_of() -> None:
-    """Shown events, and spans of shown summaries; not what was dropped or whose summary is left out."""
+def test_events_that_a_call_refers_to() -> None:
+    """A call refers to shown events and to spans of shown summaries, not to dropped events or unshown summaries."""
     state = Frontier(
         floor=9,
         kept=(8,),

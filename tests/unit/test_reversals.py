@@ -1,4 +1,4 @@
-"""Rules of users that a later message takes back."""
+"""Rules of users that a later message revokes."""
 
 import pytest
 
@@ -19,12 +19,12 @@ RULE = "Always keep the gauge table sorted by harbour."
         (["Put the harbour's name in the title."], False),
     ],
 )
-def test_a_rule_says_by_which_words_it_was_taken_back(later: list[str], back: bool) -> None:
+def test_a_revoked_rule_quotes_the_message_that_revoked_it(later: list[str], back: bool) -> None:
     rule = next(iter(standing_rules([RULE, *later])))
     assert rule == (f'{RULE} (taken back later: "{later[-1]}")' if back else RULE)
 
 
-def test_words_about_a_rules_end_are_no_rule() -> None:
+def test_text_about_a_rules_end_is_no_rule() -> None:
     assert list(standing_rules(["You must not print the old header, it is no longer needed."])) == []
     assert list(standing_rules(["Never push the branch.", "Never push to main either."])) == [
         "Never push the branch.",

@@ -1,4 +1,4 @@
-"""What an event is found by: words, identifiers and paths; and how what is found is ranked."""
+"""Index terms of an event: words, identifiers and paths; and the ranking of results."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from app.core.recall.search import (
 )
 
 
-def said(text: str, **fields: object) -> Event:
+def user_event(text: str, **fields: object) -> Event:
     about = {name: fields.pop(name) for name in ("path", "arguments", "redacted") if name in fields}
     values = {"seq": 7, "type": EventType.USER_MESSAGE, "turn": 1, "tokens": 5} | fields
     return Event(**values, body={"content": text} | about)  # type: ignore[arg-type]
@@ -54,13 +54,13 @@ def said(text: str, **fields: object) -> Event:
         (r"C:\Users\x\notes.txt", "notes.txt"),
     ],
 )
-def test_what_is_logged_is_found_by_what_is_asked(logged: str, asked: str) -> None:
+def test_logged_text_is_found_by_a_query(logged: str, asked: str) -> None:
     assert set(terms(asked)) & set(terms(logged))
     assert not set(terms(asked)) & set(terms("nothing of the kind"))
 
 
 @pytest.mark.parametrize("name", ["app/store/views.py", "order_id=8841", "--no-cache", "getUserName", "v2.3.1"])
-def test_a_whole_name_tells_apart_what_shares_its_parts(name: str) -> None:
+def test_a_whole_name_distinguishes_names_with_shared_parts(name: str) -> None:
     parts = " ".join(piece for piece in terms(name) if piece != name.lower())
     assert name.lower() in set(terms(name)) - set(terms(parts))
 
@@ -84,7 +84,7 @@ def test_forms_of_a_word_are_one_term(one: str, other: str) -> None:
     assert stem(one) == stem(other)
 
 
-def test_what_holds_a_digit_or_another_script_has_no_endings() -> None:
+def test_words_with_digits_or_of_other_scripts_are_not_stemmed() -> None:
     assert [stem(word) for word in ("e1234s", "naïves", "8841")] == ["e1234s", "naïves", "8841"]
 
 
@@ -102,21 +102,25 @@ def test_the_letters_of_escape_sequences_belong_to_no_term() -> None:
     ],
 )
 def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> None:
-    found = entry(said(text))
+    found = entry(user_event(text))
     assert found is not None and (ASKING in found.terms) == asks
-    result = entry(said(text, type=EventType.TOOL_RESULT, tool="read"))
+    result = entry(user_event(text, type=EventType.TOOL_RESULT, tool="read"))
     assert result is not None and ASKING not in result.terms
 
 
-def test_who_said_something_is_marked_by_author_or_by_name_in_front() -> None:
-    by, named, nobody = entry(said("hi", author="Ann Lee")), entry(said("[s 1] Ann: hi")), entry(said("hi Ann"))
+def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
+    by, named, nobody = (
+        entry(user_event("hi", author="Ann Lee")),
+        entry(user_event("[s 1] Ann: hi")),
+        entry(user_event("hi Ann")),
+    )
     assert by is not None and named is not None and nobody is not None
     assert set(speaking(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
     assert not set(speaking(query_terms("What did Ann paint?"))) & nobody.terms.keys()
     assert not set(query_terms(" ".join([ASKING, *speaking(["ann"])]))) & {ASKING, *speaking(["ann"])}
 
 
-def test_what_says_nothing_is_no_term() -> None:
+def test_stop_words_are_no_terms() -> None:
     assert list(terms("What is it that they have, and why?")) == []
     assert query_terms("the the the") == ()
     assert len(query_terms(" ".join(f"word{n}" for n in range(500)))) == 64
@@ -124,21 +128,23 @@ def test_what_says_nothing_is_no_term() -> None:
 
 @pytest.mark.parametrize("blob", ["A" * 300_000, "ab/" * 100_000, "a_" * 100_000, "x." * 100_000, "漢" * 100_000])
 def test_data_is_no_name(blob: str) -> None:
-    found = entry(said(blob))
+    found = entry(user_event(blob))
     assert found is not None
     assert all(len(term) < 300 for term in found.terms)
     assert len(found.terms) < 1_000
 
 
-def test_an_event_is_found_by_what_it_is_about() -> None:
-    call = said("", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0)
+def test_an_event_is_found_by_its_subject() -> None:
+    call = user_event(
+        "", type=EventType.TOOL_CALL, tool="read", arguments={"path": "/repo/app/a.py"}, at=1_700_000_000.0
+    )
     found = entry(call)
     assert found is not None
     for path in ("/repo/app/a.py", "app/a.py", "./app/a.py", "a.py"):
         assert path_term(path) in found.terms
     assert path_term("b/a.py") not in found.terms
     assert {"read", stem("november"), "2023", "2023-11-14"} <= found.terms.keys()
-    by = entry(said("hello", author="Ann Lee"))
+    by = entry(user_event("hello", author="Ann Lee"))
     assert by is not None and "ann" in by.terms
 
 
@@ -152,7 +158,7 @@ def test_an_event_is_found_by_what_it_is_about() -> None:
     ],
 )
 def test_a_call_is_found_by_every_file_that_its_digest_names(tool: str, arguments: dict[str, Json]) -> None:
-    call = said("", type=EventType.TOOL_CALL, tool=tool, arguments=arguments)
+    call = user_event("", type=EventType.TOOL_CALL, tool=tool, arguments=arguments)
     found = entry(call)
     assert found is not None
     digest = digest_of([call])
@@ -162,7 +168,7 @@ def test_a_call_is_found_by_every_file_that_its_digest_names(tool: str, argument
 
 
 @pytest.mark.parametrize("path", ["", "/", "..", "a//b", "/a/"])
-def test_odd_paths_can_be_asked_for(path: str) -> None:
+def test_odd_paths_can_be_searched(path: str) -> None:
     assert path_term(path).startswith("path ")
     assert all("//" not in ending for ending in endings(path))
 
@@ -170,15 +176,15 @@ def test_odd_paths_can_be_asked_for(path: str) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        said("x", type=EventType.TURN_END),
-        said("x", type=EventType.TOOLS),
-        said("x", type=EventType.SYSTEM_PROMPT),
-        said("x", redacted=True),
-        said("x", type=EventType.TOOL_RESULT, tool="recall"),
-        said("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
+        user_event("x", type=EventType.TURN_END),
+        user_event("x", type=EventType.TOOLS),
+        user_event("x", type=EventType.SYSTEM_PROMPT),
+        user_event("x", redacted=True),
+        user_event("x", type=EventType.TOOL_RESULT, tool="recall"),
+        user_event("x", type=EventType.TOOL_RESULT, tool="mcp__palimpsest__recall"),
     ],
 )
-def test_what_is_not_searched(event: Event) -> None:
+def test_events_that_are_not_indexed(event: Event) -> None:
     assert entry(event) is None
 
 
@@ -193,7 +199,7 @@ def test_the_rarer_word_counts_more_and_the_nearer_event_gains() -> None:
     assert [one.seq for one in alone] == [1]
 
 
-def test_the_answer_to_a_question_gains_more_than_what_stands_in_front_of_it() -> None:
+def test_the_answer_to_a_question_gains_more_than_the_text_before_it() -> None:
     corpus = Corpus(entries=100, length=1000, holding=[3])
     question = Hit(50, 10, [1], asks=True)
     assert [one.seq for one in rank([question], corpus)][:2] == [51, 50]
@@ -210,7 +216,7 @@ def test_a_nearby_event_adds_more_by_a_term_that_is_lacking() -> None:
     assert {one.seq for one in rank(lacking + repeated, corpus)[:2]} == {10, 11}
 
 
-def test_of_two_alike_the_one_around_which_the_query_is_found_comes_first() -> None:
+def test_of_two_equal_events_the_one_near_other_matches_comes_first() -> None:
     corpus = Corpus(entries=1_000, length=10_000, holding=[1, 3])
     ranked = rank([Hit(10, 10, [1, 1]), Hit(18, 10, [0, 1]), Hit(200, 10, [0, 1])], corpus)
     assert [one.seq for one in ranked if one.seq in (10, 18, 200)] == [10, 18, 200]
@@ -218,12 +224,12 @@ def test_of_two_alike_the_one_around_which_the_query_is_found_comes_first() -> N
     assert [one.seq for one in ranked if one.seq in (18, 200)] == [200, 18]
 
 
-def test_of_two_that_say_the_same_the_one_by_whom_the_query_names_comes_first() -> None:
+def test_of_two_equal_events_the_one_by_the_named_speaker_comes_first() -> None:
     corpus = Corpus(entries=100, length=1000, holding=[3])
     assert [one.seq for one in rank([Hit(10, 10, [1], speaks=True), Hit(50, 10, [1])], corpus, ())] == [10, 50]
 
 
-def test_a_shorter_event_says_the_same_with_more_weight() -> None:
+def test_a_shorter_event_with_the_same_matches_weighs_more() -> None:
     corpus = Corpus(entries=10, length=1000, holding=[2])
     short, long = rank([Hit(1, 10, [1]), Hit(9, 500, [1])], corpus, nearby=())
     assert (short.seq, long.seq) == (1, 9)

@@ -46,7 +46,7 @@ def test_variables_are_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -
         ({"host": "0.0.0.0", "url": "https://context.example"}, "https://context.example"),
     ],
 )
-def test_the_server_is_asked_where_it_listens_unless_another_is_named(given: dict[str, Any], address: str) -> None:
+def test_clients_use_the_listening_address_unless_another_is_named(given: dict[str, Any], address: str) -> None:
     assert Settings(**given).server_url == address
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
         load()
 
 
-def test_what_a_file_holds_is_checked_as_the_variable_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_files_value_is_checked_like_the_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("short\n")
     monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(tmp_path / "key"))
     with pytest.raises(InvalidSetting, match=r"PALIMPSEST_API_KEY .*at least 16"):
@@ -204,13 +204,13 @@ def test_what_a_file_holds_is_checked_as_the_variable_is(monkeypatch: pytest.Mon
         ("postgresql://u:own@h/d", "postgresql+asyncpg://u:own@h/d"),
     ],
 )
-def test_the_password_may_stand_beside_the_addresses(url: str, read: str) -> None:
+def test_the_password_can_be_given_separately_from_the_addresses(url: str, read: str) -> None:
     password = SecretStr("a@/%:+b")
     settings = Settings(database_password=password, database_url=url, database_pooler_url=url, read_database_url=url)
     assert (settings.database_url, settings.database_pooler_url, settings.read_database_url) == (read, read, read)
 
 
-def test_a_password_is_somebodys() -> None:
+def test_a_password_needs_a_user() -> None:
     with pytest.raises(InvalidSetting, match="PALIMPSEST_DATABASE_URL names no user"):
         load(database_password="secret", database_url="postgresql://h/d")
 
@@ -251,7 +251,7 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"https://{MASK}@models.example/v1" in printed
 
 
-def test_the_start_says_where_data_goes_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_names_the_data_folder_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     as_root = data_place(Settings(), frozenset())
     assert as_root.startswith("data in /var/lib/palimpsest (root's folder, whatever HOME is; PALIMPSEST_DATA_DIR")

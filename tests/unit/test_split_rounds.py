@@ -1,4 +1,4 @@
-"""A round is put in order by itself: a context is also written piece by piece, and must come out the same."""
+"""A round's order does not depend on other rounds, so that a context written in pieces is the same."""
 
 from app.core.log.block import Block, Kind
 from app.core.render.formats.fit import split_rounds
@@ -19,7 +19,7 @@ ONE_IS_STILL_RUNNING = (
 )
 
 
-def test_a_round_in_order_is_the_same_alone_and_behind_one_that_is_not() -> None:
+def test_a_rounds_order_is_independent_of_the_round_before() -> None:
     together = split_rounds(Layout(blocks=(*TEXT_BEHIND_A_CALL, *ONE_IS_STILL_RUNNING)), "openai").blocks
     alone = split_rounds(Layout(blocks=ONE_IS_STILL_RUNNING), "openai").blocks
     assert together[len(TEXT_BEHIND_A_CALL) :] == alone == ONE_IS_STILL_RUNNING

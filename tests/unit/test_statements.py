@@ -1,4 +1,4 @@
-"""Named parameters: what the driver is given for a statement's text and its values."""
+"""Named parameters: the text and values that the driver receives."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from migrations.tables import metadata
 
 COMPARED = re.compile(r"(\w+) (?:=|<>|IS NOT DISTINCT FROM) :(\w+)")
 SEQ = "seq"
-"""Compared with many things: a head, a span's ends, a cursor. Their names say which."""
+"""A key that is compared with values of many names: a head, a span's ends, a cursor."""
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ SEQ = "seq"
         ("BEGIN n := 1; END", "BEGIN n := 1; END", ()),
     ],
 )
-def test_names_become_numbers_and_all_else_stays(sql: str, text: str, names: tuple[str, ...]) -> None:
+def test_named_parameters_become_numbered_ones(sql: str, text: str, names: tuple[str, ...]) -> None:
     assert numbered(sql) == (text, names)
 
 
@@ -54,7 +54,7 @@ def test_a_literal_that_looks_like_a_parameter_is_loud() -> None:
 
 
 def test_a_key_is_compared_with_a_parameter_of_its_own_name() -> None:
-    """`epoch` with `:epoch`, or where a statement has two of them `:held_epoch`."""
+    """`epoch` is compared with `:epoch`, or in a statement with two of them with `:held_epoch`."""
     keys = {column.name for table in metadata.sorted_tables for column in table.primary_key} - {SEQ}
     sources = Path(*app.store.__path__).glob("*.py")
     compared = [pair for source in sources for pair in COMPARED.findall(source.read_text(encoding="utf-8"))]

@@ -1,4 +1,4 @@
-"""What making stubs costs: each text is counted once, and nothing that is known already."""
+"""Cost of making stubs: each text is counted once, and no known count is repeated."""
 
 from collections import Counter as Tally
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ POLICY = Policy(evict="economic", retention=RULES, economics=Economics(factor=1.
 
 @dataclass(eq=False)
 class Counting:
-    """An estimator that remembers what it was asked to count."""
+    """An estimator that records the texts it counts."""
 
     name: str = "heuristic"
     margin: float = 0.1
@@ -30,8 +30,8 @@ class Counting:
         return HEURISTIC.count(text, kind)
 
 
-def written(rounds: int = 6) -> Log:
-    """Rounds of a call with a long argument and its long result, counted as they are at an append."""
+def log_of_writes(rounds: int = 6) -> Log:
+    """Return rounds of a call with a long argument and its long result, counted as at an append."""
     log = Log()
     log.user()
     for number in range(rounds):
@@ -45,18 +45,18 @@ def written(rounds: int = 6) -> Log:
     return log
 
 
-def planned(log: Log, counter: Counter, *, recall: bool, room: int = 2_000) -> Plan:
+def make_plan(log: Log, counter: Counter, *, recall: bool, room: int = 2_000) -> Plan:
     budget = Budget(room, 0, 0, room, room, room, POLICY.low_water)
     return plan(PlanInputs(log.events, log.turn, counter, used_at=0.0, recall=recall), budget, POLICY, START)
 
 
-def shown(context: Context) -> dict[int, str]:
+def shown_texts(context: Context) -> dict[int, str]:
     return {i.event.seq: str(i.block().content or i.block().arguments) for i in context.items if i.stub}
 
 
 def test_a_stub_counts_each_of_its_texts_once_and_never_the_event_that_was_counted() -> None:
-    log, estimator = written(), Counting()
-    found = planned(log, Counter(estimator, AREA), recall=False)
+    log, estimator = log_of_writes(), Counting()
+    found = make_plan(log, Counter(estimator, AREA), recall=False)
     assert {stub.reason.split("_")[0] for stub in found.state.stubs} >= {"not", "arguments"}
     logged = {str(event.body.get("content")) for event in log.events if event.body}
     assert not logged & set(estimator.texts)
@@ -65,10 +65,10 @@ def test_a_stub_counts_each_of_its_texts_once_and_never_the_event_that_was_count
 
 
 def test_a_stub_counts_what_it_shows_with_and_without_its_hint() -> None:
-    log = written()
+    log = log_of_writes()
     for recall in (True, False):
-        found = planned(log, COUNTER, recall=recall)
-        texts = shown(found.context)
+        found = make_plan(log, COUNTER, recall=recall)
+        texts = shown_texts(found.context)
         assert texts
         assert all((f"seq {seq}" in text) is recall for seq, text in texts.items())
         for item in found.context.items:
@@ -82,10 +82,10 @@ def test_a_stub_counts_what_it_shows_with_and_without_its_hint() -> None:
             assert item.stub.saved == item.event.tokens - whole
 
 
-def test_names_are_found_only_where_a_result_goes() -> None:
-    log = written()
+def test_names_are_extracted_only_from_evicted_results() -> None:
+    log = log_of_writes()
     rules = replace(RULES, keep_last=None, superseded=False)
-    found = planned(log, COUNTER, recall=True, room=10_000)
+    found = make_plan(log, COUNTER, recall=True, room=10_000)
     assert found.state.stubs == ()
     nothing = replace(POLICY, retention=rules)
     budget = Budget(2_000, 0, 0, 10**6, 2_000, 2_000, POLICY.low_water)

@@ -1,4 +1,4 @@
-"""What a summarizing model is asked."""
+"""The prompt of a summarizing model."""
 
 import re
 
@@ -24,7 +24,7 @@ from app.providers import prompts
 PROMPTS = prompts.load()
 
 
-def test_every_prompt_that_is_named_is_there() -> None:
+def test_every_named_prompt_exists() -> None:
     assert set(PROMPTS) >= {style.prompt for style in (STRUCTURED, PLANNED, NARRATIVE, PREFIX)} | {MERGE}
     assert set(STYLES) == {"structured", "planned", "narrative"}
 
@@ -42,7 +42,7 @@ def test_a_first_summary_is_asked_for_with_the_conversation_alone() -> None:
     assert "{" not in ask.system
 
 
-def test_what_came_before_what_must_stay_and_the_focus_are_given_too() -> None:
+def test_the_earlier_summary_the_constraints_and_the_focus_are_given() -> None:
     ask = history_ask(
         PROMPTS,
         "[User]: on",
@@ -84,7 +84,7 @@ def test_a_merge_keeps_the_order_and_asks_for_the_same_form() -> None:
     )
 
 
-def test_a_second_try_shows_what_was_wrong() -> None:
+def test_a_second_attempt_includes_the_complaints() -> None:
     ask = history_ask(PROMPTS, "[User]: hello", "", 10)
     second = again(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
     assert second.prompt.startswith(ask.prompt)
@@ -105,7 +105,7 @@ def test_a_second_try_shows_what_was_wrong() -> None:
         "<thinking>a</thinking>```md\n<summary>## Goal\nx</summary>\n```",
     ],
 )
-def test_what_models_wrap_around_a_summary_is_taken_off(wrapped: str) -> None:
+def test_wrapping_around_a_summary_is_removed(wrapped: str) -> None:
     assert plain(wrapped) == "## Goal\nx"
 
 

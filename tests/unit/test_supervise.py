@@ -1,4 +1,4 @@
-"""The supervisor of processes, in a process of its own: it forks, and takes the signals of whoever runs it."""
+"""The supervisor of processes, run in a separate process because it forks and handles signals."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ structlog.configure(
 
 
 def run(script: str) -> tuple[list[str], list[dict[str, object]]]:
-    """Run a script that supervises something: what it and its processes print, and what they log."""
+    """Run a script that supervises processes; return their output and their log lines."""
     done = subprocess.run(
         [sys.executable, "-c", BEFORE + script],
         cwd=ROOT,
@@ -61,7 +61,7 @@ Supervisor([Role("long", lambda: None)], patience=60, on_end=end).run()
     assert [line["after_seconds"] for line in logged] == [0.001] * 3
 
 
-def test_names_stop_one_after_the_other_and_who_does_not_is_killed() -> None:
+def test_processes_stop_by_name_in_order_and_stuck_ones_are_killed() -> None:
     printed, logged = run("""
 waiting, begun = os.pipe()
 def waits(name, deaf=False):
@@ -89,7 +89,7 @@ print("all have ended")
     assert logged == []
 
 
-def test_what_fails_in_a_process_does_not_reach_the_code_around_its_supervisor() -> None:
+def test_an_error_in_a_process_does_not_reach_its_supervisors_caller() -> None:
     printed, logged = run("""
 def fail():
     raise RuntimeError("broken")

@@ -1,4 +1,4 @@
-"""What a log tells of a failure: where it was, and nothing of what was being handled."""
+"""Log records of failures: they show the place, and no values."""
 
 import subprocess
 import sys
@@ -67,6 +67,6 @@ queue.error("something else")
 """
 
 
-def test_the_queue_tells_of_a_failure_once_a_minute() -> None:
+def test_the_queue_logs_a_failure_once_a_minute() -> None:
     ran = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, check=True)
     assert [ran.stderr.count(word) for word in ("Flush failed", "OSError: no room", "something else")] == [1, 1, 1]

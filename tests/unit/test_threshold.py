@@ -1,4 +1,4 @@
-"""When a context is reduced, against the computed values of the published designs."""
+"""Thresholds of a reduction, against the computed values of the published designs."""
 
 import pytest
 

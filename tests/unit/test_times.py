@@ -44,7 +44,7 @@ def test_seconds_outside_the_calendar_are_refused(seconds: float) -> None:
 
 
 def conversions(tree: ast.AST) -> set[str]:
-    """The names of the conversions that code calls or refers to."""
+    """Return the names of the conversions that code calls or refers to."""
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CONVERSIONS
 
 

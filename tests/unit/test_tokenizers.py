@@ -19,8 +19,8 @@ from app.tokenizers import FILES, RUN_CHARS_MAX, load, pieces
 INSTALLED = Settings().tiktoken_cache_dir
 CL100K, O200K = FILES["cl100k_base"][0], FILES["o200k_base"][0]
 
-# What tiktoken's own loader would do with a lacking or broken file is delete it and fetch another: any look at the
-# network or removal of a file ends the program.
+# tiktoken's own loader deletes a missing or broken file and fetches another: any network access or removal of a file
+# ends the program.
 WATCHED = """
 import sys
 from pathlib import Path

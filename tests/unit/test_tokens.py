@@ -1,4 +1,4 @@
-"""Counting: by kind of text, images by the vendors' rules, nothing forgotten."""
+"""Counting: by kind of text, images by the vendors' rules, nothing left out."""
 
 import base64
 import struct
@@ -33,7 +33,7 @@ def test_tool_output_is_denser_than_prose() -> None:
 
 @dataclass(frozen=True)
 class Counting:
-    """An estimator that writes down what it is asked to count."""
+    """An estimator that records the texts it counts."""
 
     name: str = "counting"
     margin: float = 0.0
@@ -74,8 +74,8 @@ def test_every_part_counts() -> None:
     assert COUNTER.event(unknown) > 100 / 2.6
 
 
-def test_what_stands_beside_a_text_counts_too() -> None:
-    """Whatever types the fields of a part are of."""
+def test_other_fields_of_a_text_part_count() -> None:
+    """The text's other fields count, whatever their types."""
     text = {"type": "text", "text": "x" * 30}
     for beside in ("y" * 300, ["y" * 300], {"type": ["y"], "text": "y" * 300}, [{"type": {}, "content": "y" * 300}]):
         assert COUNTER.part({**text, "x_own": beside}, TextKind.PROSE) > 10 + 300 / 2.6
@@ -85,7 +85,7 @@ def test_what_stands_beside_a_text_counts_too() -> None:
 
 
 def test_arguments_count_in_the_form_that_takes_more() -> None:
-    """What is no JSON object is sent as it was to its own provider, and within an object to the others."""
+    """Text that is no JSON object is sent unchanged to its own provider, and within an object to the others."""
     lines = "\n" * 300
     assert COUNTER.arguments({}) == COUNTER.arguments(None) == COUNTER.arguments("") == 1
     assert COUNTER.arguments("[" + lines) > 600 / 2.6

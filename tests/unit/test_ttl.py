@@ -1,4 +1,4 @@
-"""Pruning on a cold cache: when, what, and what stands in its place."""
+"""Pruning on a cold cache: its conditions, the events pruned, and their stubs."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def pruning(**rules: Any) -> Policy:
 
 
 def talk(turns: int) -> tuple[Log, list[int]]:
-    """Turns with a call each; the results' seqs."""
+    """Return turns with a call each, and the results' seqs."""
     log, results = Log(), []
     for turn in range(turns):
         log.user()
@@ -37,7 +37,7 @@ def talk(turns: int) -> tuple[Log, list[int]]:
     return log, results
 
 
-def shown(found: Plan, seq: int) -> Any:
+def content_of(found: Plan, seq: int) -> Any:
     return next(i.block().content for i in found.context.items if i.event.seq == seq)
 
 
@@ -79,7 +79,7 @@ def test_s0_18_recent_turns_and_what_is_pruned_once_stay_so() -> None:
 def test_s0_19_results_keep_their_pair_and_say_they_are_cut() -> None:
     log, results = talk(11)
     found = planned(log, pruning(), now=290.0)
-    value = json.loads(shown(found, results[0]))
+    value = json.loads(content_of(found, results[0]))
     assert (value["tool"], value["truncated"], value["recall_seq"]) == ("read", True, results[0])
     assert value["result"].startswith("turn 0: ")
     assert value["result"].endswith(TRUNCATED)
@@ -96,7 +96,7 @@ def test_s0_19_what_was_found_keeps_its_addresses() -> None:
     seq = log.result(log.call("web_search"), 2_000, body={"content": json.dumps({"hits": items})})
     for _ in range(10):
         log.user()
-    value = json.loads(shown(planned(log, pruning(), now=290.0), seq))
+    value = json.loads(content_of(planned(log, pruning(), now=290.0), seq))
     assert [set(item) for item in value["items"]] == [{"url", "title", "text"}] * 3
     assert len(value["items"][0]["text"]) == RULES.result_chars + len(TRUNCATED)
 
@@ -104,13 +104,13 @@ def test_s0_19_what_was_found_keeps_its_addresses() -> None:
 @pytest.mark.parametrize(
     "odd", ['{"a": NaN}', "[" * 500 + "]" * 500, "[" * 50_000, '{"a": "\\ud800", "b": [1]}', "[1e999]"]
 )
-def test_what_only_looks_like_json_is_shortened_as_it_can_be(odd: str) -> None:
+def test_text_that_only_looks_like_json_is_shortened(odd: str) -> None:
     log = Log()
     log.user()
     seq = log.result(log.call(), 2_000, body={"content": odd})
     for _ in range(10):
         log.user()
-    text = shown(planned(log, pruning(), now=290.0), seq)
+    text = content_of(planned(log, pruning(), now=290.0), seq)
     assert json.loads(text)["recall_seq"] == seq
     assert text.encode()
 
@@ -124,9 +124,11 @@ def test_s0_19_files_by_path_and_other_texts_by_their_beginning() -> None:
     for _ in range(10):
         log.user()
     found = planned(log, pruning(), now=290.0)
-    assert shown(found, file).startswith("[TRUNCATED FILE] path=fi:a.csv mime=text/csv size=3011 summary=First line")
-    assert shown(found, text).startswith("[TRUNCATED] " + "y" * 4_000 + "...")
-    assert shown(found, without_path) == "z" * 5_000
+    assert content_of(found, file).startswith(
+        "[TRUNCATED FILE] path=fi:a.csv mime=text/csv size=3011 summary=First line"
+    )
+    assert content_of(found, text).startswith("[TRUNCATED] " + "y" * 4_000 + "...")
+    assert content_of(found, without_path) == "z" * 5_000
     assert of_content(log.events[0], RULES) is None
 
 
@@ -177,7 +179,7 @@ def test_s0_21_recent_turns_lose_what_is_bulky_and_intact_ones_nothing() -> None
     assert [words[seq] for seq in found_seqs] == ["replaced"] * 3 + ["verbatim"] * 2
     assert {words[seq] for seq in read} == {"verbatim"}
     assert [words[seq] for seq in seen] == ["replaced"] * 3 + ["verbatim"] * 2
-    assert "see" in shown(found, seen[0])
+    assert "see" in content_of(found, seen[0])
 
 
 def test_s0_21_more_images_stay_only_as_far_as_there_is_room() -> None:

@@ -1,4 +1,4 @@
-"""Where turns begin."""
+"""The beginnings of turns."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_only_an_end_that_names_its_turn_depends_on_the_state() -> None:
 
 
 @pytest.mark.parametrize("drafts", [(Draft(U),), (Draft(A), Draft(S)), (Draft(E),)])
-def test_what_may_move_the_state(drafts: tuple[Draft, ...]) -> None:
+def test_drafts_that_may_change_the_state(drafts: tuple[Draft, ...]) -> None:
     assert moves_state(drafts)
     assert not moves_state([Draft(A)])
 
@@ -67,7 +67,7 @@ def marks(*drafts: Draft) -> list[TurnMark]:
     return [TurnMark(seq, draft.type, draft.turn_id) for seq, draft in enumerate(drafts, start=3)]
 
 
-def test_a_turn_is_told_by_its_marks() -> None:
+def test_the_state_of_a_turn_follows_from_its_marks() -> None:
     started = turn_of(marks(Draft(S), Draft(U, turn_id="t"), Draft(U, turn_id="t")))
     assert (started.from_seq, started.turn_id, started.explicit, started.ended) == (3, "t", True, False)
     assert (started.state(running=True), started.state(running=False)) == ("running", "interrupted")

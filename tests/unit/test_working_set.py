@@ -1,4 +1,4 @@
-"""The newest content of files, and what keeps it in a context."""
+"""The newest content of files, and the rules that keep it in a context."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,27 +26,27 @@ DEFAULT = PRESETS["default"]
 PLAIN = replace(DEFAULT, retention=replace(DEFAULT.retention, working_set=0))
 
 
-def called(
+def add_call(
     log: Log, tool: str, arguments: dict[str, Any], tokens: int = 600, *, failed: bool = False
 ) -> tuple[int, int]:
-    """A call and its result; their seqs."""
+    """Append a call and its result; return their seqs."""
     call = log.call(tool, 200, body={"arguments": arguments})
     return call, log.result(call, tokens, is_error=failed)
 
 
 def read(log: Log, path: str, tokens: int = 600, **part: int) -> int:
-    return called(log, "Read", {"file_path": path, **part}, tokens)[1]
+    return add_call(log, "Read", {"file_path": path, **part}, tokens)[1]
 
 
-def edit(log: Log, path: str) -> int:
-    return called(log, "Edit", {"file_path": path, "old_string": "a", "new_string": "b " * 300}, 60)[0]
+def add_edit(log: Log, path: str) -> int:
+    return add_call(log, "Edit", {"file_path": path, "old_string": "a", "new_string": "b " * 300}, 60)[0]
 
 
-def searched(log: Log, tokens: int = 600) -> int:
+def add_search(log: Log, tokens: int = 600) -> int:
     return log.result(log.call("Grep", 20, body={"arguments": {"pattern": "x"}}), tokens)
 
 
-def planned(
+def make_plan(
     log: Log, target: int, policy: Policy = DEFAULT, tree: tuple[Summary, ...] = (), *, now: float = 0.0
 ) -> Plan:
     budget = Budget(target, 0, 0, target, int(target * policy.low_water), target, policy.low_water)
@@ -54,26 +54,26 @@ def planned(
     return plan(inputs, budget, policy, START)
 
 
-def whole(found: Plan) -> set[int]:
+def whole_seqs(found: Plan) -> set[int]:
     return {item.event.seq for item in found.context.items if item.stub is None}
 
 
-def shown_by(log: Log) -> dict[str, tuple[int, ...]]:
+def files_shown(log: Log) -> dict[str, tuple[int, ...]]:
     return dict(log.plan(1_000_000).context.worked_files.shown_by)
 
 
-def test_the_newest_content_is_the_last_whole_text_with_what_came_upon_it() -> None:
+def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
     log = Log()
     log.user()
     read(log, "a.py")
     first = read(log, "a.py")
     part = read(log, "./a.py", offset=10, limit=20)
-    changed = edit(log, "a.py")
-    called(log, "Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b"}, failed=True)
-    assert shown_by(log) == {"a.py": (first, part, changed)}
-    written, _ = called(log, "Write", {"file_path": "a.py", "content": "anew"})
+    changed = add_edit(log, "a.py")
+    add_call(log, "Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b"}, failed=True)
+    assert files_shown(log) == {"a.py": (first, part, changed)}
+    written, _ = add_call(log, "Write", {"file_path": "a.py", "content": "anew"})
     other = read(log, "b.py")
-    assert shown_by(log) == {"a.py": (written,), "b.py": (other,)}
+    assert files_shown(log) == {"a.py": (written,), "b.py": (other,)}
 
 
 @pytest.mark.parametrize(
@@ -89,19 +89,19 @@ def test_the_newest_content_is_the_last_whole_text_with_what_came_upon_it() -> N
 def test_commands_show_and_change_files_as_well(command: str, shows: list[str], changes: list[str]) -> None:
     log = Log()
     log.user()
-    call, result = called(log, "Bash", {"command": command})
-    assert shown_by(log) == dict.fromkeys(shows, (result,)) | dict.fromkeys(changes, (call,))
+    call, result = add_call(log, "Bash", {"command": command})
+    assert files_shown(log) == dict.fromkeys(shows, (result,)) | dict.fromkeys(changes, (call,))
 
 
 def test_content_leaves_the_working_set_when_its_file_is_no_longer_used() -> None:
     log = Log()
     log.user()
-    old, changed = read(log, "a.py"), edit(log, "a.py")
+    old, changed = read(log, "a.py"), add_edit(log, "a.py")
     new = read(log, "b.py")
     context = log.plan(1_000_000).context
     assert ranked(context, 4) == (changed, new, old)
     for _ in range(4):
-        searched(log)
+        add_search(log)
     assert ranked(log.plan(1_000_000).context, 4) == (changed,)  # arguments stay four times as long
     assert ranked(log.plan(1_000_000).context, 0) == ()
     log.user()
@@ -114,7 +114,7 @@ def test_the_working_set_is_smaller_where_writing_the_cache_is_dearer() -> None:
     log.user()
     file = read(log, "a.py")
     for _ in range(12):
-        searched(log)
+        add_search(log)
     context = log.plan(1_000_000).context
 
     def goes(cache: CacheProfile) -> bool:
@@ -134,7 +134,7 @@ def test_no_more_is_held_than_its_share_of_the_goal() -> None:
     assert held_content(context, 0, 100_000) == ()
 
 
-def test_what_is_held_leaves_the_room_of_the_prefix_alone() -> None:
+def test_the_working_set_excludes_the_prefixs_tokens() -> None:
     log = Log()
     log.system(9_000)
     log.user()
@@ -146,12 +146,12 @@ def test_what_is_held_leaves_the_room_of_the_prefix_alone() -> None:
     assert held_content(context, 16, 5_000) == ()
 
 
-def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked_on() -> None:
+def test_the_budget_keeps_the_newest_content_of_files_outside_the_working_set() -> None:
     log = Log()
     log.user()
     file = read(log, "a.py", 300)
     for _ in range(20):
-        searched(log)
+        add_search(log)
     for _ in range(3):
         log.user()
     context = log.plan(1_000_000).context
@@ -159,31 +159,31 @@ def test_the_budget_leaves_the_newest_content_of_files_that_are_no_longer_worked
     assert held_content(context, 4, 10_000) == (file,)
 
 
-def test_the_budget_takes_what_is_not_worked_on_first() -> None:
+def test_the_budget_evicts_content_outside_the_working_set_first() -> None:
     log = Log()
     log.user()
-    file, changed = read(log, "a.py"), edit(log, "a.py")
-    newer = [searched(log) for _ in range(8)]
-    kept, plain = planned(log, 5_500), planned(log, 5_500, PLAIN)
+    file, changed = read(log, "a.py"), add_edit(log, "a.py")
+    newer = [add_search(log) for _ in range(8)]
+    kept, plain = make_plan(log, 5_500), make_plan(log, 5_500, PLAIN)
     assert kept.cause == plain.cause == "budget"
-    assert {file, changed} <= whole(kept)
-    assert not {file, changed} & whole(plain)
-    assert not set(newer[:5]) & whole(kept)
+    assert {file, changed} <= whole_seqs(kept)
+    assert not {file, changed} & whole_seqs(plain)
+    assert not set(newer[:5]) & whole_seqs(kept)
 
 
-def test_a_cold_cache_takes_what_is_not_worked_on_only() -> None:
+def test_a_cold_cache_evicts_only_content_outside_the_working_set() -> None:
     log = Log()
     log.user()
-    file, changed = read(log, "a.py", 3_000), edit(log, "a.py")
-    search = searched(log, 2_000)
+    file, changed = read(log, "a.py", 3_000), add_edit(log, "a.py")
+    search = add_search(log, 2_000)
     for _ in range(2):
-        searched(log, 40)
+        add_search(log, 40)
     log.says()
     log.user()
-    kept, plain = planned(log, 1_000_000, now=400.0), planned(log, 1_000_000, PLAIN, now=400.0)
+    kept, plain = make_plan(log, 1_000_000, now=400.0), make_plan(log, 1_000_000, PLAIN, now=400.0)
     assert kept.cause == plain.cause == "cold_cache"
-    assert {file, changed} <= whole(kept) and search not in whole(kept)
-    assert not {file, changed, search} & whole(plain)
+    assert {file, changed} <= whole_seqs(kept) and search not in whole_seqs(kept)
+    assert not {file, changed, search} & whole_seqs(plain)
 
 
 def test_the_last_resort_drops_other_rounds_first() -> None:
@@ -192,47 +192,47 @@ def test_the_last_resort_drops_other_rounds_first() -> None:
     file = read(log, "a.py", 1_000)
     for _ in range(40):
         log.says(300)
-    edit(log, "a.py")
-    kept, plain = planned(log, 6_000), planned(log, 6_000, PLAIN)
+    add_edit(log, "a.py")
+    kept, plain = make_plan(log, 6_000), make_plan(log, 6_000, PLAIN)
     assert kept.state.drops and plain.state.drops
-    assert file in whole(kept)
-    assert file not in whole(plain)
+    assert file in whole_seqs(kept)
+    assert file not in whole_seqs(plain)
     assert max(kept.context.tokens, plain.context.tokens) <= 6_000
 
 
-def test_files_come_back_into_a_third_of_the_room_that_a_reduction_leaves() -> None:
+def test_files_are_restored_into_a_third_of_the_freed_tokens() -> None:
     log = Log()
     log.user()
     old = read(log, "a.py", 500)
     for _ in range(20):
-        searched(log, 700)
+        add_search(log, 700)
     room = 6_000
-    found = planned(log, room)
-    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer worked on
-    assert old in whole(found)
+    found = make_plan(log, room)
+    assert old not in ranked(found.context, DEFAULT.retention.working_set)  # no longer in the working set
+    assert old in whole_seqs(found)
     assert found.context.tokens <= Budget(room, 0, 0, room, int(0.7 * room)).refill
-    tight = planned(log, room, replace(DEFAULT, low_water=1.0))
+    tight = make_plan(log, room, replace(DEFAULT, low_water=1.0))
     assert tight.context.tokens <= room
 
 
-def test_a_fold_leaves_the_rounds_of_the_working_set_beside_its_summary() -> None:
+def test_a_fold_keeps_the_rounds_of_the_working_set_next_to_its_summary() -> None:
     log = Log()
     log.user()
     file = read(log, "a.py", 900)
-    search = searched(log, 200)
+    search = add_search(log, 200)
     for _ in range(20):
         log.says(400)
-    edit(log, "a.py")
+    add_edit(log, "a.py")
     last = len(log.events) - 3
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
-    kept, plain = planned(log, 6_000, tree=tree), planned(log, 6_000, PLAIN, tree=tree)
+    kept, plain = make_plan(log, 6_000, tree=tree), make_plan(log, 6_000, PLAIN, tree=tree)
     assert kept.state.folded_to == plain.state.folded_to == last
     assert not kept.state.drops
-    assert file in whole(kept) and search not in {item.event.seq for item in kept.context.items}
-    assert file not in whole(plain)
+    assert file in whole_seqs(kept) and search not in {item.event.seq for item in kept.context.items}
+    assert file not in whole_seqs(plain)
 
 
-def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() -> None:
+def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     log = Log()
     log.user()
     files = {read(log, f"{name}.py", 900) for name in "abcd"}
@@ -240,25 +240,25 @@ def test_covered_content_of_files_goes_before_rounds_that_no_summary_covers() ->
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
     for _ in range(5):
         log.says(600)
-    found = planned(log, 5_000, tree=tree)
+    found = make_plan(log, 5_000, tree=tree)
     assert not found.state.drops
-    assert set(range(last + 1, len(log.events) + 1)) <= whole(found)
-    assert 0 < len(files & whole(found)) < len(files)
-    assert planned(log, 5_000).state.drops  # without a summary something must go
+    assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(found)
+    assert 0 < len(files & whole_seqs(found)) < len(files)
+    assert make_plan(log, 5_000).state.drops  # without a summary some events are dropped
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "part", "edit", "write"]), st.sampled_from("abc")), max_size=12))
 @settings(max_examples=examples(60))
-def test_what_is_known_of_files_is_the_same_however_the_log_came(steps: list[tuple[str, str]]) -> None:
+def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str]]) -> None:
     log = Log()
     log.user()
     for how, path in steps:
         if how in ("read", "part"):
             read(log, path, **({"offset": 3} if how == "part" else {}))
         elif how == "edit":
-            edit(log, path)
+            add_edit(log, path)
         else:
-            called(log, "Write", {"file_path": path, "content": "new"})
+            add_call(log, "Write", {"file_path": path, "content": "new"})
     answers = log.plan(1_000_000).context.answers
     at_once = WorkedFiles().then(answers)
     for count in range(len(answers) + 1):

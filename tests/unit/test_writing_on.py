@@ -1,4 +1,4 @@
-"""The text of a new epoch: what is in front of its first change is that of the epoch before, not written again."""
+"""The text of a new epoch reuses that of the previous one up to the first change."""
 
 from dataclasses import replace
 from operator import is_
@@ -25,32 +25,32 @@ def a_log() -> Log:
     return log
 
 
-def stubbed(context: Context, state: Frontier, seq: int) -> tuple[Context, Frontier]:
+def with_stub(context: Context, state: Frontier, seq: int) -> tuple[Context, Frontier]:
     stub = Stub(seq, 0, 20, 480, "economics", "superseded")
     return context.with_stubs({seq: stub}), replace(state, stubs=(*state.stubs, stub))
 
 
-def same_front(one: WrittenContext, other: WrittenContext) -> int:
-    """How many messages at the beginning are the same objects."""
+def same_messages(one: WrittenContext, other: WrittenContext) -> int:
+    """Return the number of leading messages that are the same objects."""
     pairs = zip(one.settled.writer.texts, other.settled.writer.texts, strict=False)
     return next((number for number, pair in enumerate(pairs) if not is_(*pair)), len(one.settled.writer.texts))
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("number", [0, 1, ROUNDS // 2, ROUNDS - 1])
-def test_what_is_in_front_of_a_change_is_not_written_again(form: str, number: int) -> None:
+def test_text_before_a_change_is_not_written_again(form: str, number: int) -> None:
     context = project(a_log().events, START, COUNTER, turn=2)
     before = write_text(form, context, START)
     results = [item.event.seq for item in context.items if item.event.call_seq is not None]
     assert len(results) == ROUNDS
-    after, state = stubbed(context, START, results[number])
+    after, state = with_stub(context, START, results[number])
     on, anew = write_text(form, after, state, before=before.settled), write_text(form, after, state)
     assert on.request(()) == anew.request(())
     assert (on.places, on.layout, on.settled.chars) == (anew.places, anew.layout, anew.settled.chars)
     changed = next(n for n, unit in enumerate(context.units) if unit is not after.units[n])
     assert changed > number
-    most = 3 * MARK_UNITS  # messages of as many units
-    assert changed - most <= same_front(on, before) < len(before.settled.writer.texts)
+    most = 3 * MARK_UNITS  # messages of that number of units
+    assert changed - most <= same_messages(on, before) < len(before.settled.writer.texts)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -60,7 +60,7 @@ def test_a_third_epoch_is_written_on_from_the_second(form: str) -> None:
     results = [item.event.seq for item in context.items if item.event.call_seq is not None]
     state = START
     for seq in (results[50], results[20], results[40], results[2]):
-        context, state = stubbed(context, state, seq)
+        context, state = with_stub(context, state, seq)
         written = write_text(form, context, state, ["now"], written.settled)
         assert written.request(()) == write_text(form, context, state, ["now"]).request(())
 

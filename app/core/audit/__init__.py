@@ -1,1 +1,1 @@
-"""What a call was made of: recorded, rendered again, explained, and what it cost."""
+"""The record of a call: its manifest, its replay, its explanation and its cost."""

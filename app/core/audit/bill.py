@@ -1,4 +1,4 @@
-"""How a provider bills a request's input: what was found in its cache, what is written to it, and the rest."""
+"""The price of a call's input, by how a provider bills it: read from its cache, written to it, or neither."""
 
 from dataclasses import dataclass
 
@@ -26,20 +26,20 @@ class Bill:
 
     @property
     def read_share(self) -> float:
-        """The part of the input that was read from the cache, 0 for no input."""
+        """The share of the input that was read from the cache; 0 for no input."""
         return self.read / self.tokens if self.tokens else 0.0
 
 
 def priced(rules: CacheProfile, read: int, write: int, fresh: int) -> Bill:
-    """The bill of input tokens that were read, written, or neither."""
+    """Return the bill of input tokens that were read from the cache, written to it, or neither."""
     return Bill(read, write, fresh, rules.read_price * read + rules.write_price * write + fresh)
 
 
 def divide(rules: CacheProfile, total: int, found: int, marked: int) -> Bill:
-    """The bill of `total` input tokens of which the first `found` stand in the cache.
+    """Return the bill of `total` input tokens, the first `found` of which are cached.
 
-    `marked` are those up to the last marker behind enough to be cached; where caching is automatic it says nothing:
-    then whole steps are read and, at a price, written.
+    `marked` is the number of tokens up to the last cache marker that has the cacheable minimum before it. Automatic
+    caches ignore it: they read whole steps of tokens and, if writes have a price, write whole steps.
     """
     if rules.lookback_blocks is not None:
         return priced(rules, found, max(0, marked - found), total - max(found, marked))

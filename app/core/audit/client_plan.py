@@ -1,7 +1,7 @@
-"""What a planned context means for a client's own messages: which stay, which say something else, what comes between.
+"""The plan for a client's own messages: which to keep, replace or drop, and what to insert between them.
 
-A client that holds its conversation as objects of its own gives these back wherever they are shown verbatim. The plan
-says so message by message; applied to the messages it says what the request says.
+A client that holds its conversation as objects of its own keeps those that are shown verbatim. Applied to its messages,
+the plan yields the content of the rendered request.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ Action = Literal["keep", "replace", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """What becomes of one event of a message. `text` replaces its content, of a tool call the JSON of its arguments."""
+    """The plan for one event of a message. `text` replaces its content, for a tool call the JSON of its arguments."""
 
     seq: int
     call_id: str | None
@@ -33,7 +33,7 @@ class PartPlan:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """What becomes of a message. `parts` are given where it came to several events and not all of them stay or go."""
+    """The plan for one message. `parts` are set if it has several events that are neither all kept nor all dropped."""
 
     index: int
     action: Action
@@ -44,7 +44,7 @@ class MessagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A message that stands in front of the client's message `before`, or behind all where there is no such message."""
+    """A message to insert before the client's message `before`, or at the end if there is no such message."""
 
     before: int
     kind: Literal["summary", "note", "layer", "injection", "pending"]
@@ -56,7 +56,7 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """What to do with a client's messages, one by one, and what to insert, in the order of places."""
+    """The plans for a client's messages, in their order, and the messages to insert, by position."""
 
     messages: tuple[MessagePlan, ...]
     inserted: tuple[Inserted, ...]
@@ -68,9 +68,9 @@ def client_plan(
     state: Frontier,
     tail: Sequence[tuple[Literal["layer", "injection", "note"], str | None, Content]] = (),
 ) -> ClientPlan:
-    """Make the plan for messages that came to the events at `seqs`, message by message.
+    """Return the plan for messages whose events are at `seqs`, message by message.
 
-    `tail` is what is shown behind the conversation: its kind, its name and its content.
+    `tail` is the content shown after the conversation: its kind, its name and its content.
     """
     shown = {item.event.seq: item for unit in context.units for item in unit.all_items if item.shown}
     reworded = _reworded(context.units)
@@ -83,29 +83,29 @@ def client_plan(
         for index, own in enumerate(seqs)
     ]
     index_of = {seq: index for index, own in enumerate(seqs) for seq in own}
-    begins = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
+    start = next((index for index, own in enumerate(seqs) if not (own and front.issuperset(own))), len(seqs))
     inserted = [
-        *_summaries(context.summaries, state, begins),
-        *([Inserted(begins, "note", "user", state.note)] if state.note else ()),
-        *sorted(_between(context.units, index_of, begins), key=lambda one: one.before),
+        *_summaries(context.summaries, state, start),
+        *([Inserted(start, "note", "user", state.note)] if state.note else ()),
+        *sorted(_between(context.units, index_of, start), key=lambda one: one.before),
         *(Inserted(len(seqs), kind, "user", content_text(content), name) for kind, name, content in tail),
     ]
     return ClientPlan(tuple(_with_silent(planned)), tuple(inserted))
 
 
 def _reworded(units: Sequence[Unit]) -> dict[int, Block]:
-    """The blocks, by their seq, of what is shown in other words; a unit keeps its blocks from call to call."""
+    """Return the blocks, by seq, of items that are not shown verbatim; a unit keeps its blocks from call to call."""
     found: dict[int, Block] = {}
     for unit in units:
         if any(item.stub is not None or _erased(item) for item in unit.all_items):
             shown = (item for item in unit.all_items if item.shown)
-            pairs = zip(shown, unit.blocks, strict=False)  # behind them stand those of pending results
+            pairs = zip(shown, unit.blocks, strict=False)  # blocks of pending results follow
             found.update((item.event.seq, block) for item, block in pairs if item.stub is not None or _erased(item))
     return found
 
 
 def _message(index: int, seqs: Sequence[int], shown: Mapping[int, Item], reworded: Mapping[int, Block]) -> MessagePlan:
-    """The plan for a message that is not shown as it is, or that came to no event."""
+    """Return the plan for a message that is not shown verbatim or has no events."""
     parts = tuple(_part(seq, shown.get(seq), reworded.get(seq)) for seq in seqs)
     actions = {part.action for part in parts}
     if len(actions) == 1 and actions != {"replace"}:
@@ -134,9 +134,9 @@ def _text(block: Block) -> str:
 
 
 def _with_silent(planned: Sequence[MessagePlan]) -> list[MessagePlan]:
-    """The plans, with those of messages that came to no event of the conversation: reasoning, or nothing at all.
+    """Replace the plans of messages without events, such as reasoning.
 
-    A provider wants reasoning with what follows it, so they stay only if that does.
+    Providers require reasoning together with what follows it, so these messages are kept only if the next one is.
     """
     done: list[MessagePlan] = []
     follows: Action = "drop"
@@ -163,16 +163,16 @@ def _summaries(blocks: Sequence[Block], state: Frontier, before: int) -> list[In
     ]
 
 
-def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) -> list[Inserted]:
-    """What the log has between a client's messages and the client has not: notes, and results that are pending."""
+def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> list[Inserted]:
+    """Return the log's content between the client's messages that the client lacks: notes and pending results."""
     known = sorted(index_of)
     found: list[Inserted] = []
 
-    def behind(seq: int) -> int:
+    def position_after(seq: int) -> int:
         at = bisect_right(known, seq)
-        return max(begins, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
+        return max(start, index_of[known[at]] if at < len(known) else max(index_of.values(), default=-1) + 1)
 
-    reached = begins  # behind the units so far: what came within a round stands behind it
+    end = start  # of the units so far: an event within a round is inserted after the round
     for unit in units:
         for item in unit.items:
             if item.event.seq in index_of or not item.shown:
@@ -181,11 +181,11 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], begins: int) ->
             if block.kind in (Kind.NOTE, Kind.USER, Kind.SYSTEM):
                 role: Literal["system", "user"] = "system" if block.kind is Kind.SYSTEM else "user"
                 text = content_text(block.content or "")
-                found.append(Inserted(max(reached, behind(item.event.seq)), "note", role, text))
+                found.append(Inserted(max(end, position_after(item.event.seq)), "note", role, text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
-        reached = max([reached, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
+        end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
         for place in sorted(index_of[seq] for seq in unit.late if seq in index_of):
-            reached += place == reached  # nothing else of the client's lies in between
+            end += place == end  # unless another message of the client is in between
         waiting = unit.open_calls
-        found += [Inserted(reached, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
+        found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]
     return found

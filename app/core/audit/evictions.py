@@ -1,4 +1,4 @@
-"""What became of every event of a context: its disposition, and what was left out as runs, as few as the decisions."""
+"""The disposition of each event of a context, and its evictions as the fewest possible runs."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,8 +17,8 @@ from app.core.render.formats.fit import Loss
 class Eviction:
     """Events from_seq..to_seq that were not sent verbatim.
 
-    A `stubbed` or `replaced` run is about the events of its first one's type, any other run about all of its events.
-    No run is about an event that is shown whole.
+    A `stubbed` or `replaced` run concerns the events of its first one's type, any other run all of its events. No run
+    concerns an event that is shown whole.
     """
 
     from_seq: int
@@ -33,19 +33,19 @@ _FIELDS: Final = tuple(field.name for field in fields(Eviction))
 
 
 def eviction_row(row: Eviction) -> dict[str, Json]:
-    """An eviction as it is stored, and as it is answered."""
+    """Return an eviction as it is stored and as the API returns it."""
     return {name: getattr(row, name) for name in _FIELDS}
 
 
 def eviction_of(row: Mapping[str, Any]) -> Eviction:
-    """A stored eviction as a value."""
+    """Return a stored eviction as a value."""
     return Eviction(**row)
 
 
 def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
-    """What a format has no place for, neighbours of one kind that lost the same as one run.
+    """Return content that a format cannot express as evictions, one for consecutive blocks of a kind with equal losses.
 
-    A fact about rendering in that format, not a decision: no epoch knows of it, and the log and other formats have it.
+    It is a fact about rendering, not a decision: no epoch records it, and the log and other formats keep the content.
     """
     runs: dict[tuple[str, str], tuple[Eviction, int]] = {}
     done: list[Eviction] = []
@@ -64,9 +64,9 @@ def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
 
 
 def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
-    """All evictions in seq order, as few runs as possible: neighbours of one kind, for one reason, are one run.
+    """Return all evictions in seq order, in the fewest runs: one for consecutive events of one type with one reason.
 
-    Results are neighbours when no whole result is between them, calls when no whole call is.
+    Results are consecutive if no whole result is between them, calls if no whole call is.
     """
     rows = [Eviction(d.from_seq, d.to_seq, "dropped", d.reducer, d.reason, d.tokens) for d in state.drops]
     rows += [Eviction(s.seq, s.seq, "replaced", "prefix", "superseded", s.tokens) for s in state.superseded]
@@ -77,17 +77,17 @@ def evictions(state: Frontier, context: Context) -> tuple[Eviction, ...]:
 
 
 def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, ...]:
-    """The rows in seq order, the runs of folds split around events that are shown or have a run of their own.
+    """Return the rows in seq order, with the runs of folds split around events shown or in a run of their own.
 
-    The last part of a run has all of the tokens that it saves. Rows that are split already stay as they are.
+    The last part of a split run carries all of the tokens that it saves. Rows that are already split do not change.
     """
-    apart = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
+    excluded = {*state.kept, *state.system_seqs, state.tools_seq, *(row.seq for row in state.superseded)}
     split: list[Eviction] = []
     for row in rows:
         if row.reducer != "fold":
             split.append(row)
             continue
-        parts = _without((row.from_seq, row.to_seq), apart)
+        parts = _without((row.from_seq, row.to_seq), excluded)
         split += [replace(row, from_seq=first, to_seq=last, tokens_saved=0) for first, last in parts]
         if parts:
             split[-1] = replace(split[-1], tokens_saved=row.tokens_saved)
@@ -95,9 +95,8 @@ def without_shown(rows: Iterable[Eviction], state: Frontier) -> tuple[Eviction, 
 
 
 def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, int]]:
-    """How many events each reducer leaves out or shortens in an epoch that it did not in the one before, by its name,
-    and the tokens that saves."""
-    same = set(map(id, before.stubs))  # most stay the very same: to look at each would take longer than to plan
+    """Return, by reducer, the number of events that an epoch newly leaves out or shortens and the tokens this saves."""
+    same = set(map(id, before.stubs))  # most are the same objects: comparing each would take longer than planning
     stubs = [stub for stub in after.stubs if id(stub) not in same]
     saved = {stub.seq: stub.saved for stub in before.stubs} if stubs else {}
     grown: dict[str, tuple[int, int]] = {}
@@ -113,7 +112,7 @@ def newly_left_out(before: Frontier, after: Frontier) -> dict[str, tuple[int, in
 
 
 def _runs(state: Frontier) -> dict[str, tuple[int, int]]:
-    """The same of all that is left out in runs: drops, folds, and what is superseded."""
+    """Return, by reducer, the events and tokens left out in runs: drops, folds and superseded events."""
     sums: dict[str, tuple[int, int]] = {}
     for drop in state.drops:
         _add(sums, drop.reducer, drop.to_seq - drop.from_seq + 1, drop.tokens)
@@ -130,9 +129,9 @@ def _add(sums: dict[str, tuple[int, int]], reducer: str, events: int, tokens: in
 
 
 def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
-    """The seqs that are not shown as they were logged, as disjoint ranges, first and last, in order.
+    """Return the seqs that are not shown as logged, as disjoint ranges (first, last) in order.
 
-    What only an author filter or its type keeps out of a context is not among them.
+    Events left out only by an author filter or because of their type are not included.
     """
     runs = [(d.from_seq, d.to_seq) for d in state.drops] + [(f.from_seq, f.to_seq) for f in state.folds]
     whole = set(state.kept) - {stub.seq for stub in state.stubs}
@@ -142,7 +141,7 @@ def evicted(state: Frontier) -> tuple[tuple[int, int], ...]:
 
 
 def _without(run: tuple[int, int], seqs: Collection[int]) -> list[tuple[int, int]]:
-    """What is left of a range when some seqs are taken out of it."""
+    """Return the parts of a range that remain without `seqs`."""
     ends = [run[0] - 1, *sorted(seq for seq in seqs if run[0] <= seq <= run[1]), run[1] + 1]
     return [(a + 1, b - 1) for a, b in pairwise(ends) if a + 1 <= b - 1]
 
@@ -158,7 +157,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_seq: int) -> int:
-    """Of a new epoch's context, the tokens in front of the first change against the epoch before."""
+    """Return the number of tokens of a new epoch's context before its first change from the previous epoch."""
     if (state.tools_seq, state.system_seq) != (before.tools_seq, before.system_seq):
         return 0
     stable = sum(event.tokens for event in context.prefix)
@@ -169,13 +168,13 @@ def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_s
 
 
 def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
-    """For each of these seqs the tokens of the context up to the end of what stands for that event, where it does."""
+    """Return the context's tokens up to and including the item, note or summary at each of `seqs` that has one."""
     front = sum(event.tokens for event in context.prefix)
     found = {event.seq: front for event in context.prefix if event.seq in seqs}
     front += context.summary_tokens
     total = front + context.note_tokens + sum(context.item_tokens)
     wanted = set(seqs) - found.keys()
-    for unit in reversed(context.units):  # most of them stand near the end
+    for unit in reversed(context.units):  # most seqs are near the end
         if not wanted:
             return found
         for item in reversed(unit.all_items):
@@ -190,7 +189,7 @@ def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> d
 
 
 def fold_eviction(fold: Fold) -> Eviction:
-    """What a fold leaves out."""
+    """Return the eviction that a fold causes."""
     if fold.shown:
         return Eviction(fold.from_seq, fold.to_seq, "summarized", "fold", f"summary {fold.id}", fold.saved)
     saved = fold.saved + fold.tokens
@@ -217,13 +216,12 @@ def _stubbed(stubs: Iterable[Stub], context: Context) -> list[Eviction]:
 
 
 def _run(stubs: Sequence[Stub]) -> Eviction:
-    """Neighbours that were stubbed for one reason."""
     first, saved = stubs[0], sum(stub.saved for stub in stubs)
     return Eviction(first.seq, stubs[-1].seq, first.disposition, first.reducer, first.reason, saved)
 
 
 def _order(context: Context) -> dict[int, tuple[EventType, int]]:
-    """For each visible event its type, and how many of that type stand before it."""
+    """Return, for each visible event, its type and its position among the events of that type, from 1."""
     counts: dict[EventType, int] = {}
     order: dict[int, tuple[EventType, int]] = {}
     for item in context.items:
@@ -234,14 +232,14 @@ def _order(context: Context) -> dict[int, tuple[EventType, int]]:
 
 
 def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> dict[int, str]:
-    """For each of `events` exactly one word for what became of it (I4)."""
+    """Return the one disposition of each of `events` (I4)."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
     return {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
 
 
 def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[dict[str, Json]]:
-    """The words for events in seq order, neighbours with the same word and the same summary as one run."""
+    """Return dispositions in seq order, as runs of neighbours with the same disposition and the same summary."""
     ends = [fold.to_seq for fold in folds]
     runs: list[dict[str, Json]] = []
     for seq, word in words.items():

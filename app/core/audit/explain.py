@@ -1,4 +1,4 @@
-"""Why a model saw an event as it did, and what differs between two calls. Pure."""
+"""The reason why a call showed an event as it did, and the differences between two calls."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,16 +17,16 @@ from app.core.plan.context.projection import project
 from app.core.policy.policy import Policy
 
 BEGINS_CHARS: Final = 240
-"""How much of a block a difference shows."""
+"""Characters of a block that a difference quotes."""
 SHOWN: Final = frozenset({"verbatim", "stubbed", "redacted"})
-"""The dispositions under which something stands in an event's own place."""
+"""The dispositions under which content is shown at an event's own position."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFate:
-    """What became of one event under a frontier, by whose decision; `tokens` is what it takes.
+    """An event's disposition under a frontier, the decision that caused it, and its tokens as shown.
 
-    Two that are equal but for `tokens` show the event the same way. `stub` tells stubs of one event apart.
+    Equal fates show the event in the same way; `tokens` is not compared. `stub` distinguishes stubs of one event.
     """
 
     disposition: str
@@ -38,18 +38,18 @@ class EventFate:
 
     @property
     def shown(self) -> bool:
-        """Whether something stands in its place."""
+        """Whether content is shown at the event's own position."""
         if self.disposition == "replaced":
             return self.stub is not None and self.stub.tokens > 0
         return self.disposition in SHOWN
 
 
 ABSENT: Final = EventFate("not_yet")
-"""An event that was not in the log yet."""
+"""The fate of an event that was not in the log yet."""
 
 
 class Explainer:
-    """A frontier, ready to be asked about many events."""
+    """A frontier, indexed to explain many events."""
 
     def __init__(self, state: Frontier, policy: Policy) -> None:
         self._state = state
@@ -65,11 +65,11 @@ class Explainer:
         return [drop.from_seq for drop in self._state.drops]
 
     def context(self, events: Sequence[Event]) -> Context:
-        """What the frontier makes of some events; a result's call must be among them."""
+        """Return the context that the frontier makes of `events`, which must include the call of each result."""
         return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
 
     def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
-        """What became of each of `events`; `erased` are those that had been redacted by then."""
+        """Return the fate of each of `events`; `erased` are the seqs that had been redacted by then."""
         words = dispositions(events, self.context(events), self._state)
         gone = frozenset(erased)
         return {event.seq: self._of(event, words[event.seq], redacted=event.seq in gone) for event in events}
@@ -102,7 +102,7 @@ class Explainer:
 
 @dataclass(frozen=True, slots=True)
 class DecidingEpoch:
-    """The epoch that decided, and its cause; `appended` without one for what only an append brought."""
+    """The epoch that made a difference, and its cause. `epoch` is None if an append or a redaction made it."""
 
     epoch: int | None
     cause: str | None
@@ -110,7 +110,7 @@ class DecidingEpoch:
 
 @dataclass(frozen=True, slots=True)
 class DispositionChange:
-    """Events from_seq..to_seq that one call shows otherwise than another; `tokens`: how much more they take there."""
+    """Events from_seq..to_seq that two calls show differently; `tokens` is the increase from `before` to `after`."""
 
     from_seq: int
     to_seq: int
@@ -122,14 +122,14 @@ class DispositionChange:
 
     @property
     def kind(self) -> str:
-        """Whether they came into the context, left it, or are only shown otherwise."""
+        """`added` to the context, `removed` from it, or `changed`."""
         if self.before.shown == self.after.shown:
             return "changed"
         return "added" if self.after.shown else "removed"
 
 
 def differing(before: Mapping[int, EventFate], after: Mapping[int, EventFate]) -> list[int]:
-    """The seqs that are shown otherwise."""
+    """Return the seqs that are shown differently, in order."""
     seqs = sorted(before.keys() | after.keys())
     return [seq for seq in seqs if before.get(seq, ABSENT) != after.get(seq, ABSENT)]
 
@@ -140,8 +140,8 @@ def changes(
     later: Mapping[int, EventFate],
     decided: Mapping[int, DecidingEpoch],
 ) -> list[DispositionChange]:
-    """What differs, as runs of neighbours that changed alike. `later` is whichever of the two is of the later call:
-    its decisions are the ones that made the difference."""
+    """Return the differences as runs of neighbours that changed alike. `later` is whichever of `before` and `after` is
+    of the later call, whose decisions made the difference."""
     runs: list[DispositionChange] = []
     for seq in differing(before, after):
         old, new, why = (side.get(seq, ABSENT) for side in (before, after, later))
@@ -155,14 +155,14 @@ def changes(
 
 
 def _alike(a: DispositionChange, b: DispositionChange) -> bool:
-    def said(one: DispositionChange) -> tuple[object, ...]:
+    def fields_of(one: DispositionChange) -> tuple[object, ...]:
         return (one.before.disposition, one.after.disposition, one.why.summary, one.why.reducer, one.why.reason)
 
-    return said(a) == said(b) and a.decision == b.decision
+    return fields_of(a) == fields_of(b) and a.decision == b.decision
 
 
 def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total: int) -> dict[str, int]:
-    """The difference in tokens by cause: of events, of summaries and notes (`extra`), and of all `other`."""
+    """Return the difference of `total` tokens by cause: events, summaries and notes (`extra`), and `other`."""
     sums: dict[str, int] = {}
     for change in found:
         cause = change.decision.cause or "other"
@@ -176,7 +176,7 @@ def by_cause(found: Iterable[DispositionChange], extra: Mapping[str, int], total
 
 
 def first_difference(a: ReplayedCall, b: ReplayedCall) -> dict[str, Json] | None:
-    """The first block of two contexts that differs, tools and system prompt included; None where none does."""
+    """Return the first block that differs, tools and system prompt included; None if no block does."""
     ours, theirs = _blocks(a), _blocks(b)
     for index in range(max(len(ours), len(theirs))):
         old = ours[index] if index < len(ours) else None
@@ -186,8 +186,8 @@ def first_difference(a: ReplayedCall, b: ReplayedCall) -> dict[str, Json] | None
     return None
 
 
-def _blocks(again: ReplayedCall) -> tuple[Block, ...]:
-    layout = again.layout
+def _blocks(call: ReplayedCall) -> tuple[Block, ...]:
+    layout = call.layout
     tools = (Block(Kind.SYSTEM, layout.tools_seq, canonical_json(list(layout.tools)), tool="tools"),)
     return (tools if layout.tools_seq else ()) + layout.system + layout.blocks
 

@@ -1,14 +1,13 @@
-"""Where the bill of a view comes from: what the provider's cache should have done at each call, against what it did.
+"""The cache ledger of a view: at each call the cache use to expect of the provider, and the use that it reported.
 
-What a provider holds of a view follows from the record alone. Within an epoch the bytes a call left behind begin the
-next call's (I5); across epochs those in front of the first change do (`Epoch.stable`); entries live as long as the
-model's cache lets them, of each use; markers find what stands within their reach. So for each call there is an
-expectation, which `core/audit/bill` divides as a provider does, and a reason why anything the call before had left
-there was not read.
+The contents of a provider's cache follow from the record alone. Within an epoch, a call begins with the bytes of the
+previous one (I5); across epochs, with those before the first change (`CountedEpoch.stable`). Entries live for the
+model's time to live after each use, and markers find the entries within their lookback. So each call has an
+expectation, which `core/audit/bill` prices, and a reason why anything that the previous call had left was not read.
 
-Two counts meet here. Positions are in the estimator's own tokens. What is billed is in the provider's: a call's
-positions become those by its own `scale`, its reported input over its own count (until one is reported: over its
-estimate, which calibration has brought near).
+Two units meet here. Positions are in the estimator's own tokens, bills in the provider's. The `scale` of a call
+converts them: its reported input over its own count; before one is reported, the provider's last scale, or the
+calibrated estimate over the count.
 """
 
 import math
@@ -22,21 +21,21 @@ from app.core.policy.provider import Prices
 from app.core.tokens.cache_profiles import CacheProfile
 
 TOLERANCE_TOKENS: Final = 256
-"""Two steps of OpenAI's: what automatic caches round away at both ends."""
+"""Two steps of OpenAI's cache: automatic caches round at both ends."""
 TOLERANCE_SHARE: Final = 0.05
-"""Of a call's input: by so much a part's real count differs from the whole's, when one scale serves for both."""
+"""Share of a call's input by which a part's true count may differ when one scale converts all parts."""
 IDLE_SHARE: Final = 0.5
-"""Of the time to live: idle longer than this, an entry may be gone early (OpenAI promises five minutes of its ten), or
-have been gone by the time the request was really sent."""
+"""Share of the time to live after which an idle entry may be gone: OpenAI promises five of its ten minutes, and the
+request may have been sent later than recorded."""
 ENTRIES_MAX: Final = 64
-"""The newest so many entries are looked at: older ones are further back than markers reach."""
+"""Number of newest entries kept for each cache; older ones are further back than markers reach."""
 ROUNDING: Final = 4
-"""Tokens by which a position that was recorded in calibrated tokens comes back wrong."""
+"""Tokens by which a position may be off after conversion from calibrated tokens and back."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerBreakpoint:
-    """A cache breakpoint behind event `seq`: the tokens in front of it, and the blocks (None: not recorded)."""
+    """A cache breakpoint after event `seq`, and the number of tokens and blocks up to it (None: not recorded)."""
 
     seq: int
     tokens: int
@@ -45,7 +44,7 @@ class LedgerBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the provider reported. `input` is all of the input; None: it said nothing of the cache, or of its output."""
+    """The usage that a provider reported. `input` is all of the input; None means not reported."""
 
     input: int
     read: int | None = None
@@ -55,11 +54,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class CountedCall:
-    """A recorded call; tokens by the estimator's own count. `estimate` is the whole in calibrated tokens. What was sent
-    beside the request stands in front of it: it counts with the tools, in all positions.
+    """A recorded call. Tokens are in the estimator's own count; `estimate` is the whole in calibrated tokens.
 
-    `left_out` is what its evictions saved, `window` the model's in the provider's tokens. A call that failed (`failed`)
-    was not billed and left nothing behind.
+    `left_out` are the tokens that its evictions saved, `window` is the model's in the provider's tokens. Content that
+    was sent outside the request comes first: it counts as part of `tools` and of every position. A `failed` call was
+    not billed and cached nothing.
     """
 
     id: str
@@ -83,18 +82,18 @@ class CountedCall:
 
     @property
     def stable(self) -> int:
-        """The tokens that the next call of the epoch begins with."""
+        """The number of tokens that the next call of the epoch begins with."""
         return max(0, self.counted - self.ephemeral)
 
     @property
     def provider(self) -> tuple[str | None, str]:
-        """Whose cache it is: another model's or format's holds nothing for this one."""
+        """The cache that the call uses: each model and format has its own."""
         return self.model, self.format
 
 
 @dataclass(frozen=True, slots=True)
 class CountedEpoch:
-    """`stable` are the tokens in front of the first change against the epoch before, `changed_seq` where that is."""
+    """An epoch. `stable` tokens precede its first change from the previous epoch, which is at `changed_seq`."""
 
     number: int
     cause: str
@@ -106,12 +105,12 @@ class CountedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """One call's entry. `expected` and `actual` (as reported, else as expected) are in the provider's tokens.
+    """One call's line. `expected` and `actual` are in the provider's tokens; `actual` is as expected if not reported.
 
-    `missed` is what this call sends where the call before had left something in the cache, and did not read from
-    there. `cause` says why that, or a difference between report and expectation, came about; it is None where neither
-    is above the tolerance.
-    `diverges_at` is the seq of the first block that was not read, as exactly as the record knows.
+    `missed` is the number of tokens that the previous call left in the cache and this one did not read. `cause`
+    explains them, or a difference between report and expectation; it is None if both are within the tolerance.
+    `diverges_at` is the seq of the first block that was not read, as precisely as the record allows. `idle` is in
+    seconds since the last call that did not fail.
     """
 
     call: CountedCall
@@ -137,7 +136,7 @@ Common = Callable[[int, int], float]
 
 
 def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple[LedgerLine, ...]:
-    """An entry for each call of a view, in the order in which they were made. `epochs` are the view's, in order."""
+    """Return a line for each call of a view, in the order of the calls. `epochs` are the view's, in order."""
     held: dict[tuple[str | None, str], tuple[_Entry, ...]] = {}
     scales: dict[tuple[str | None, str], float] = {}
     common = common_prefix(calls, epochs)
@@ -161,9 +160,9 @@ def lines(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> tuple
 
 
 def common_prefix(calls: Sequence[CountedCall], epochs: Sequence[CountedEpoch]) -> Common:
-    """How many tokens two epochs' contexts begin with in common, as far as is known.
+    """Return a function that returns the number of tokens that the contexts of two epochs begin with in common.
 
-    An epoch planned from nothing only records that it may differ; its tools and system prompt are then compared.
+    An epoch planned from scratch records no common prefix; its tools and system prompt are compared instead.
     """
     fronts = {call.epoch: (call.tools, call.system) for call in calls}
     numbers = [epoch.number for epoch in epochs]
@@ -190,14 +189,14 @@ def _scale(call: CountedCall, last: float | None) -> float:
 
 
 def _stored(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
-    """What the provider writes: at markers, or (one mark at the end of what is stable) by itself."""
+    """Return the places up to which the provider caches: the markers, or for an automatic cache the stable part."""
     if call.rules.lookback_blocks is None:
         return (LedgerBreakpoint(call.head, call.stable, None),) if call.stable else ()
     return tuple(mark for mark in call.marks if mark.tokens * scale >= call.rules.minimum_tokens)
 
 
 def _found(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
-    """The longest prefix of this call that the provider still holds; as an entry, cut where the two part."""
+    """Return the longest cached prefix of this call; an automatic cache's is cut where the two diverge."""
     best: _Entry | None = None
     stored = _stored(call, scale)
     for entry in reversed(entries):
@@ -224,17 +223,17 @@ def _reaches(mark: LedgerBreakpoint, entry: _Entry, lookback: int) -> bool:
 def _divided(call: CountedCall, scale: float, found: _Entry | None) -> Bill:
     total = call.usage.input if call.usage else round(call.counted * scale)
     marked = max((round(mark.tokens * scale) for mark in _stored(call, scale)), default=0)
-    return divide(call.rules, total, min(total, _units(found)), min(total, marked))
+    return divide(call.rules, total, min(total, _provider_tokens(found)), min(total, marked))
 
 
-def _units(entry: _Entry | None) -> int:
+def _provider_tokens(entry: _Entry | None) -> int:
     return 0 if entry is None else round(entry.tokens * entry.scale)
 
 
 def _kept(
     call: CountedCall, scale: float, entries: Sequence[_Entry], found: _Entry | None, common: Common
 ) -> tuple[_Entry, ...]:
-    """What the provider holds after the call: what it read lives on, what it stored is new."""
+    """Return the cached entries after the call: the ones it read live longer, the ones it stored are new."""
     until = call.at + call.rules.ttl_seconds
     read = found.tokens if found else 0
     stored = _stored(call, scale)
@@ -270,7 +269,7 @@ def _line(
         cause = "elsewhere"
     elif actual.read < expected.read - margin:
         cause = _unexpected(call, scale, expected, found, idle or 0.0)
-        place = _behind(before, call, actual.read / scale)
+        place = _seq_after(before, call, actual.read / scale)
     elif missed > margin and before is not None:
         cause = _reason(call, scale, before, common, epochs)
         place = _place(call, before, cause, epochs)
@@ -282,12 +281,12 @@ def _idle(call: CountedCall, before: LedgerLine | None) -> float | None:
 
 
 def tolerance(tokens: int) -> float:
-    """How far report and expectation of an input of so many tokens may lie apart without meaning anything."""
+    """Return the largest insignificant difference between report and expectation for an input of `tokens`."""
     return max(TOLERANCE_TOKENS, TOLERANCE_SHARE * tokens)
 
 
 def _actual(call: CountedCall, expected: Bill) -> Bill:
-    """As reported; what was not is as expected."""
+    """Return the bill as reported, or as expected if no cache use was reported."""
     usage = call.usage
     if usage is None or usage.read is None:
         return expected
@@ -297,7 +296,7 @@ def _actual(call: CountedCall, expected: Bill) -> Bill:
 
 
 def left_behind(line: LedgerLine) -> int:
-    """What a call left for the next one to read, in the provider's tokens, were it large enough to be cached."""
+    """Return the provider's tokens that a call leaves for the next one to read, ignoring the cacheable minimum."""
     call = line.call
     if call.rules.lookback_blocks is None:
         return round(call.stable * line.scale)
@@ -307,7 +306,7 @@ def left_behind(line: LedgerLine) -> int:
 def _reason(
     call: CountedCall, scale: float, before: LedgerLine, common: Common, epochs: Mapping[int, CountedEpoch]
 ) -> str:
-    """Why what the call before left behind is not expected to be read."""
+    """Return why the tokens that the previous call left are not expected to be read."""
     last = before.call
     if call.provider != last.provider:
         return "model" if call.model != last.model else "format"
@@ -326,7 +325,7 @@ def _reason(
 
 
 def _unexpected(call: CountedCall, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
-    """The likeliest reason why less was read than the record lets one expect."""
+    """Return the likeliest reason why less was read than expected."""
     if idle > IDLE_SHARE * call.rules.ttl_seconds:
         return "time_to_live"
     if expected.read < call.rules.minimum_tokens * (1 + TOLERANCE_SHARE):
@@ -337,26 +336,26 @@ def _unexpected(call: CountedCall, scale: float, expected: Bill, found: _Entry |
 
 
 def _marked(call: CountedCall, scale: float, found: _Entry) -> bool:
-    """Whether a marker stands on the entry itself, so that nothing has to be looked back for."""
+    """Return whether a marker is at the entry itself, so that no lookback is needed."""
     if call.rules.lookback_blocks is None:
         return True
     return any(abs(mark.tokens - found.tokens) <= ROUNDING for mark in _stored(call, scale))
 
 
 def _place(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[int, CountedEpoch]) -> int:
-    """Where the first block stands that is not read, for a cause that the record knows."""
+    """Return the seq of the first block that was not read, for a cause that follows from the record."""
     epoch = epochs.get(call.epoch)
     if epoch is None or cause not in ("epoch", "tools", "system_prompt", "lookback", "markers"):
         return 1
     if cause in ("lookback", "markers"):
-        return _behind(before, call, 0)
+        return _seq_after(before, call, 0)
     if cause == "epoch":
         return epoch.changed_seq or max(epoch.tools_seq, epoch.system_seq) + 1
     return epoch.tools_seq if cause == "tools" else epoch.system_seq
 
 
-def _behind(before: LedgerLine | None, call: CountedCall, read: float) -> int:
-    """The seq behind the last place, of those that are known, up to which so many tokens were read."""
+def _seq_after(before: LedgerLine | None, call: CountedCall, read: float) -> int:
+    """Return the seq after the last known position up to which `read` tokens were read."""
     places = [(mark.tokens, mark.seq) for mark in call.marks]
     if before is not None:
         places += [(mark.tokens, mark.seq) for mark in before.call.marks]

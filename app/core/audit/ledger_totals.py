@@ -1,4 +1,4 @@
-"""Sums of a view's ledger: what every epoch cost and saved, and the whole bill against never leaving anything out."""
+"""Sums of a view's ledger: the cost and gain of each epoch, and the whole bill compared with never evicting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from app.core.audit.bill import Bill, divide
 from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, left_behind
 from app.core.policy.provider import Prices
 
-AFRESH: Final = frozenset({"start", "model", "window", "policy", "redaction"})
-"""Causes of epochs that are planned from nothing: what epochs before them removed is no longer theirs."""
+REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
+"""Causes of epochs that are planned from scratch: removals by earlier epochs no longer count as theirs."""
 MILLION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What an epoch did to the bill, in input tokens, by the expected figures.
+    """An epoch's effect on the bill, in input tokens, by the expected figures.
 
-    `rewritten` tokens stood in the cache and had to be written again because of it, which is its `cost`; it `removed`
-    tokens that `calls_since`, its first one among them, would have carried, which is its `gain`. `prices` are those of
-    the call that opened it.
+    `rewritten` cached tokens had to be written again because of it, which is its `cost`. It `removed` tokens that
+    `calls_since` (its first call included) would have carried, which is its `gain`. `prices` are those of the call that
+    opened it.
     """
 
     epoch: CountedEpoch
@@ -35,13 +35,13 @@ class Account:
 
     @property
     def net(self) -> float:
-        """What it saved in all; below 0, what it cost."""
+        """The tokens that it saved in total; negative if it cost more than it saved."""
         return self.gain - self.cost
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of the money of one currency: what was billed, with output, and what appending only would have been."""
+    """Amounts in one currency: the amount billed, output included, and the amount of an append-only context."""
 
     billed: float = 0.0
     append_only: float = 0.0
@@ -49,9 +49,8 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All calls of a ledger. `append_only` is an estimate: the same calls with everything in them that was left out,
-    of which `beyond_window` would have been larger than the model's window. `unreported` calls count as expected.
-    """
+    """Sums over all calls of a ledger. `append_only` estimates the same calls with nothing left out, of which
+    `beyond_window` would have exceeded the model's window. `unreported` calls count as expected."""
 
     calls: int
     unreported: int
@@ -65,10 +64,9 @@ class Totals:
 
 
 def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tuple[Account, ...]:
-    """An account of each epoch that one of these calls opened, in the order of the epochs.
+    """Return an account of each epoch that one of these calls opened, in the order of the epochs.
 
-    The first epoch of the lines counts as opened by their first call: what stood before it is not known. Calls that
-    failed are left aside.
+    The first epoch counts as opened by the first call, since earlier calls are unknown. Failed calls are ignored.
     """
     lines = [line for line in lines if not line.call.failed]
     firsts: dict[int, int] = {}
@@ -79,22 +77,22 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
     whole = _append_only(lines)
     prices = (line.scale * _carrying(line.call, bill) for line, bill in zip(lines, whole, strict=True))
     carried = list(accumulate(prices, initial=0.0))
-    afresh = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in AFRESH)
+    replanned = sorted(firsts[e.number] for e in epochs if e.number in firsts and e.cause in REPLANNED)
     made = []
     for epoch in epochs:
         if epoch.number not in firsts:
             continue
         first = firsts[epoch.number]
-        end = next((index for index in afresh if index > first), len(lines))
+        end = next((index for index in replanned if index > first), len(lines))
         opening, before = lines[first], lines[first - 1] if first else None
-        base = 0 if before is None or epoch.cause in AFRESH else before.call.left_out
+        base = 0 if before is None or epoch.cause in REPLANNED else before.call.left_out
         removed = max(0, opening.call.left_out - base)
         units = round(removed * opening.scale)
         found = _would_be_found(opening, before)
         rules = opening.call.rules
         rewritten = max(0, found - opening.expected.read - units)
         cost = rewritten * max(0.0, rules.write_price - rules.read_price)
-        gain = _saved_at_once(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
+        gain = _saved_by_opening(opening, found, units) + cost + removed * (carried[end] - carried[first + 1])
         made.append(
             Account(
                 epoch=epoch,
@@ -112,12 +110,12 @@ def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tup
 
 
 def _carrying(call: CountedCall, whole: Bill) -> float:
-    """What a token in the middle of a call's context would be billed at, had nothing been left out."""
+    """Return the price of a token in the middle of a call's context if nothing had been left out."""
     return call.rules.read_price if whole.read else call.rules.write_price if whole.write else 1.0
 
 
 def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
-    """What a call would have read had its epoch not changed what was there."""
+    """Return the tokens that a call would have read if its epoch had changed nothing."""
     if before is None or before.call.provider != line.call.provider:
         return 0
     if before.call.at + before.call.rules.ttl_seconds <= line.call.at:
@@ -126,15 +124,15 @@ def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
     return left if left >= line.call.rules.minimum_tokens else 0
 
 
-def _saved_at_once(line: LedgerLine, found: int, removed: int) -> float:
-    """By how much the call that opened an epoch is cheaper for it; below 0, dearer."""
+def _saved_by_opening(line: LedgerLine, found: int, removed: int) -> float:
+    """Return the amount by which the call that opened an epoch is cheaper for it; negative if dearer."""
     total = line.expected.tokens + removed
     marked = line.expected.read + line.expected.write + removed if line.expected.read or line.expected.write else 0
     return divide(line.call.rules, total, min(found, total), marked).billed - line.expected.billed
 
 
 def totals(lines: Sequence[LedgerLine]) -> Totals:
-    """The sum of all lines."""
+    """Return the sums over all lines."""
     money: dict[str, Sums] = {}
     append_only = _append_only(lines)
     for line, whole in zip(lines, append_only, strict=True):
@@ -158,7 +156,7 @@ def totals(lines: Sequence[LedgerLine]) -> Totals:
 
 
 def money_of(prices: Prices, billed: float, output: int | None = None) -> float | None:
-    """The price of input (in input tokens) and output; None when the policy names none."""
+    """Return the price of input (in input tokens) and output; None if the policy has no prices."""
     if prices.input_per_million is None:
         return None
     return (billed * prices.input_per_million + (output or 0) * (prices.output_per_million or 0)) / MILLION
@@ -169,8 +167,8 @@ def _whole(call: CountedCall) -> int:
 
 
 def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
-    """What each call would have been billed had nothing ever been left out: nothing but time, another model, or new
-    tools or a new system prompt, then keeps a call from reading all that the one before it sent."""
+    """Return the bill of each call if nothing had ever been left out: only time, another model, new tools or a new
+    system prompt then keep a call from reading all of the previous one."""
     last: dict[tuple[str | None, str], LedgerLine] = {}
     bills: list[Bill] = []
     for line in lines:
@@ -184,8 +182,8 @@ def _append_only(lines: Sequence[LedgerLine]) -> list[Bill]:
         stable = total - round(call.ephemeral * line.scale)
         found = 0
         if before is not None and warm and (before.call.tools, before.call.system) == (call.tools, call.system):
-            reached = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
-            found = min(round(reached * before.scale), stable)
+            shared = min(_whole(before.call) - before.call.ephemeral, _whole(call) - call.ephemeral)
+            found = min(round(shared * before.scale), stable)
         enough = stable >= call.rules.minimum_tokens
         least = call.rules.minimum_tokens
         bills.append(divide(call.rules, total, found if found >= least else 0, stable if enough else 0))

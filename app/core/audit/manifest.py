@@ -1,6 +1,6 @@
-"""The manifest of a call: what it was made with, beside the columns of its record. Stored as JSON, written only here.
+"""The manifest of a call: the part of its record without columns of its own. Stored as JSON, written only here.
 
-What statements read of a manifest stands in columns of `model_calls` too: those are the store's.
+Values of a manifest that statements read are also in columns of `model_calls`; those belong to the store.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from app.core.log.events import Json
 from app.core.render.layers import Content
 
 VERSION: Final = 1
-"""Version of the JSON. Records made before there were versions have none; what they do not say is at its default."""
+"""Version of the JSON. The oldest records have none, and defaults for the fields that they lack."""
 
 
 class UnknownVersion(Exception):
-    """A record was made by a version that this process does not have."""
+    """A record was written by a version that this process does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBreakpoint:
-    """A cache breakpoint: its kind, the tokens in front of it, and the blocks. Old records have no figures."""
+    """A cache breakpoint: its kind, and the tokens and blocks up to it, which old records lack."""
 
     kind: str
     tokens: int | None = None
@@ -32,7 +32,7 @@ class RecordedBreakpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppliedCalibration:
-    """The ratio of the provider's tokens to the estimator's, the margin, and from how many calls they were learned."""
+    """The ratio of the provider's tokens to the estimator's, the margin, and the number of calls they are from."""
 
     ratio: float
     margin: float
@@ -41,13 +41,13 @@ class AppliedCalibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallManifest:
-    """What a call was made with. Tokens are in the provider's.
+    """The settings and figures of a call. Tokens are the provider's.
 
-    `breakpoints` are in the order of the record's seqs; `hour`: their entries live for an hour. `outside` is what was
-    sent beside the request, as `outside_by` said (call, policy, session, learned). `unfit` is what the format had no
-    place for; `evictions` are those of records that hold their own, None where the epoch does. `summaries` counts those
-    shown, `redactions` the events erased before the call. `now` is the clock that the caller set. `layers` are versions
-    by kind, `injections` names and contents. `cache_last`: whether the end was to be marked for the next call.
+    `breakpoints` are in the order of the record's seqs; with `hour` their entries live for an hour. `outside` is sent
+    outside the request, as stated by `outside_by` (call, policy, session, learned). `unfit` is content that the format
+    cannot express. `evictions` are those of records that hold their own; None if the epoch does. `summaries` counts the
+    ones shown, `redactions` the events erased before the call. `now` is the clock that the caller set. `layers` are
+    versions by kind, `injections` names and contents. `cache_last`: the end was marked for the next call.
     """
 
     window: int = 0
@@ -76,18 +76,18 @@ class CallManifest:
 
     @property
     def said_outside(self) -> int | None:
-        """What the call, its policy or its session said is sent beside it; None for what was learned or not known."""
+        """The tokens outside the request as the call, its policy or its session stated; None if learned or unknown."""
         return None if self.outside_by in (None, "learned") else self.outside
 
 
-_UNSAID: Final[tuple[Json, ...]] = (None, False, 0, [], {})
-"""What is not stored: the value has it by default."""
+_DEFAULTS: Final[tuple[Json, ...]] = (None, False, 0, [], {})
+"""Values that are not stored, because they are the defaults."""
 
 
 def to_json(manifest: CallManifest) -> dict[str, Json]:
-    """The manifest as it is stored."""
+    """Return the manifest as stored."""
     points, found = manifest.breakpoints, manifest.calibration
-    said = manifest.outside or manifest.outside_by is not None
+    has_outside = manifest.outside or manifest.outside_by is not None
     optional = {
         "breakpoint_tokens": [point.tokens for point in points],
         "breakpoint_blocks": [point.blocks for point in points],
@@ -110,18 +110,18 @@ def to_json(manifest: CallManifest) -> dict[str, Json]:
         "reserve": manifest.reserve,
         "injection_reserve": manifest.injection_reserve,
         "estimator": manifest.estimator,
-        **({"outside": manifest.outside, "outside_by": manifest.outside_by} if said else {}),
+        **({"outside": manifest.outside, "outside_by": manifest.outside_by} if has_outside else {}),
         "by_source": dict(manifest.by_source),
         "prefix_sha256": manifest.prefix_sha256.hex(),
         "breakpoint_kinds": [point.kind for point in points],
         **({} if manifest.cache_last else {"cache_last": False}),
         **({} if manifest.evictions is None else {"evictions": [eviction_row(row) for row in manifest.evictions]}),
-        **{name: value for name, value in optional.items() if value not in _UNSAID},
+        **{name: value for name, value in optional.items() if value not in _DEFAULTS},
     }
 
 
 def from_json(document: Mapping[str, Any]) -> CallManifest:
-    """A stored manifest of any version. Raises UnknownVersion for a later one than this process writes."""
+    """Return a stored manifest of any version as a value. Raises UnknownVersion if it is newer than VERSION."""
     version = document.get("version")
     if version not in (None, VERSION):
         raise UnknownVersion(f"its manifest is of version {version}; known here: up to {VERSION}")
@@ -129,7 +129,7 @@ def from_json(document: Mapping[str, Any]) -> CallManifest:
     unknown = [None] * len(kinds)
     points = (kinds, document.get("breakpoint_tokens", unknown), document.get("breakpoint_blocks", unknown))
     evictions, calibration, now = (document.get(name) for name in ("evictions", "calibration", "now"))
-    summaries = document.get("summaries", 0)  # the oldest records list them
+    summaries = document.get("summaries", 0)  # a list in the oldest records
     return CallManifest(
         window=document.get("window", 0),
         reserve=document.get("reserve", 0),

@@ -1,8 +1,8 @@
-"""A recorded call rendered again, from nothing but what its record names. Pure.
+"""Rendering of a recorded call from its record alone.
 
-All of it is immutable: the events up to its head, the frontier of its epoch, the policy's version, the summaries that
-the frontier names, whatever became of them since, and what the manifest holds of the call alone. No count is made
-again, so a tokenizer that is missing now does not matter.
+All inputs are immutable: the events up to its head, the frontier of its epoch, the policy's version, the summaries that
+the frontier names (even if superseded since), and the content that the manifest holds of this call only. Nothing is
+counted again, so a tokenizer that is missing now does not matter.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,16 +26,16 @@ from app.core.tokens.counter import HEURISTIC, Counter
 from app.core.tokens.images import AREA
 
 NO_COUNT: Final = Counter(HEURISTIC, AREA)
-"""Rendering counts nothing, but a context holds a counter."""
+"""The counter of a rendered context, which needs one although rendering counts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayInputs:
-    """What a call's record names.
+    """The inputs that a call's record names.
 
-    `events` are those that the frontier lets be read up to the call's head, `summaries` those that it names, in its
-    order; one whose text was erased has none. `notice` and `injections` (name, content) were for this call only,
-    `layers` are the versions that it showed.
+    `events` are those that the frontier shows up to the call's head. `summaries` are those that it names, in its order;
+    an erased one has no text. `notice` and `injections` (name, content) were for this call only, `layers` are the
+    versions that it showed.
     """
 
     events: Sequence[Event]
@@ -60,7 +60,7 @@ class ReplayedCall:
 
 
 def replay_call(inputs: ReplayInputs) -> ReplayedCall:
-    """The call as its version rendered it. Raises UnknownVersion."""
+    """Render a call as its render version did. Raises UnknownVersion."""
     version = inputs.render_version
     if version not in PREPARED_BY:
         known = ", ".join(map(str, PREPARED_BY))
@@ -84,13 +84,13 @@ def _arranged(inputs: ReplayInputs) -> tuple[Context, Layout]:
 
 
 def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
-    """The summaries; one that was erased says so."""
+    """Return the summaries with a marker as the text of erased ones."""
     return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
 
 
 def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
-    """Of `seqs` those that a call's bytes tell of: shown, quoted by a stub or by the note, or within a summary that is
-    shown. What was redacted is known to have been quoted by the note from what is left of it there."""
+    """Return those of `seqs` whose content a call's bytes hold: shown, quoted by the note, or in a shown summary. A
+    redacted event that the note quoted is found by the marker left there."""
     shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}
     shown |= {seq for seq, path in state.left_out.files if path == ERASED}
     spans = [(fold.from_seq, fold.to_seq) for fold in state.folds if fold.shown]
@@ -98,6 +98,6 @@ def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]
 
 
 def breakpoints_of(seqs: Sequence[int], manifest: CallManifest) -> tuple[Breakpoint, ...]:
-    """A call's cache breakpoints: where they stand is a column of its row, what they are is in its manifest."""
+    """Return a call's cache breakpoints; their seqs are a column of its row, the rest is in its manifest."""
     pairs = zip(seqs, manifest.breakpoints, strict=True)
     return tuple(Breakpoint(seq, point.kind, manifest.hour) for seq, point in pairs)

@@ -1,4 +1,4 @@
-"""Every way a request can fail, as one tree.
+"""The tree of expected errors.
 
     ContextError
       InvalidRequest        the request can never be accepted as it is
@@ -8,17 +8,17 @@
         UnknownCall         a tool result names no open call
         DuplicateCall       a tool call has the id of one that is still open
       NotFound              the tenant has nothing by that name
-        SessionGone         the session was erased during the request
+        SessionGone         the session was erased while the request was processed
       Conflict              the request conflicts with the current state
-        HeadConflict        the log has another head than expected
+        HeadConflict        the session's head is not the expected one
         IdempotencyConflict a key or event id was used with other content
         ErasureCountConflict an erasure would erase another number of sessions
-        Moved               the session's name means another line by now
+        Moved               the session's name now means another line
       CannotFit             no valid context fits the target
       NothingToSend         the session holds no conversation yet
       InjectionOverReserve  injected content exceeds its reserve
       NotReproducible       a recorded call can no longer be reproduced
-      OutOfReach            the key has no access to some session concerned
+      OutOfReach            the key has no access to a session of the request
       TooManySessions       the tenant's limit of sessions is reached
       TooManyLines          the session's limit of lines is reached
       TooManyRequests       the tenant's limit of concurrent requests is reached
@@ -28,6 +28,8 @@
       StoreUnavailable      the database is unavailable
       TooManyStreams        the process's limit of streams is reached
       Overloaded            the process's limit of requests is reached
+      UpstreamFailed        the gateway's provider could not be reached, or broke off
+      UpstreamLate          the gateway's provider did not answer in time
 
 `api/errors.py` alone maps them to HTTP statuses.
 """
@@ -122,7 +124,7 @@ class ErasureCountConflict(Conflict):
 
 
 class Moved(Conflict):
-    """A session's name means another line than the one that was taken for it; `line` is the id of that line."""
+    """The session's name means another line than the one it was resolved to; `line` is the id of that line."""
 
     def __init__(self, line: str) -> None:
         super().__init__("the session has gone over to another line meanwhile; ask again", line=line)
@@ -142,7 +144,7 @@ class InjectionOverReserve(ContextError):
 
 
 class NotReproducible(ContextError):
-    """A recorded call no longer gives the same bytes; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
+    """A recorded call no longer renders to the same bytes; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
 
 
 class OutOfReach(ContextError):
@@ -166,11 +168,11 @@ class TooManyEvents(ContextError):
 
 
 class SessionErased(ContextError):
-    """The session was erased on request, and is not brought back without its metadata; field: the `session`."""
+    """The session was erased on request and cannot be recreated without its metadata; field: the `session`."""
 
 
 class ContentsErased(ContextError):
-    """The key that the tenant's contents are sealed with was dropped; nothing of them can be read again."""
+    """The key that the tenant's contents are sealed with was dropped, so none of them can be read."""
 
 
 class StoreUnavailable(ContextError):
@@ -186,8 +188,8 @@ class Overloaded(ContextError):
 
 
 class UpstreamFailed(ContextError):
-    """The provider behind the gateway could not be reached, or broke off before it answered."""
+    """The gateway's provider could not be reached, or closed the connection before it answered."""
 
 
 class UpstreamLate(ContextError):
-    """The provider behind the gateway did not answer in time."""
+    """The gateway's provider did not answer in time."""

@@ -1,1 +1,1 @@
-"""Model calls that pass through the gateway: whose they are, what of them is replaced, and what was answered."""
+"""Model calls that pass through the gateway: their sessions, the parts of them that are replaced, and their replies."""

@@ -1,4 +1,4 @@
-"""Replies of Anthropic's messages."""
+"""Replies of Anthropic's Messages API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _THINKING = ("thinking", "redacted_thinking")
 
 @dataclass(slots=True)
 class _Block:
-    """A content block on its way: as it began, and what was added to its fields."""
+    """A content block of a stream: its first value, and the pieces of its fields."""
 
     value: dict[str, Json]
     texts: dict[str, GrowingText] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class _Block:
     done: bool = False
 
     def add(self, delta: Mapping[str, Json]) -> None:
-        """Add a delta. Of a kind that is new, texts are taken to go on and anything else to replace."""
+        """Add a delta. In an unknown kind of delta, strings continue a field and other values replace it."""
         if delta.get("type") == "input_json_delta":
             self.arguments = self.arguments or GrowingText()
             self.arguments.add(delta.get("partial_json"))
@@ -35,20 +35,20 @@ class _Block:
                     self.value[name] = piece
 
     def whole(self) -> dict[str, Json] | None:
-        """The block as far as it came; None if that is nothing that can be sent back."""
+        """Return the block as far as it was received; None if that cannot be sent back."""
         value = dict(self.value)
         for name, text in self.texts.items():
-            begun = value.get(name)
-            value[name] = f"{begun if isinstance(begun, str) else ''}{text}"
+            first = value.get(name)
+            value[name] = f"{first if isinstance(first, str) else ''}{text}"
         for name, items in self.lists.items():
-            begun = value.get(name)
-            value[name] = [*(begun if isinstance(begun, list) else ()), *items]
+            first = value.get(name)
+            value[name] = [*(first if isinstance(first, list) else ()), *items]
         if self.arguments is not None and str(self.arguments).strip():
             value["input"] = object_or_none(str(self.arguments))
             if value["input"] is None and not self.done:
                 return None
             if value["input"] is None:
-                value["input"] = str(self.arguments)  # what the model wrote, which is no object
+                value["input"] = str(self.arguments)  # the model did not write an object
         if value.get("type") == "text":
             return value if str(value.get("text") or "").strip() else None
         return value if self.done else None
@@ -78,9 +78,9 @@ class AnthropicReply:
         elif kind == "content_block_stop" and isinstance(index, int) and index in self._blocks:
             self._blocks[index].done = True
         elif kind == "message_delta":
-            # The counts of the end are those of the whole reply; what it does not name is as at the start.
-            said = mapping(value.get("usage"))
-            self._usage |= {name: count for name, count in said.items() if count is not None}
+            # These counts are of the whole reply; those that are missing are as at the start.
+            usage = mapping(value.get("usage"))
+            self._usage |= {name: count for name, count in usage.items() if count is not None}
         elif kind == "message_stop":
             self._ended = True
         elif kind == "error":
@@ -96,24 +96,24 @@ class AnthropicReply:
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
-    """The reply in an answer that came at once."""
+    """Return the reply in a response that was not streamed."""
     blocks = [dict(part) for part in objects(answer.get("content"))]
     kept = [one for one in blocks if one.get("type") != "text" or str(one.get("text") or "").strip()]
     usage, whole = _usage(mapping(answer.get("usage"))), answer.get("type") == "message"
     return Reply(_messages(kept), usage, whole, text_or_none(answer.get("id")))
 
 
-def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+def _usage(reported: Mapping[str, Json]) -> Mapping[str, int | None] | None:
     return usage_of(
-        input_tokens=said.get("input_tokens"),
-        cache_read_tokens=said.get("cache_read_input_tokens"),
-        cache_write_tokens=said.get("cache_creation_input_tokens"),
-        output_tokens=said.get("output_tokens"),
+        input_tokens=reported.get("input_tokens"),
+        cache_read_tokens=reported.get("cache_read_input_tokens"),
+        cache_write_tokens=reported.get("cache_creation_input_tokens"),
+        output_tokens=reported.get("output_tokens"),
     )
 
 
 def _messages(blocks: list[dict[str, Json]]) -> tuple[Message, ...]:
-    """One message, if it says anything: thinking that led to nothing cannot be sent back."""
+    """Return one message, or none if nothing is left: thinking that nothing follows cannot be sent back."""
     while blocks and blocks[-1].get("type") in _THINKING:
         blocks.pop()
     return ({"role": "assistant", "content": blocks},) if blocks else ()

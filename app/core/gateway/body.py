@@ -1,4 +1,4 @@
-"""The body of a model call as text: its members are found, and some replaced, without changing a byte of the others."""
+"""The body of a model call as text, whose members can be replaced without changing a byte of the others."""
 
 import json
 import re
@@ -13,12 +13,12 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class NoObject(ValueError):
-    """The text is no JSON object."""
+    """The text is not a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of an object: its name and value, where it begins, and where its value stands in the text."""
+    """A member of an object: its name and value, its offset in the text, and the offsets of its value."""
 
     name: str
     value: Json
@@ -29,18 +29,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A JSON object with its text."""
+    """A JSON object and its text."""
 
     text: str
     members: tuple[Member, ...]
 
     @property
     def value(self) -> dict[str, Json]:
-        """The object; of members of one name the last, as every reader takes it."""
+        """The object; the last of several members with one name counts, as in JSON parsers."""
         return {member.name: member.value for member in self.members}
 
     def with_members(self, replaced: Mapping[str, str], *, without: frozenset[str] = frozenset()) -> str:
-        """The text with these members' values, given as JSON, behind the others where they are new."""
+        """Return the text with some values replaced (by JSON) and some members removed; new members are appended."""
         pieces: list[str] = []
         for member in self.members:
             if member.name in without:
@@ -53,7 +53,7 @@ class Body:
         return "{" + ",".join(pieces) + "}"
 
     def raw(self, name: str) -> str | None:
-        """The text of a member's value."""
+        """Return the text of a member's value; None if there is no such member."""
         return next((self.text[one.start : one.end] for one in reversed(self.members) if one.name == name), None)
 
 

@@ -1,4 +1,4 @@
-"""Bounds on what is read of an upstream's answers, and readers that keep them."""
+"""Bounds for reading an upstream's responses, and readers that enforce them."""
 
 import json
 import zlib
@@ -8,39 +8,39 @@ from typing import Final
 from app.core.log.events import Json, more_values
 
 ERROR_BYTES_MAX: Final = 64 * 1024
-"""Bytes of an error's body that are read, both as they came and unpacked."""
+"""Bytes of an error's body that are read, both before and after decompression."""
 JSON_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Size of the largest JSON text that is parsed: an event of a stream, or a whole answer."""
+"""Size of the largest JSON text that is parsed: an event of a stream, or a whole response."""
 JSON_VALUES_MAX: Final = 50_000
-"""Values in the largest JSON text that is parsed. Python parses so many in about ten milliseconds."""
+"""Values in the largest JSON text that is parsed; Python parses that number in about ten milliseconds."""
 STREAM_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of a stream that are read, unpacked."""
+"""Bytes of a stream that are read, after decompression."""
 SLICE_BYTES: Final = 16 * 1024
-"""Bytes that are unpacked and read without giving other work a turn."""
+"""Bytes that are decompressed and read before other tasks get a turn."""
 _ENCODINGS: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
 class Unreadable(Exception):
-    """A body whose compression cannot be undone."""
+    """A body cannot be decompressed."""
 
 
 class TooLarge(ValueError):
-    """A JSON text above the bounds, which is not parsed."""
+    """A JSON text exceeds the bounds, so it is not parsed."""
 
 
 class Unpacker:
-    """Undo a body's compression in slices of at most SLICE_BYTES, however much a piece of it unpacks to."""
+    """Decompresses a body in slices of at most SLICE_BYTES, whatever a piece of it expands to."""
 
     def __init__(self, encoding: str) -> None:
-        """`encoding` is the body's Content-Encoding. Raises Unreadable for one that is not known here."""
+        """Take the body's Content-Encoding. Raises Unreadable for an unknown one."""
         name = encoding.strip().lower()
         self._unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if name in _ENCODINGS else None
         if self._unzip is None and name not in ("", "identity"):
             raise Unreadable(f"its encoding is {name[:40]!r}")
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield what a piece of the body unpacks to. Raises Unreadable."""
+        """Yield the decompressed slices of a piece of the body. Raises Unreadable."""
         if self._unzip is None:
             for start in range(0, len(piece), SLICE_BYTES):
                 yield piece[start : start + SLICE_BYTES]
@@ -55,7 +55,7 @@ class Unpacker:
 
 
 def unpacked(body: bytes, encoding: str, most: int) -> bytes:
-    """Return the first `most` bytes that a body, or the beginning of one, unpacks to; none of what is unreadable."""
+    """Return the first `most` bytes of a body, or of the beginning of one, decompressed; none if it is unreadable."""
     found = bytearray()
     try:
         for piece in Unpacker(encoding).feed(body):

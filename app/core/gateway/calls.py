@@ -1,4 +1,4 @@
-"""Model calls of the providers' APIs: what of them is a conversation, and what of them is replaced."""
+"""Model calls of the providers' APIs: their conversations, and the rewriting of their bodies."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from app.core.log.events import Json, canonical_json
 from app.core.render.formats.tools import NativeFormat
 
 MARKERS_MAX: Final = 4
-"""How many cache markers Anthropic takes in one request."""
+"""Cache markers that Anthropic accepts in one request."""
 AT_PROVIDER: Final = "conversation-at-provider"
 NOT_IN_LOG: Final = "not-in-log"
-"""Reasons why a call is not budgeted: its history is at the provider; what is counted is no list of the session's."""
+"""Reasons why a call is not budgeted: its history is at the provider, or the messages to count are not in the log."""
 ATTRIBUTION: Final = "x-anthropic-billing-header:"
-"""How the text begins that Claude Code puts in front of its system prompt, another one with each call."""
+"""Start of the text that Claude Code puts first in its system prompt, and that differs in every call."""
 
 
 class NotBudgeted(Exception):
-    """A call whose conversation is not in its body, or cannot be read there; the message is a short reason."""
+    """The conversation of a call is not in its body, or cannot be read there; the message is a short reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of a provider's API that takes a conversation. `counts`: it counts tokens and answers with no message."""
+    """A path of a provider's API that takes a conversation. `counts`: it returns a token count, and no message."""
 
     provider: str
     path: str
@@ -49,9 +49,9 @@ ENDPOINTS: Final[Mapping[tuple[str, str], Endpoint]] = {
 class CallConversation:
     """A call's conversation, in its provider's format.
 
-    `attribution` are blocks of the system prompt that stay as they are. `previous` is the id of the reply that the
-    messages go on from, and `named` whether a later call may name this one's. `stored`: the provider keeps the reply's
-    items. `swallows`: the usage at the end of the stream is for us, and not for the client.
+    `attribution` are the blocks of the system prompt that are kept unchanged. `previous` is the id of the reply that
+    the messages continue; `named`: a later call may name this call's reply. `stored`: the provider keeps the reply's
+    items. `swallows`: the usage at the end of the stream is for the gateway, and is not passed to the client.
     """
 
     format: NativeFormat
@@ -66,7 +66,7 @@ class CallConversation:
     stored: bool = True
 
     def accumulator(self) -> Accumulator:
-        """What makes a reply of its stream."""
+        """Return an accumulator for the call's stream."""
         if self.format == "anthropic":
             return anthropic_reply.AnthropicReply()
         if self.format == "openai":
@@ -74,14 +74,14 @@ class CallConversation:
         return responses_reply.ResponsesReply(stored=self.stored)
 
     def read(self, answer: Mapping[str, Json]) -> Reply:
-        """The reply in an answer that came at once."""
+        """Return the reply in a response that was not streamed."""
         if self.format == "anthropic":
             return anthropic_reply.read(answer)
         return chat_reply.read(answer) if self.format == "openai" else responses_reply.read(answer, stored=self.stored)
 
 
 def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversation:
-    """The conversation of a call. Raises NotBudgeted."""
+    """Return the conversation of a call. Raises NotBudgeted."""
     model, tools = body.get("model"), body.get("tools")
     name = model if isinstance(model, str) and model else None
     if endpoint.format == "openai-responses":
@@ -92,7 +92,7 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversati
     if endpoint.format == "openai":
         swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
         return CallConversation("openai", messages, None, tools, name, swallows=swallows)
-    if body.get("compaction") is not None:  # what comes is no reply, and stands for the client's list and no other
+    if body.get("compaction") is not None:  # the response is no reply, and replaces the client's list only
         raise NotBudgeted("compaction")
     attribution, system = _attributed(body.get("system"))
     thread = mapping(body.get("thread"))
@@ -124,23 +124,23 @@ def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversati
 
 
 def holds_results(message: Json) -> bool:
-    """Whether an Anthropic message answers the calls of the one in front of it."""
+    """Return whether an Anthropic message holds results of the calls in the message before it."""
     return any(mapping(part).get("type") == "tool_result" for part in _list(mapping(message).get("content")))
 
 
 def rewritten(
-    body: Body, of: CallConversation, request: Body, behind: Sequence[Json] = (), *, counts: bool = False
+    body: Body, of: CallConversation, request: Body, following: Sequence[Json] = (), *, counts: bool = False
 ) -> bytes:
-    """The call's body with messages and system of a context's `request`; all else as it came.
+    """Return the call's body with the messages and system prompt of a context's `request`; the rest is unchanged.
 
-    Cache markers are the context's, so far as those on the call's tools leave room. A stream of chat completions is
-    asked for its usage. A call that goes on from a reply becomes a whole one. `behind` are messages of the call that
-    follow those of an Anthropic request. What is sent to be counted (`counts`) keeps its own system prompt.
+    Cache markers are the context's, as far as those on the call's tools leave room. Streamed chat completions are made
+    to include usage. A call that continues a reply becomes one with the whole conversation. `following` are messages to
+    append to those of an Anthropic request. A call that counts tokens (`counts`) keeps its own system prompt.
     """
     replaced: dict[str, str] = {}
     without: frozenset[str] = frozenset()
     if of.format == "anthropic":
-        replaced = _anthropic_members(body.value, of, request, behind, counts=counts)
+        replaced = _anthropic_members(body.value, of, request, following, counts=counts)
     elif of.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
         if of.swallows:
@@ -157,20 +157,20 @@ def rewritten(
 
 
 def _anthropic_members(
-    call: Mapping[str, Json], of: CallConversation, request: Body, behind: Sequence[Json], *, counts: bool
+    call: Mapping[str, Json], of: CallConversation, request: Body, following: Sequence[Json], *, counts: bool
 ) -> dict[str, str]:
     messages, system = request.raw("messages") or "[]", None if counts else request.raw("system")
     value = {name: given for name, given in request.value.items() if name != "system" or not counts}
     kept = [*_list(call.get("tools")), *(_list(call.get("system")) if counts else ())]
-    beside = sum("cache_control" in mapping(part) for part in kept) + ("cache_control" in call)
+    own_markers = sum("cache_control" in mapping(part) for part in kept) + ("cache_control" in call)
     marked = _marked(value)
-    if len(marked) + beside > MARKERS_MAX:
-        for part in marked[: len(marked) + beside - MARKERS_MAX]:  # the newest are read by the next call
+    if len(marked) + own_markers > MARKERS_MAX:
+        for part in marked[: len(marked) + own_markers - MARKERS_MAX]:  # the next call reads the newest
             del part["cache_control"]
         messages = canonical_json(value["messages"])
         system = None if system is None else canonical_json(value["system"])
-    if behind:
-        messages = canonical_json([*json.loads(messages), *map(_unmarked, behind)])
+    if following:
+        messages = canonical_json([*json.loads(messages), *map(_unmarked, following)])
     if of.attribution and not counts:
         rest = _list(json.loads(system)) if system is not None else []
         system = canonical_json([*of.attribution, *rest])
@@ -182,14 +182,14 @@ def _anthropic_members(
 
 
 def _marked(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The parts of a context's request that carry cache markers, in their order."""
+    """Return the parts of a context's request that carry cache markers, in order."""
     messages = [mapping(message).get("content") for message in _list(request.get("messages"))]
     lists = [request.get("system"), *messages]
     return [part for parts in lists for part in _list(parts) if isinstance(part, dict) and "cache_control" in part]
 
 
 def _unmarked(message: Json) -> Json:
-    """A message without the client's cache markers."""
+    """Return a message without the client's cache markers."""
     parts = mapping(message).get("content")
     if not isinstance(message, Mapping) or not isinstance(parts, list):
         return message
@@ -198,7 +198,7 @@ def _unmarked(message: Json) -> Json:
 
 
 def _attributed(system: Json) -> tuple[tuple[Json, ...], Json]:
-    """The blocks in front of a system prompt that change with every call, and the rest, None if that is nothing."""
+    """Split a system prompt into the leading blocks that change with every call, and the rest (None if empty)."""
     if not isinstance(system, list):
         return (), system
     count = 0

@@ -1,4 +1,4 @@
-"""Replies of OpenAI's chat completions, and of the many servers that speak it."""
+"""Replies of OpenAI's Chat Completions API, and of the many servers that implement it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from app.core.gateway.bounds import object_or_none
 from app.core.gateway.reply import GrowingText, Message, Reply, error_of, mapping, objects, text_or_none, usage_of
 from app.core.log.events import Json
 
-_SAID_ONCE: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
+_REPEATED: Final = frozenset(("role", "id", "type", "index", "name", "tool_call_id"))
 """Fields that some servers repeat in every delta, and that no delta continues."""
 
 
@@ -47,7 +47,7 @@ class ChatReply:
 
 
 def read(answer: Mapping[str, Json]) -> Reply:
-    """The reply in an answer that came at once. Of several choices none is taken: the client's next request says."""
+    """Return the reply in a response that was not streamed; without messages if the response offers several choices."""
     choices = answer.get("choices")
     only = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
     message = _sendable(mapping(mapping(only).get("message")), whole=True)
@@ -57,17 +57,17 @@ def read(answer: Mapping[str, Json]) -> Reply:
 
 
 def is_usage_only(value: Mapping[str, Json]) -> bool:
-    """Whether a chunk is the one that `include_usage` adds."""
+    """Return whether a chunk is the one that `include_usage` adds."""
     return value.get("choices") == [] and isinstance(value.get("usage"), Mapping)
 
 
-def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
-    details = mapping(said.get("prompt_tokens_details"))
+def _usage(reported: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    details = mapping(reported.get("prompt_tokens_details"))
     return usage_of(
-        input_tokens=said.get("prompt_tokens"),
+        input_tokens=reported.get("prompt_tokens"),
         cache_read_tokens=details.get("cached_tokens"),
         cache_write_tokens=details.get("cache_write_tokens"),
-        output_tokens=said.get("completion_tokens"),
+        output_tokens=reported.get("completion_tokens"),
     )
 
 
@@ -79,7 +79,7 @@ class _GrowingList:
     _places: dict[int | str, dict[str, Any]] = field(default_factory=dict)
 
     def merge(self, deltas: list[Any]) -> None:
-        """Add each delta to the item of its index; one without an index is an item of its own."""
+        """Add each delta to the item of its index; a delta without an index becomes an item."""
         for delta in deltas:
             if not isinstance(delta, Mapping):
                 self.items.append(delta)
@@ -96,13 +96,13 @@ class _GrowingList:
 
 
 def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
-    """Add a delta to what has come: texts go on, lists are merged by the `index` of their items."""
+    """Add a delta to a value: strings are continued, and lists merged by the `index` of their items."""
     for name, value in delta.items():
         known = into.get(name)
         if value is None:
             into.setdefault(name, None)
         elif isinstance(value, str) and isinstance(known, GrowingText):
-            if name not in _SAID_ONCE:
+            if name not in _REPEATED:
                 known.add(value)
             elif value:
                 into[name] = GrowingText([value])
@@ -121,7 +121,7 @@ def _merge(into: dict[str, Any], delta: Mapping[str, Json]) -> None:
 
 
 def _built(value: Any) -> Any:
-    """Return what has been merged as plain JSON."""
+    """Return a merged value as plain JSON."""
     if isinstance(value, GrowingText):
         return str(value)
     if isinstance(value, _GrowingList):
@@ -129,13 +129,15 @@ def _built(value: Any) -> Any:
     return {name: _built(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
-def _sendable(said: Mapping[str, Any], *, whole: bool) -> Message | None:
-    """The message as clients send it back; None if it says nothing. Of a broken one, calls that are not whole go."""
+def _sendable(received: Mapping[str, Any], *, whole: bool) -> Message | None:
+    """Return the message as clients send it back; None if empty. Incomplete calls are removed unless it is `whole`."""
     message: dict[str, Json] = {"role": "assistant"}
-    message |= {name: value for name, value in said.items() if value is not None and name not in ("role", "tool_calls")}
+    message |= {
+        name: value for name, value in received.items() if value is not None and name not in ("role", "tool_calls")
+    }
     if "annotations" in message and not message["annotations"]:
         del message["annotations"]
-    calls = [{**one} for one in objects(said.get("tool_calls"))]
+    calls = [{**one} for one in objects(received.get("tool_calls"))]
     for call in calls:
         call.pop("index", None)
     kept = [call for call in calls if whole or _is_whole(call)]

@@ -1,4 +1,4 @@
-"""Header fields on their way through the gateway, in both directions: which go on, and what they may give away."""
+"""Header fields that pass through the gateway in either direction, and the credentials in them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from app.core.gateway.redaction import credentials, may_be_secret
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-OURS: Final = b"x-palimpsest-"
+_OWN_PREFIX: Final = b"x-palimpsest-"
 KEY_HEADER: Final = "x-palimpsest-key"
 _HOP_BY_HOP: Final = frozenset(
     (
@@ -23,29 +23,29 @@ _HOP_BY_HOP: Final = frozenset(
         b"upgrade",
     )
 )
-_OF_THE_REQUEST: Final = frozenset((b"host", b"content-length", b"expect"))
-_OF_THE_ANSWER: Final = frozenset((b"date", b"server"))
+_NOT_SENT_UP: Final = frozenset((b"host", b"content-length", b"expect"))
+_NOT_SENT_DOWN: Final = frozenset((b"date", b"server"))
 """Every server sets its own."""
 
 
 def upward(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
-    """The fields of a request that go to the upstream: neither those of one connection nor ours.
+    """Return the fields of a request to send upstream, without hop-by-hop fields and ours.
 
-    `plain`: the answer will be read here, and must not come compressed.
+    `plain`: the gateway reads the response, which must not be compressed.
     """
-    left_out = _OF_THE_REQUEST | _of_connection(fields) | ({b"accept-encoding"} if plain else set())
+    left_out = _NOT_SENT_UP | _of_connection(fields) | ({b"accept-encoding"} if plain else set())
     kept = _kept(fields, left_out)
     return [*kept, (b"accept-encoding", b"identity")] if plain else kept
 
 
 def downward(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
-    """The fields of an answer that go to the client. `changed`: its bytes are not those that came."""
+    """Return the fields of a response to send to the client. `changed`: its bytes are not those that were received."""
     changing = {b"content-length", b"content-encoding"} if changed else set()
-    return _kept(fields, _OF_THE_ANSWER | _of_connection(fields) | changing)
+    return _kept(fields, _NOT_SENT_DOWN | _of_connection(fields) | changing)
 
 
 def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
-    """The credentials in a request: what may be one, under whatever name that is not known to hold none."""
+    """Return the values in a request that may be credentials, under any name that is not known to be public."""
     found = {
         (field, one)
         for field, value in ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
@@ -58,7 +58,7 @@ def secrets(fields: Fields, query: bytes = b"") -> tuple[str, ...]:
 
 
 def _of_connection(fields: Fields) -> frozenset[bytes]:
-    """The fields that concern one connection only, and those that `Connection` names so."""
+    """Return the hop-by-hop fields, including those that `Connection` names."""
     named = {
         one.strip().lower() for name, value in fields if name.lower() == b"connection" for one in value.split(b",")
     }
@@ -67,5 +67,7 @@ def _of_connection(fields: Fields) -> frozenset[bytes]:
 
 def _kept(fields: Fields, left_out: frozenset[bytes] | set[bytes]) -> list[tuple[bytes, bytes]]:
     return [
-        (name, value) for name, value in fields if name.lower() not in left_out and not name.lower().startswith(OURS)
+        (name, value)
+        for name, value in fields
+        if name.lower() not in left_out and not name.lower().startswith(_OWN_PREFIX)
     ]

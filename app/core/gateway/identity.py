@@ -1,4 +1,4 @@
-"""The session that a model call belongs to, as its headers, its path or its body say."""
+"""The session that a model call belongs to, according to its headers, its path or its body."""
 
 import hashlib
 import json
@@ -12,9 +12,9 @@ from app.core.log.events import SESSION_ID_PATTERN, Json
 
 SESSION_HEADER: Final = "x-palimpsest-session"
 NAME_CHARS_MAX: Final = 110
-"""The length of a name that is made here, so that ids of lines and the prefix of a key still fit."""
+"""Length of the longest name that is made here, so that the ids of lines and a key's prefix still fit."""
 USER_CHARS_MAX: Final = 4_096
-"""A longer `user_id` is not looked through for the session that Claude Code writes into it."""
+"""A longer `user_id` is not searched for the session that Claude Code writes into it."""
 
 _NAME: Final = re.compile(SESSION_ID_PATTERN)
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._:@-]")
@@ -23,38 +23,39 @@ _SESSION_OF_USER: Final = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A session's name. `own` names were given to us by whoever configured the client; others are the client's own."""
+    """A session's name. `own` names were configured for Palimpsest; others are the client's own."""
 
     session: str
     own: bool
 
 
 def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Json] | None) -> Identity | None:
-    """The session of a call; None if nothing names one. `headers` has lower-case names, `path` is the name in the URL.
+    """Return the session of a call; None if nothing names one.
 
-    What was meant for us is taken first: our header, then the path. Then what clients say by themselves: Claude Code,
-    Codex, opencode, and last Anthropic's `metadata.user_id`. Cache keys and system prompts name nothing: they change
-    within a session and are shared between sessions. Raises InvalidRequest for an illegal name in header or path.
+    `headers` have lower-case names, `path` is the URL's name. Names for Palimpsest come first: its header, then the
+    path. Then come the names that clients send by default: Claude Code, Codex, opencode, and Anthropic's
+    `metadata.user_id`. Cache keys and system prompts do not count: they change within a session and are shared between
+    sessions. Raises InvalidRequest for an illegal name.
     """
     for name, where in ((headers.get(SESSION_HEADER), SESSION_HEADER), (path, "sid")):
         if name is not None:
             if _NAME.fullmatch(name) is None:
                 raise InvalidRequest(f"{where} must match {SESSION_ID_PATTERN}", field=where)
             return Identity(name, own=True)
-    said = _said_by_header(headers) or _said_by_body(body)
-    return None if said is None else Identity(legal_name(said), own=False)
+    sent = _from_headers(headers) or _from_body(body)
+    return None if sent is None else Identity(legal_name(sent), own=False)
 
 
-def legal_name(said: str) -> str:
-    """A session's name for any text: the text itself where it is legal, else with its hash, so that two never meet."""
-    if len(said) <= NAME_CHARS_MAX and _NAME.fullmatch(said) is not None:
-        return said
-    digest = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return f"{_ILLEGAL.sub('-', said)[: NAME_CHARS_MAX - 1 - len(digest)]}.{digest}"
+def legal_name(text: str) -> str:
+    """Return a session's name for any text: the text if it is legal, else a legal name that ends with its hash."""
+    if len(text) <= NAME_CHARS_MAX and _NAME.fullmatch(text) is not None:
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{_ILLEGAL.sub('-', text)[: NAME_CHARS_MAX - 1 - len(digest)]}.{digest}"
 
 
-def _said_by_header(headers: Mapping[str, str]) -> str | None:
-    """What the client's own headers say; an agent or a thread of a session has a log of its own."""
+def _from_headers(headers: Mapping[str, str]) -> str | None:
+    """Return the name in the client's own headers; each agent or thread of a session has a log of its own."""
     for session_name, part_name in (
         ("x-claude-code-session-id", "x-claude-code-agent-id"),
         ("session-id", "thread-id"),
@@ -65,8 +66,8 @@ def _said_by_header(headers: Mapping[str, str]) -> str | None:
     return headers.get("thread-id") or headers.get("x-session-id") or None
 
 
-def _said_by_body(body: Mapping[str, Json] | None) -> str | None:
-    """Anthropic's `metadata.user_id`, or the session that Claude Code writes into it."""
+def _from_body(body: Mapping[str, Json] | None) -> str | None:
+    """Return Anthropic's `metadata.user_id`, or the session that Claude Code writes into it."""
     metadata = None if body is None else body.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     if not isinstance(user, str) or not user:

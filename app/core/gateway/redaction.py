@@ -1,4 +1,4 @@
-"""Redaction of credentials that somebody else's text quotes: whole or cut, plain or encoded."""
+"""Redaction of credentials that other parties' texts quote: whole or cut, plain or encoded."""
 
 import base64
 import binascii
@@ -12,11 +12,11 @@ REDACTED: Final = "[key]"
 SECRET_CHARS_MIN: Final = 6
 """Length of the shortest credential. Replacing shorter values would garble other texts."""
 QUOTED_CHARS_MIN: Final = 8
-"""Length from which a part of a credential is redacted, too: texts are cut, and providers shorten what they quote."""
+"""Length from which a part of a credential is redacted: texts are cut, and providers shorten their quotes."""
 LAYERS_MAX: Final = 3
-"""Encodings inside of encodings that are undone, such as an upstream's JSON in a string of a proxy's."""
+"""Nested encodings that are undone, such as an upstream's JSON in a string of a proxy's."""
 RANDOM_CHARS_MIN: Final = 16
-"""Length from which letters or digits alone are taken for a credential under a name that does not say so."""
+"""Length from which letters or digits alone count as a credential under a neutral name."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"/\\]))")
 _PAIRS: Final = re.compile(r"(?:[0-9a-fA-F]{2}[ :,]){5,}[0-9a-fA-F]{2}")
 _SECRET_NAME: Final = re.compile(
@@ -29,7 +29,7 @@ _PUBLIC_NAME: Final = re.compile(
     r"openai-(?:beta|organization|project|version)|api-version|beta|alt",
     re.IGNORECASE,
 )
-"""Names of fields and parameters that many clients send and errors may repeat."""
+"""Names of fields and parameters that many clients send and that errors may repeat."""
 
 
 def names_a_secret(name: str) -> bool:
@@ -40,7 +40,7 @@ def names_a_secret(name: str) -> bool:
 def may_be_secret(name: str, value: str) -> bool:
     """Return whether a value under this name may be a credential.
 
-    Under a name that does not say, words and numbers are none: replacing them would garble other texts.
+    Under a neutral name, words and numbers do not count: replacing them would garble other texts.
     """
     if names_a_secret(name):
         return len(value) >= SECRET_CHARS_MIN
@@ -51,7 +51,7 @@ def may_be_secret(name: str, value: str) -> bool:
 
 
 def credentials(value: str) -> Iterable[str]:
-    """Yield what is secret in a header field's value: its words without a scheme, and what they and cookies hold."""
+    """Yield the secrets in a header field's value: its words without a scheme, and the values in Basic and cookies."""
     scheme, *words = value.split() or [""]
     yield from words if words and scheme.isalpha() else (scheme, *words)
     if scheme.lower() == "basic" and words:
@@ -65,8 +65,8 @@ def credentials(value: str) -> Iterable[str]:
 
 
 def redacted(text: str, hidden: Collection[str]) -> str:
-    """Return a text without what it quotes of the credentials, also in JSON, URLs, HTML, hexadecimal, base32 and
-    base64, also twice."""
+    """Return a text without its quotes of the credentials, also those in JSON, URLs, HTML, hexadecimal, base32 and
+    base64, or in two of them nested."""
     grams = _grams(hidden)
     text = plain = _without(text, grams)
     for _ in range(LAYERS_MAX):
@@ -92,7 +92,7 @@ def _without(text: str, grams: Collection[str]) -> str:
 
 
 def _grams(hidden: Collection[str]) -> frozenset[str]:
-    """Return the parts by which a credential is found, in each way to write it."""
+    """Return the parts by which a credential is found, in each of its encodings."""
     found: set[str] = set()
     for secret in hidden:
         for written in (secret, *_encoded(secret)):
@@ -115,14 +115,14 @@ def _encoded(secret: str) -> Iterable[str]:
 
 
 def _in_groups(raw: bytes, encode: Callable[[bytes], bytes], size: int, chars: int) -> Iterable[str]:
-    """Yield bytes as they are encoded at each place that they may have in a group of `size`, written as `chars`."""
+    """Yield the encodings of bytes at each offset in a group of `size` bytes, written as `chars` characters."""
     for before in range(size):
         whole = (before + len(raw)) // size * chars  # a last group that is not full depends on what follows
         yield encode(bytes(before) + raw).decode()[-(-before * chars // size) : whole]
 
 
 def _decoded(text: str) -> str:
-    """Undo one layer of the escapes of JSON, Python, HTML and URLs, and put hexadecimal in pairs together."""
+    """Undo one layer of the escapes of JSON, Python, HTML and URLs, and join hexadecimal pairs."""
     text = _ESCAPE.sub(lambda found: found[3] or chr(int(found[1] or found[2], 16)), text)
     text = _PAIRS.sub(lambda found: re.sub("[ :,]", "", found[0]), text)
     return unquote(html.unescape(text))

@@ -11,11 +11,11 @@ Message = Mapping[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a provider answered.
+    """A provider's reply.
 
-    `messages` are in the format of the request, empty if there is nothing to log. `usage` has the names that an outcome
-    takes. `whole`: the reply came to its end. `id` is the provider's own, where a later request can name it. `error` is
-    what the provider said went wrong in the middle of a stream.
+    `messages` are in the format of the request, empty if there is nothing to log. `usage` has the names of a reported
+    outcome. `whole`: the reply is complete. `id` is the provider's own if a later request can name it. `error` is the
+    error that the provider reported in the middle of a stream.
     """
 
     messages: tuple[Message, ...] = ()
@@ -26,13 +26,13 @@ class Reply:
 
 
 class Accumulator(Protocol):
-    """Makes a reply of the objects of its stream, however far that came."""
+    """Builds a reply from the objects of its stream, however many of them arrive."""
 
     def feed(self, value: Mapping[str, Json]) -> None:
-        """Take the next object."""
+        """Add the next object."""
 
     def reply(self) -> Reply:
-        """The reply as it stands."""
+        """Return the reply as received so far."""
 
 
 NOTHING: Final = Reply()
@@ -45,7 +45,7 @@ class GrowingText:
     pieces: list[str] = field(default_factory=list)
 
     def add(self, piece: Json) -> None:
-        """Add a piece, if it is text."""
+        """Add a piece; anything but a string is ignored."""
         if isinstance(piece, str):
             self.pieces.append(piece)
 
@@ -54,23 +54,23 @@ class GrowingText:
 
 
 def mapping(value: Json) -> Mapping[str, Json]:
-    """The value if it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def objects(value: Json) -> list[Mapping[str, Json]]:
-    """The objects in the value if it is a list, else none."""
+    """Return the objects in a list; none for any other value."""
     return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
 def text_or_none(value: Json) -> str | None:
-    """The value if it is text."""
+    """Return the value if it is a string, else None."""
     return value if isinstance(value, str) else None
 
 
-def usage_of(**said: Json) -> Mapping[str, int | None] | None:
-    """Usage as an outcome takes it, of what a provider says; None if it does not count the input."""
-    counts = {name: _count(value) for name, value in said.items()}
+def usage_of(**reported: Json) -> Mapping[str, int | None] | None:
+    """Return a provider's usage as an outcome reports it; None if the input was not counted."""
+    counts = {name: _count(value) for name, value in reported.items()}
     return None if counts["input_tokens"] is None else counts
 
 
@@ -79,10 +79,10 @@ def _count(value: Json) -> int | None:
 
 
 def error_of(value: Mapping[str, Json]) -> Mapping[str, Json]:
-    """What a provider says of a failure, as a report of an outcome takes it."""
+    """Return a provider's error as an outcome reports it."""
     inner = value.get("error")
-    said = inner if isinstance(inner, Mapping) else value
-    message, code = said.get("message"), said.get("code") or said.get("type")
+    error = inner if isinstance(inner, Mapping) else value
+    message, code = error.get("message"), error.get("code") or error.get("type")
     out: dict[str, Json] = {"message": message if isinstance(message, str) else inner if isinstance(inner, str) else ""}
     if isinstance(code, str):
         out["code"] = code

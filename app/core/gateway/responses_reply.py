@@ -1,4 +1,4 @@
-"""Replies of OpenAI's Responses."""
+"""Replies of OpenAI's Responses API."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,7 +10,7 @@ _ENDED: Final = ("response.completed", "response.incomplete")
 
 
 class ResponsesReply:
-    """Accumulates a stream of output items. `stored`: the provider keeps them, and so knows them by their ids."""
+    """Accumulates a stream of output items. `stored`: the provider keeps them, and knows them by their ids."""
 
     def __init__(self, *, stored: bool = True) -> None:
         self._items: dict[int, Mapping[str, Json]] = {}
@@ -52,7 +52,7 @@ class ResponsesReply:
         return Reply(_sendable(items, stored=self._stored), usage, whole, self._id, self._error)
 
     def _unfinished(self) -> dict[int, Mapping[str, Json]]:
-        """Messages of which only a beginning came."""
+        """Return the messages of which only a part was received."""
         found: dict[int, Mapping[str, Json]] = {}
         for index, text in self._texts.items():
             if str(text).strip() and self._begun.get(index, {}).get("type", "message") == "message":
@@ -62,25 +62,24 @@ class ResponsesReply:
 
 
 def read(answer: Mapping[str, Json], *, stored: bool = True) -> Reply:
-    """The reply in an answer that came at once: that of a stream of its last event alone."""
-    alone = ResponsesReply(stored=stored)
-    alone.feed({"type": f"response.{answer.get('status')}", "response": answer})
-    return alone.reply()
+    """Return the reply in a response that was not streamed, read as a stream of its last event."""
+    accumulator = ResponsesReply(stored=stored)
+    accumulator.feed({"type": f"response.{answer.get('status')}", "response": answer})
+    return accumulator.reply()
 
 
-def _usage(said: Mapping[str, Json]) -> Mapping[str, int | None] | None:
-    details = mapping(said.get("input_tokens_details"))
+def _usage(reported: Mapping[str, Json]) -> Mapping[str, int | None] | None:
+    details = mapping(reported.get("input_tokens_details"))
     return usage_of(
-        input_tokens=said.get("input_tokens"),
+        input_tokens=reported.get("input_tokens"),
         cache_read_tokens=details.get("cached_tokens"),
         cache_write_tokens=details.get("cache_write_tokens"),
-        output_tokens=said.get("output_tokens"),
+        output_tokens=reported.get("output_tokens"),
     )
 
 
 def _sendable(items: list[Mapping[str, Json]], *, stored: bool) -> tuple[Message, ...]:
-    """The items that can be sent back: reasoning only where it is encrypted or the provider keeps it, and if it led to
-    anything."""
+    """Return the items that can be sent back: of reasoning, items that are encrypted or stored, if others follow."""
     kept = [dict(one) for one in items if one.get("type") != "reasoning" or stored or one.get("encrypted_content")]
     while kept and kept[-1].get("type") == "reasoning":
         kept.pop()

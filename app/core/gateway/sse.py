@@ -1,4 +1,4 @@
-"""Server-sent events, from bytes that come in any pieces."""
+"""Server-sent events, from bytes that arrive in arbitrary pieces."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _END_BYTES_MAX: Final = 4
 
 
 class Chunk(NamedTuple):
-    """A whole event with the blank line behind it, or (`event` is false) a piece of one that is too large to read."""
+    """A whole event with the blank line after it, or (`event` is false) a piece of one that is too large to read."""
 
     raw: bytes
     event: bool
@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
 class Splitter:
     """Splits a stream into events; no byte is lost or changed.
 
-    An event of more than JSON_BYTES_MAX is not kept together: it leaves in pieces, and `oversized` counts it.
+    An event of more than JSON_BYTES_MAX is returned in pieces, and counted in `oversized`.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Splitter:
         self._inside = False
 
     def feed(self, piece: bytes) -> list[Chunk]:
-        """Return the events that are whole now, and pieces of those that are too large."""
+        """Return the events that are now complete, and pieces of those that are too large."""
         rest = self._rest
         rest += piece
         chunks: list[Chunk] = []
@@ -54,15 +54,14 @@ class Splitter:
         return chunks
 
     def end(self) -> Chunk:
-        """Return what came behind the last whole event; nothing may follow."""
+        """Return the bytes after the last complete event; nothing may follow."""
         rest = bytes(self._rest)
         self._rest.clear()
         return Chunk(rest, not self._inside)
 
 
 def data(event: bytes) -> Mapping[str, Json] | None:
-    """The JSON object in an event's data; None for comments, the mark of an end,
-    and what is no object.
+    """Return the JSON object in an event's data; None for comments, end markers and other data.
 
     Raises TooLarge.
     """

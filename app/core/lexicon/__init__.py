@@ -1,1 +1,1 @@
-"""Names and words in texts: what an agent is likely to use again, and the terms of a search."""
+"""Names and words in texts: those that an agent is likely to use again, and the terms of a search."""

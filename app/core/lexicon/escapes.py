@@ -1,14 +1,14 @@
-"""Escape sequences in code, in JSON inside strings and in terminal output, whose letters belong to no name."""
+"""Removal of escape sequences in code, JSON strings and terminal output, since their letters belong to no name."""
 
 import re
 from typing import Final
 
-# No match of one holds a character of another's, and each begins with a plain character, for which a search looks fast.
+# No two of them match a common character, and each begins with a literal character, which a search finds fast.
 _COLOUR: Final = r"\x1b\[[0-9;]*[A-Za-z]"
 _BACKSLASH: Final = (
     r"\\(?<!\\\\)\\*+(?:(?:e|x1b|033|u001b)\[[0-9;]*[A-Za-z]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[abefnrtv])"
 )
-_LINE_BREAK: Final = r"%n(?=[A-Z])"  # of a format
+_LINE_BREAK: Final = r"%n(?=[A-Z])"  # of a format string
 _BY_START: Final = tuple((s, re.compile(p)) for s, p in (("\x1b", _COLOUR), ("\\", _BACKSLASH), ("%n", _LINE_BREAK)))
 _PATH: Final = r"(?P<path>(?<![A-Za-z0-9])[A-Za-z]:\\{1,4}(?=[\w.])(?:[\w.@~-]+\\{0,4})+)"
 """`C:\\new\\table` holds no escapes."""
@@ -16,9 +16,9 @@ _ESCAPE_OR_PATH: Final = re.compile("|".join((_PATH, _COLOUR, _BACKSLASH, _LINE_
 
 
 def unescaped(text: str) -> str:
-    r"""The text with each escape sequence replaced by a space: `a\nTo` becomes `a To`. Takes time linear in the text.
+    r"""Return the text with each escape sequence replaced by a space: `a\nTo` becomes `a To`. Takes linear time.
 
-    A path with a drive letter stays as it is.
+    A path with a drive letter is unchanged.
     """
     if ":\\" in text:
         return _ESCAPE_OR_PATH.sub(_blank, text)

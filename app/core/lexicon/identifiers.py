@@ -1,7 +1,7 @@
 """The names in a text that an agent is likely to use again: paths, addresses, definitions, identifiers, numbers.
 
-In recorded coding sessions, what is needed later of an evicted result is nearly always one of these: paths most of all,
-then names that the result defines.
+In recorded coding sessions, the part of an evicted result that is needed later is nearly always one of these: paths
+most of all, then names that the result defines.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from app.core.lexicon.patterns import SPACES, Pattern
 from app.core.lexicon.pieces import pieces
 
 _ADDRESS: Final = rf"https?://[^{SPACES}\"'<>)\]]+"
-# The others begin at the start of a word (a path, of a run of its characters), which is looked at once for all of them.
-# Where what follows a run cannot be part of it, the run is possessive: a word that is no name is then read once.
+# The others begin at the start of a word (a path, at the start of its characters), which is checked once for all.
+# A run is possessive if the character after it cannot be part of it: a word that is not a name is then read once.
 _START: Final = r"(?=[\w.@~/-])"
 _ORDINARY: Final = r"[A-Za-z][a-z]*+(?<![a-f]{7})(?![\w./@:-])"
 """A word with which no name begins."""
-_PATH: Final = r"(?<![.@-])(?:~?/?[\w.@-]++/)+[\w.@-]+"  # import paths too; tried once a run of such characters
-_UUID: Final = r"(?:\d{4}-\d\d-\d\d-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"  # behind a date too
+_PATH: Final = r"(?<![.@-])(?:~?/?[\w.@-]++/)+[\w.@-]+"  # import paths too; tried once for each run of such characters
+_UUID: Final = r"(?:\d{4}-\d\d-\d\d-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"  # also after a date
 _TIME: Final = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?"
 _HASH: Final = r"[0-9a-f]{7,40}+\b"
 _CODE: Final = r"[A-Z]{1,10}-?\d[A-Z0-9]{2,20}\b"  # ticket, order and flight numbers
@@ -40,19 +40,19 @@ class Names:
     def __init__(self, *kinds: str) -> None:
         any_kind = "|".join(kinds)
         self.anywhere = Pattern(rf"{_ADDRESS}|(?<!\w){_START}(?:{any_kind})")
-        # Nothing ends in front of a name but what is no part of a word: a search for that alone passes over the most.
-        self._behind = Pattern(rf"\W{_START}(?!{_ORDINARY})({_ADDRESS}|{any_kind})")
+        # A name always follows a character that is not part of a word: searching for that skips most of the text.
+        self._after_boundary = Pattern(rf"\W{_START}(?!{_ORDINARY})({_ADDRESS}|{any_kind})")
 
     def findall(self, text: str) -> list[str]:
-        """The names in a text in order, the same as `anywhere` finds. Takes time linear in the text."""
+        """Return the names in a text in order, the same as `anywhere` finds. Takes time linear in the text."""
         if "://" in text and _ADDRESS_IN_WORD.findall(text):
             return self.anywhere.findall(text)
-        return self._behind.findall(f" {text}")
+        return self._after_boundary.findall(f" {text}")
 
 
 NAME: Final = Names(_PATH, _UUID, _HASH, _DOTTED, _CASED, _NUMBER)
 NAME_OR_CODE: Final = Names(_PATH, _UUID, _TIME, _HASH, _CODE, _DOTTED, _CASED, _VERSION, _NUMBER)
-"""Also what people look things up by: ids, dates, ticket numbers, versions."""
+"""Also the keys that people use in lookups: ids, dates, ticket numbers, versions."""
 DEFINITION: Final = Pattern(
     r"\b(?:func(?: \([^)]{0,200}\))?|type|def|class|const|var|let|interface|struct|enum|fn|function)"
     rf"[{SPACES}]+([A-Za-z_]\w+)"
@@ -61,9 +61,9 @@ NAME_CHARS_MAX: Final = 200
 
 
 def identifiers(text: str) -> Mapping[str, int]:
-    """The distinct names in a text with how often each occurs, in the text's order. Takes time linear in the text.
+    """Return the distinct names in a text with their number of occurrences, in the text's order. Takes linear time.
 
-    Names that tell nothing (`noise`) are left out, and line numbers of listings.
+    Uninformative names (`noise`) and line numbers of listings are left out.
     """
     counts: Counter[str] = Counter()
     for piece in map(unescaped, pieces(text)):
@@ -79,7 +79,7 @@ def identifiers(text: str) -> Mapping[str, int]:
 
 
 def ranked(names: Mapping[str, int], text: str) -> Sequence[str]:
-    """The names of a text, as `identifiers` returns them, the likeliest to be used again first.
+    """Return the names of a text, as `identifiers` returns them, the likeliest to be used again first.
 
     Paths and addresses come first, then names that the text defines, repeated names, all others, each in its order.
     """
@@ -93,7 +93,7 @@ def ranked(names: Mapping[str, int], text: str) -> Sequence[str]:
 
 
 def choose(names: Iterable[str], seen: Collection[str], chars_max: int) -> tuple[str, ...]:
-    """The names that are not in `seen`, in order, as far as they fit `chars_max` with a space between them."""
+    """Return the names that are not in `seen`, in order, as far as they fit `chars_max` with a space between them."""
     picked: list[str] = []
     room = chars_max
     for name in names:

@@ -1,4 +1,4 @@
-"""Names that tell an agent nothing: of standard libraries, abbreviations, alternatives in prose, numbers of lines."""
+"""Uninformative names: of standard libraries, abbreviations, alternatives in prose, and line numbers."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -45,12 +45,12 @@ _HAS_NUMBERS: Final = re.compile(r"\d[\t→|:-]|^(?: {1,8}\d|@@)", re.M)
 
 
 def unnumbered(text: str) -> str:
-    """The text without the numbers of lines in listings, in the output of searches and in messages of compilers."""
+    """Return the text without line numbers in listings, in the output of searches and in messages of compilers."""
     return _PLACE.sub(r"\g<file> ", _GUTTER.sub("", text)) if _HAS_NUMBERS.search(text) else text
 
 
 def is_noise(name: str) -> bool:
-    """Whether a name is worth nothing by its form alone."""
+    """Return whether the form of a name alone shows that it is uninformative."""
     if "/" in name:
         parts = name.split("/")
         return not any(map(str.isalpha, name)) or (parts[0] in _PACKAGES and len(parts) == 2 and parts[1].isalnum())
@@ -63,18 +63,18 @@ def is_noise(name: str) -> bool:
 
 
 def is_prose(name: str) -> bool:
-    """Whether a name may be words with slashes between them, which is a path only if something else shows it."""
+    """Return whether a name may be words with slashes between them, which is a path only if something else shows it."""
     return _WORDS.fullmatch(name) is not None
 
 
 def quoted(text: str) -> Iterator[str]:
-    """The words with slashes between them that stand in quotation marks of some kind: branches, folders, keys."""
+    """Yield the words with slashes between them that are in quotation marks: branches, folders, keys."""
     if "/" in text:
         yield from _QUOTED.findall(text)
 
 
 def folders(names: Iterable[str]) -> frozenset[str]:
-    """All runs of adjacent parts in the paths among the names, at most four long, that no prose would have."""
+    """Return all runs of adjacent parts in the paths among the names, at most four long, that prose would not have."""
     found: set[str] = set()
     for name in names:
         if "/" in name and not is_prose(name) and "://" not in name:
@@ -85,6 +85,6 @@ def folders(names: Iterable[str]) -> frozenset[str]:
 
 
 def is_folder(name: str, known: frozenset[str]) -> bool:
-    """Whether a path of words occurs in one of the `known` folders, or begins like one."""
+    """Return whether a path of words occurs in one of the `known` folders, or begins like one."""
     parts = name.split("/")
     return "/".join(parts[:4]) in known or (len(parts) > 2 and "/".join(parts[:2]) in known)

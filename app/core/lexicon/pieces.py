@@ -1,4 +1,4 @@
-"""Long texts in pieces for pattern matching: while a pattern runs, it blocks all other threads."""
+"""Division of long texts into pieces for pattern matching: while a pattern runs, it blocks all other threads."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +9,7 @@ _SPACES: Final = ("\n", " ", "\t")
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The text in pieces of at most PIECE_CHARS, cut after a line break, else after a space, else anywhere."""
+    """Yield the text in pieces of at most PIECE_CHARS, cut after a line break, else after a space, else anywhere."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         limit = start + PIECE_CHARS

@@ -24,9 +24,9 @@ _IRREGULAR: Final = {form: base for base, *forms in (group.split() for group in 
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """The stem of a lower-case English word, an irregular form first replaced by its base.
+    """Return the stem of a lower-case English word, an irregular form first replaced by its base.
 
-    A word with any character other than ASCII letters is returned as it is.
+    A word with any character other than ASCII letters is returned unchanged.
     """
     if not word.isascii() or not word.isalpha():
         return word

@@ -1,4 +1,4 @@
-"""English words that do not tell what a text is about."""
+"""English words that carry little meaning."""
 
 from typing import Final
 
@@ -15,6 +15,6 @@ _CONVERSATION: Final = (
     "done i'd i'll i'm i've isn't it's let's like need ok one see that's there's us we'll we're yes you're"
 )
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
-"""Words that no search looks for."""
+"""Words that no search uses."""
 SMALL_TALK: Final = STOP_WORDS | frozenset(_CONVERSATION.split())
-"""Stop words and conversational fillers: a search may look for a filler, but it makes no sentence important."""
+"""Stop words and conversational fillers: a search may use a filler, but it makes no sentence important."""

@@ -33,7 +33,7 @@ def to_seconds(moment: datetime) -> float:
 
 
 def is_time(seconds: float) -> bool:
-    """Whether epoch seconds lie within the years 1 to 9999."""
+    """Return whether epoch seconds are within the years 1 to 9999."""
     return _FIRST_SECOND <= seconds <= _END_SECOND
 
 
@@ -41,11 +41,11 @@ def from_seconds(seconds: float) -> datetime:
     """Convert epoch seconds to a time in UTC. Raises ValueError for seconds outside the years 1 to 9999."""
     if not is_time(seconds):
         raise ValueError("must be a time of the years 1 to 9999")
-    if seconds == _END_SECOND:  # a float rounds the last microseconds up to this
+    if seconds == _END_SECOND:  # floats round the last microseconds up to this
         return LATEST
     return in_utc(datetime.fromtimestamp(seconds, UTC))
 
 
 def time_text(moment: datetime) -> str:
-    """Write a time as answers have it: ISO 8601 in UTC, with `Z`."""
+    """Write a time as in responses: ISO 8601 in UTC, with `Z`."""
     return in_utc(moment).isoformat().removesuffix("+00:00") + "Z"

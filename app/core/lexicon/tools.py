@@ -1,4 +1,4 @@
-"""The names of the tools that are ours."""
+"""The names of this server's own tools."""
 
 import re
 from typing import Final
@@ -8,5 +8,5 @@ OWN_TOOL: Final = "recall"
 
 
 def is_own(tool: str | None) -> bool:
-    """Whether a tool is the recall tool, under the names of MCP clients too: `mcp__palimpsest__recall`."""
+    """Return whether a tool is the recall tool, also under the names of MCP clients: `mcp__palimpsest__recall`."""
     return tool is not None and re.split(r"__|[./:]", tool)[-1] == OWN_TOOL

@@ -17,7 +17,7 @@ from app.core.lexicon.stop_words import SMALL_TALK, STOP_WORDS
 
 WHOLE_CHARS_MAX: Final = 200
 PART_CHARS_MAX: Final = 64
-"""A longer run of characters is taken for data, not a name: it is found by its parts alone, or not at all."""
+"""A longer run of characters is considered data, not a name: it is found by its parts alone, or not at all."""
 
 _CHUNK: Final = re.compile(r"[^\s\"'`“”‘’(){}\[\]<>,;|*]+(?:['’][^\W\d_]{1,2}\b)?")
 _JOINED: Final = re.compile(r"[/=:?&@#\\+!~^%$…]+")
@@ -30,14 +30,14 @@ _EDGES: Final = ".,:;!?…·&-/=\\"
 
 
 def terms(text: str) -> Iterator[str]:
-    """The terms of a text in order, with repeats. Takes time linear in the text."""
+    """Yield the terms of a text in order, with repeats. Takes time linear in the text."""
     for piece in pieces(text):
         for chunk in _CHUNK.findall(unescaped(piece)):
             yield from _cached_terms(chunk) if len(chunk) <= PART_CHARS_MAX else _chunk_terms(chunk)
 
 
 def term_counts(text: str) -> Counter[str]:
-    """The distinct terms of a text with their counts, in the order in which they first occur. Takes linear time."""
+    """Return the distinct terms of a text with their counts, in order of first occurrence. Takes linear time."""
     chunks: Counter[str] = Counter()
     for piece in pieces(text):
         chunks.update(_CHUNK.findall(unescaped(piece)))
@@ -50,19 +50,19 @@ def term_counts(text: str) -> Counter[str]:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The stems of the words that carry meaning, in lower case."""
+    """Return the stems of the words that carry meaning, in lower case."""
     found = (word.lower() for word in _WORD.findall(text))
     return frozenset(stem(word.removesuffix("'s")) for word in found if word not in SMALL_TALK)
 
 
 @lru_cache(maxsize=65_536)
 def _cached_terms(chunk: str) -> Sequence[str]:
-    """The terms of a run of characters without spaces; cached, because few runs make up most of a text."""
+    """Return the terms of a run of characters without spaces; cached, because few runs make up most of a text."""
     return tuple(_chunk_terms(chunk))
 
 
 def _chunk_terms(chunk: str) -> Sequence[str]:
-    """The terms of a chunk: a plain word itself; else the whole chunk, its joined parts, and the words in these."""
+    """Return the terms of a chunk: a plain word; else the whole chunk, its joined parts, and the words in these."""
     found: list[str] = []
     bare = chunk.rstrip(_EDGES).lstrip(".,:;!?…·&=")
     if not bare:
@@ -122,5 +122,4 @@ def _has_inner_capital(text: str) -> bool:
 
 
 def _has_apostrophe(text: str) -> bool:
-    """Whether the text holds an apostrophe, as in `Anna's`."""
     return "'" in text or "’" in text

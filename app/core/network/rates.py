@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 ROUNDING: Final = 1e-6
-"""The shortfall that is overlooked, because a caller's waiting time is rounded."""
+"""The shortfall that is ignored, because a caller's waiting time is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Bucket:
     at: float
 
     def holds(self, rate: Rate, now: float) -> float:
-        """The amount in the bucket at the time `now`."""
+        """Return the amount in the bucket at the time `now`."""
         return min(rate.most, self.held + (now - self.at) * rate.per_second)
 
 
 def full(rate: Rate, now: float) -> Bucket:
-    """A full bucket."""
+    """Return a full bucket."""
     return Bucket(rate.most, now)
 
 

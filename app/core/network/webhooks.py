@@ -27,12 +27,12 @@ _SPECIAL: Final = tuple(
     map(
         ip_network,
         (
-            "168.63.129.16/32",  # Azure's own services, from inside any of its machines
+            "168.63.129.16/32",  # Azure's own services, reachable from its machines
             "192.0.0.0/24",  # IETF protocol assignments, among them the metadata service of Oracle's cloud
             "192.88.99.0/24",  # relays of 6to4, deprecated
-            "::/96",  # IPv4-compatible, deprecated: an IPv4 address of any kind is inside
-            "::ffff:0:0:0/96",  # IPv4-translated, the same
-            "64:ff9b:1::/48",  # NAT64 within a network of one's own
+            "::/96",  # IPv4-compatible, deprecated: embeds any IPv4 address
+            "::ffff:0:0:0/96",  # IPv4-translated: likewise
+            "64:ff9b:1::/48",  # NAT64 within a local network
             "100:0:0:1::/64",  # dummy prefix
             "3fff::/20",  # documentation
             "5f00::/16",  # segment routing
@@ -44,7 +44,7 @@ _SPECIAL: Final = tuple(
 
 
 def secret_of(raw: bytes) -> str:
-    """The secret in its written form: the prefix and the bytes in base64."""
+    """Return the secret in its written form: the prefix and the bytes in base64."""
     return SECRET_PREFIX + base64.b64encode(raw).decode()
 
 
@@ -56,7 +56,7 @@ def check_secret(secret: str) -> None:
 
 
 def signature(secret: str, id: str, sent_at: datetime, body: str) -> str:
-    """The value of the header `webhook-signature` for the message `id`, sent at `sent_at`."""
+    """Return the value of the header `webhook-signature` for the message `id`, sent at `sent_at`."""
     return Webhook(secret).sign(id, sent_at, body)
 
 
@@ -115,7 +115,7 @@ def _bad_url(why: str) -> InvalidRequest:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is publicly reachable; an IPv6 address that embeds an IPv4 address is judged by that one.
+    """Return whether an IP address is public; an IPv6 address that embeds an IPv4 address is judged by that one.
 
     Raises ValueError for a text that is not an IP address.
     """
@@ -134,10 +134,10 @@ def is_public(address: str) -> bool:
 def next_delay(
     attempts: int, status: int | None, retry_after: float | None, delays: Sequence[float] = DELAYS
 ) -> float | None:
-    """Seconds until a delivery is tried again after `attempts` failures; None to give up.
+    """Return the seconds until a delivery is tried again after `attempts` failures; None to give up.
 
-    `status` is the receiver's HTTP status, None if it did not answer; 410 (Gone) ends the delivery. `retry_after` in
-    seconds is the least that the receiver asked for; it is followed up to the longest delay.
+    `status` is the receiver's HTTP status, None if it did not answer; 410 (Gone) ends the delivery. `retry_after` is
+    the minimum delay in seconds that the receiver requested; it is honoured up to the longest of `delays`.
     """
     if attempts > len(delays) or status == GONE:
         return None

@@ -1,4 +1,4 @@
-"""The answer to a recall: which of the events found are returned, and how much of each, within a token budget."""
+"""The response to a recall: the events to return, and the part of each, within a token budget."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ SHORT_LIMIT = 50
 SHORT_TOKENS = 150
 SHORT_SCORE = 0.25
 SHORT_SHARE = 0.75
-"""Without a limit, a search returns LIMIT originals, and up to SHORT_LIMIT as long as further ones are short: at most
-SHORT_TOKENS, with at least SHORT_SCORE of the best score, all within SHORT_SHARE of the room. A question that needs
-several events seldom has all in ten."""
+"""Without a limit, a search returns LIMIT originals, and up to SHORT_LIMIT if the further ones are short: at most
+SHORT_TOKENS, with at least SHORT_SCORE of the best score, all within SHORT_SHARE of the budget. A question that needs
+several events seldom has all of them in ten."""
 TOKENS = 4_000
 TOKENS_MIN = 100
 TOKENS_MAX = 200_000
@@ -29,10 +29,10 @@ SEQS_MAX = 100
 PATHS_MAX = 20
 QUERY_CHARS_MAX = 2_000
 SHARE_MIN = 150
-"""The tokens of each original below which fewer originals are returned instead."""
+"""If each original would get fewer tokens than this, fewer originals are returned."""
 SNIPPET_CHARS_MAX = 160
 LEAD_CHARS = 200
-"""The characters shown before the matching place of a cut event."""
+"""Characters shown before the matching position of a cut event."""
 _CHARS_PER_TOKEN_MAX = 16
 
 
@@ -46,7 +46,7 @@ class Seen:
 
 
 def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[int]:
-    """The seqs of the events that the call showed verbatim. A result's call must be among the events."""
+    """Return the seqs of the events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
     context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
     disposition_of = dispositions(before, context, seen.frontier)
@@ -54,7 +54,7 @@ def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[
 
 
 def pick(seqs: Iterable[int], shown: Collection[int], limit: int) -> list[int]:
-    """The first `limit` seqs that are not shown, then the shown ones among them, at most `limit` of those too."""
+    """Return the first `limit` seqs that are not shown, then the shown ones among them, also at most `limit`."""
     picked: list[int] = []
     room = {True: limit, False: limit}
     for seq in seqs:
@@ -73,9 +73,9 @@ def short_ones(
     taken: Collection[int],
     room: int,
 ) -> list[int]:
-    """The seqs that are returned beyond LIMIT if no limit was given: short ones, within their share of the room.
+    """Return the seqs of short events beyond LIMIT, for a search without an explicit limit.
 
-    `taken` has the seqs already chosen; their sizes count if they are in `sizes`, which has those not shown.
+    `taken` are the seqs already chosen; their sizes count if they are in `sizes`, which has only events not shown.
     """
     floor = SHORT_SCORE * max(scores.values(), default=0.0)
     left = int(SHORT_SHARE * room) - sum(sizes.get(seq, 0) for seq in taken)
@@ -91,7 +91,7 @@ def short_ones(
 
 
 def portions(costs: Sequence[int], room: int) -> list[int]:
-    """The tokens of `room` that each of the first events gets; the events after these get nothing.
+    """Return the tokens of `room` that each of the first events gets; the events after these get none.
 
     Each gets its cost, up to one level for all. The level is at least SHARE_MIN unless all fit or one event is left.
     """
@@ -103,7 +103,7 @@ def portions(costs: Sequence[int], room: int) -> list[int]:
 
 
 def _level(costs: Sequence[int], room: int) -> int:
-    """The highest level such that the costs, each capped at it, fit the room."""
+    """Return the highest level such that the costs, each capped at it, fit the room."""
     left = room
     for done, cost in enumerate(sorted(costs)):
         share = left // (len(costs) - done)
@@ -126,7 +126,7 @@ Count = Callable[[str], int]
 
 
 def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
-    """As much of a text from `start` on as `tokens` allow, ending at a line break if that loses at most a quarter."""
+    """Return the text from `start`, as far as `tokens` allow, cut at a line break if that loses at most a quarter."""
     low, high = 0, min(len(text) - start, tokens * _CHARS_PER_TOKEN_MAX)
     while low < high:
         length = (low + high + 1) // 2
@@ -139,31 +139,31 @@ def excerpt(text: str, start: int, tokens: int, count: Count) -> Excerpt:
         line = text.rfind("\n", start + low * 3 // 4, end)
         end = line + 1 if line >= 0 else end
     while end > start and count(text[start:end]) > tokens:
-        end -= 1  # a shorter text may take a token more
+        end -= 1  # a shorter text may have one token more
     return Excerpt(text[start:end], start, end)
 
 
 def matching(text: str, weights: Mapping[str, float]) -> int:
-    """The position of the piece of a line that holds the most terms by weight; of equals the first."""
+    """Return the position of the part of a line with the greatest weight of terms; the first of several."""
     best, place, at = 0.0, 0, 0
     for line in text.splitlines(keepends=True):
         for begin in range(0, len(line), SNIPPET_CHARS_MAX):
             piece = line[begin : begin + SNIPPET_CHARS_MAX]
-            worth = sum(weights[term] for term in weights.keys() & set(terms(piece)))
-            if worth > best:
-                best, place = worth, at + begin
+            weight = sum(weights[term] for term in weights.keys() & set(terms(piece)))
+            if weight > best:
+                best, place = weight, at + begin
         at += len(line)
     return place
 
 
 def snippet(text: str, place: int) -> str:
-    """The text at a position, on one line, shortened."""
+    """Return the text at a position, on one line, shortened."""
     words = " ".join(text[place : place + SNIPPET_CHARS_MAX].split())
     return words + "…" if place + SNIPPET_CHARS_MAX < len(text) else words
 
 
 def weights_of(query: str | None, holding: Sequence[int]) -> Mapping[str, float]:
-    """The terms of a query with weights by rarity; `holding` has the number of events with each term."""
+    """Return the terms of a query with weights by rarity; `holding` has the number of events with each term."""
     if not query:
         return {}
     found = query_terms(query)
@@ -171,7 +171,7 @@ def weights_of(query: str | None, holding: Sequence[int]) -> Mapping[str, float]
 
 
 def kind_of(event: Event) -> TextKind:
-    """The kind of text as which an event's tokens are counted."""
+    """Return the kind of text as which an event's tokens are counted."""
     if event.type is EventType.TOOL_RESULT:
         return TextKind.RESULT
     return TextKind.DATA if event.type is EventType.TOOL_CALL else TextKind.PROSE
@@ -179,9 +179,9 @@ def kind_of(event: Event) -> TextKind:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An event in the answer. `content` is None if the event is visible; then `snippet` may hint at it.
+    """An event in the response; if it is visible, `content` is None and `snippet` may quote it.
 
-    The content begins at character `start` and ends at `end`, None if it goes to the end of the text.
+    The content begins at character `start` and ends at `end`, None for the end of the text.
     """
 
     event: Event
@@ -194,7 +194,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """The events in the answer, the tokens they take, and the number of events that had no room."""
+    """The events in the response, the tokens they take, and the number of events left out for lack of tokens."""
 
     given: tuple[Given, ...]
     tokens: int
@@ -211,7 +211,7 @@ def give(
 ) -> Bounded:
     """Return the events in order within `room` tokens: visible ones without content, long ones cut.
 
-    A cut event is shown from `start` on; if that is 0 and the best match lies beyond the cut, from there.
+    A cut event is shown from `start`; if that is 0 and the best match is after the cut, from there.
     """
     spent = 0
     hints: dict[int, str] = {}

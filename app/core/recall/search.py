@@ -1,7 +1,7 @@
 """Full-text search over one session's log: the terms of an event, and BM25 ranking of the hits that the store finds.
 
-The index holds a hash of each term and its session: so one index serves all sessions, a query finds only its own
-session's events, and no words are stored. Everything here is a function of the log.
+The index holds a hash of each term and its session, so one index serves all sessions, a query finds only its own
+session's events, and no words are stored. All functions depend on the log only.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from app.core.log.events import DIALOGUE, EventType, readable
 
 K1: Final = 1.0
 B: Final = 0.15
-"""BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by how much they
-repeat themselves: less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
+"""BM25's saturation and length normalization. Events differ in length by kind (a message, a file), not by repetition:
+less normalization than the usual 0.75 does better (docs/benchmarks.md)."""
 NEARBY: Final = (0.5, 0.3, 0.2, 0.2, 0.1, 0.1)
-"""The shares of a term's scores in the events 1, 2, ... seqs away that an event gains, on the better side: an answer is
+"""The shares of a term's score that an event gains from events 1, 2, ... seqs away, on the better side: an answer is
 found by its question, a result by its call."""
 REPEATED: Final = 0.75
-"""The factor on that gain for a term that the event itself holds: nearby events add above all what it lacks."""
+"""The factor on that gain for a term that the event itself holds: nearby events mainly add missing terms."""
 AROUND: Final = 0.5
 FADING: Final = 0.95
 """The share of the best score around an event that it gains, times FADING for each seq between them: more of the answer
-is likely where the talk was about it."""
+is likely near events about its subject."""
 ANSWERS: Final = 2.0
-"""The factor on that gain from a question right before the event, which is probably the answer."""
+"""The factor on that gain from a question immediately before the event, which probably answers it."""
 ASKS: Final = 0.8
 SPEAKS: Final = 1.25
 """The factors on an event's score if it is a question, and if the query names its author."""
@@ -94,7 +94,7 @@ class Ranked:
 
 
 def entry(event: Event) -> IndexEntry | None:
-    """The index entry of an event; None for bookkeeping, the prefix, recalls and redacted events, which have none."""
+    """Return the index entry of an event; None for bookkeeping, the prefix, recalls and redacted events."""
     if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
         return None
     words = term_counts(event.text)
@@ -106,7 +106,7 @@ def entry(event: Event) -> IndexEntry | None:
 
 
 def _marks(event: Event) -> Iterable[str]:
-    """The marks of an event, which affect its ranking only: no query term equals a mark."""
+    """Yield the marks of an event, which affect its ranking only: no query term equals a mark."""
     if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):
@@ -116,12 +116,12 @@ def _marks(event: Event) -> Iterable[str]:
 
 
 def speaking(words: Iterable[str]) -> Iterable[str]:
-    """The marks of events whose author's name consists of these terms."""
+    """Return the marks of events whose author's name consists of these terms."""
     return (f"said by {word}" for word in words)
 
 
 def _metadata_terms(event: Event) -> Iterable[str]:
-    """The terms of an event beside its text: the names of its tool and author, and the day it occurred."""
+    """Yield the terms of an event that are not in its text: the names of its tool and author, and its day."""
     for name in (event.tool if event.type is EventType.TOOL_RESULT else None, event.author):
         yield from terms(name or "")
     if event.at:
@@ -130,14 +130,14 @@ def _metadata_terms(event: Event) -> Iterable[str]:
 
 
 def paths(event: Event) -> tuple[str, ...]:
-    """The file that an event is about: its own path, and the paths that a call's arguments name singly."""
+    """Return the files that an event is about: its own path, and the paths in single arguments of a call."""
     own = (event.body or {}).get("path")
-    alone = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
-    return tuple(dict.fromkeys(readable(path) for path in (own, *alone) if isinstance(path, str) and path))
+    single = (event.arguments.get(name) for name in PATHS) if event.type is EventType.TOOL_CALL else ()
+    return tuple(dict.fromkeys(readable(path) for path in (own, *single) if isinstance(path, str) and path))
 
 
 def files(event: Event) -> tuple[str, ...]:
-    """All files by which an event can be found; a digest names no others.
+    """Return all files by which an event can be found; a digest names no others.
 
     These are the files of `paths`, then those that a call names in a list or that its patch or shell command modifies,
     or those of the diffs in a result.
@@ -152,30 +152,30 @@ def files(event: Event) -> tuple[str, ...]:
 
 
 def endings(path: str) -> tuple[str, ...]:
-    """The path itself, and the path without its first folders: the forms by which it can be asked for."""
+    """Return the path, and the path without its first folders: the forms in which a query may name it."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return tuple("/".join(parts[at:]) for at in range(min(len(parts), QUERY_TERMS_MAX)))
 
 
 def path_term(path: str) -> str:
-    """The term by which events are found whose path is, or ends in, this one."""
+    """Return the term of events whose path is this one or ends in it."""
     return f"path {(endings(path) or (path,))[0]}"
 
 
 def query_terms(query: str) -> tuple[str, ...]:
-    """The distinct terms of a query, at most QUERY_TERMS_MAX."""
+    """Return the distinct terms of a query, at most QUERY_TERMS_MAX."""
     return tuple(islice(dict.fromkeys(terms(query)), QUERY_TERMS_MAX))
 
 
 def keys(session: bytes, words: Iterable[str]) -> list[int]:
-    """The hashes of one session's terms in the index, each a signed integer of 64 bits."""
+    """Return the hashes of one session's terms in the index, each a signed integer of 64 bits."""
     salt = hashlib.blake2b(session, digest_size=16).digest()
     return [_key(salt, word) for word in words]
 
 
 @lru_cache(maxsize=65_536)
 def _key(salt: bytes, word: str) -> int:
-    hashed = _salted(salt).copy()  # half the time of a new one
+    hashed = _salted(salt).copy()  # a copy takes half the time of a new hash
     hashed.update(word.encode("utf-8", "replace"))
     return int.from_bytes(hashed.digest(), signed=True)
 
@@ -190,8 +190,8 @@ def rank(
 ) -> list[Ranked]:
     """Rank the hits and the seqs near them, the best first; of equals the newer first.
 
-    Hits in `question`, the seqs of what the query was made from, come last, and nothing gains by being near them. The
-    caller must leave out near seqs that are not indexed or do not exist. With an empty `nearby` each hit counts alone.
+    Hits in `question`, the events that the query was made from, come last, and no event gains from them. The caller
+    must leave out near seqs that are not indexed or do not exist. Each hit is ranked alone if `nearby` is empty.
     """
     weights = [math.log1p(max(0.0, corpus.entries - n + 0.5) / (n + 0.5)) for n in corpus.holding]
     mean = max(1.0, corpus.length / max(1, corpus.entries))
@@ -215,14 +215,13 @@ def rank(
 
 
 def _scores(hit: Hit, weights: Sequence[float], mean: float) -> list[float]:
-    """The score of each term in an event."""
     damping = K1 * (1 - B + B * hit.length / mean)
     pairs = zip(weights, hit.counts, strict=True)
     return [weight * count * (K1 + 1) / (count + damping) for weight, count in pairs]
 
 
 def _spread(held: Mapping[int, float], nearby: Sequence[float], asking: Set[int]) -> Iterator[tuple[int, float]]:
-    """One term's score for each event that holds it or is near one, by its score in the events that hold it."""
+    """Yield one term's score for each event that holds it (`held`) or is near one that does."""
     get = held.get
     steps = range(1, len(nearby) + 1)
     for seq in {seq + step * side for seq in held for step in steps for side in (-1, 1)}.union(held):
@@ -238,7 +237,7 @@ def _spread(held: Mapping[int, float], nearby: Sequence[float], asking: Set[int]
 
 
 def _around(scores: Mapping[int, float], seqs: Iterable[int]) -> dict[int, float]:
-    """The best faded score around each seq."""
+    """Return the best faded score around each seq."""
     best: dict[int, float] = {}
     ordered = sorted({*scores, *seqs})
     for direction in (ordered, ordered[::-1]):

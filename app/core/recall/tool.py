@@ -59,12 +59,12 @@ PARAMETERS: Final[Mapping[str, Json]] = {
 
 
 def has_recall(events: Sequence[Event]) -> bool:
-    """Whether the newest tool list of a log holds the recall tool, under the names of MCP clients too."""
+    """Return whether the newest tool list of a log has the recall tool, also under the names of MCP clients."""
     tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
     return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
 
 
 def definition(shape: NativeFormat) -> dict[str, Json]:
-    """The tool in one provider's shape."""
+    """Return the tool in one provider's shape."""
     neutral = {"name": OWN_TOOL, "description": DESCRIPTION, "parameters": PARAMETERS}
     return write_tools([neutral], shape)[0]

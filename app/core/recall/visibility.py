@@ -1,7 +1,7 @@
-"""Visibility: which parts of a request to hide, show, pin or unpin become decisions, and why the rest is refused. Pure.
+"""Visibility requests: decisions to hide, show, pin or unpin events, and the reasons of refusals.
 
-Each item is decided by itself: if an agent hides ten results and one must stay, the other nine are hidden. The order of
-the items does not matter: first all are unpinned, then shown, hidden and pinned.
+Each item is decided separately: if an agent hides ten results and one must stay, the other nine are hidden. The order
+of the items does not matter: first all are unpinned, then shown, hidden and pinned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ class Hide:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityRequest:
-    """The targets to hide, show, pin and unpin. `force`: hide even what the policy's rules would refuse."""
+    """The targets to hide, show, pin and unpin. `force`: hide even events that the policy's rules would refuse."""
 
     hide: tuple[Hide, ...] = ()
     show: tuple[Target, ...] = ()
@@ -90,7 +90,7 @@ class VisibilityInput:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityDecision:
-    """A decision on one event, as it is recorded; `path` is the path that the event is about."""
+    """A decision on one event, as recorded; `path` is the path that the event is about."""
 
     action: Action
     seq: int
@@ -208,7 +208,7 @@ class _VisibilityDecider:
         return hiding.keys() & wanted.keys()
 
     def _may_hide(self, target: Target, event: Event) -> bool:
-        """Whether an event other than a call may be hidden at all; record a refusal if not."""
+        """Return whether an event other than a call may be hidden at all; record a refusal if not."""
         if event.seq in self._pinned:
             self._refuse("hide", target, "protected", f"event {event.seq} is pinned", event.seq)
         elif event.type is EventType.USER_MESSAGE and event.turn == self._view.context.turn:
@@ -220,7 +220,7 @@ class _VisibilityDecider:
         return False
 
     def _may_hide_call(self, target: Target, call: Event, after: Mapping[int, NewestDecision]) -> bool:
-        """Whether a call may be hidden, which requires that nothing is shown of its result; record a refusal if not."""
+        """Return whether a call may be hidden, which requires a fully hidden result; record a refusal if not."""
         seq = call.seq
         if seq in self._view.context.open_calls:
             self._refuse("hide", target, "open_call", f"call {seq} has no result yet", seq)
@@ -237,7 +237,7 @@ class _VisibilityDecider:
     def _allowed_by_policy(
         self, wanted: Mapping[int, tuple[Target, str | None]], hiding: dict[int, VisibilityDecision]
     ) -> dict[int, VisibilityDecision]:
-        """The part of `hiding` that the policy's rules allow; record a refusal for the rest."""
+        """Return the part of `hiding` that the policy's rules allow; record a refusal for the rest."""
         changed = [seq for seq, decision in hiding.items() if self._changes(decision)]
         if self._force or not changed:
             return hiding
@@ -247,15 +247,15 @@ class _VisibilityDecider:
             early = _seqs_to_pre_tail(self._view)
             refused |= {s: ("too_old", f"event {s} is in front of a cache breakpoint") for s in changed if s in early}
         if rules.hide_tail_tokens_max is not None:
-            behind = self._tokens_behind()
+            after = self._tokens_after()
             most = self._view.budget.own(rules.hide_tail_tokens_max)
             refused |= {
                 s: ("too_old", f"more than {rules.hide_tail_tokens_max} tokens stand behind event {s}")
                 for s in changed
-                if behind[s] > most
+                if after[s] > most
             }
         if rules.hide == "economic" and self._view.warm:
-            start = self._worth_from(hiding, changed)
+            start = self._first_worth_hiding(hiding, changed)
             refused |= {
                 s: ("not_worth_it", f"hiding event {s} costs more cache than it saves: hide it when that is cold")
                 for s in changed
@@ -265,21 +265,20 @@ class _VisibilityDecider:
             self._refuse("hide", wanted[seq][0], reason, detail, seq)
         return {seq: decision for seq, decision in hiding.items() if seq not in refused}
 
-    def _worth_from(self, hiding: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
+    def _first_worth_hiding(self, hiding: Mapping[int, VisibilityDecision], changed: Iterable[int]) -> int | None:
         context = self._view.context
         stubs = hidden_stubs(context, self._hidden_after(hiding).values())
         shown = {seq: stubs[seq].tokens if seq in stubs else 0 for seq in changed}
         saves = {seq: self._items[seq].tokens - shown[seq] for seq in changed}
         return worth(context, saves, self._view.cache)
 
-    def _tokens_behind(self) -> dict[int, int]:
-        """The tokens after each event."""
-        behind: dict[int, int] = {}
+    def _tokens_after(self) -> dict[int, int]:
+        after: dict[int, int] = {}
         total = 0
         for item in reversed(self._view.context.items):
-            behind[item.event.seq] = total
+            after[item.event.seq] = total
             total += item.tokens
-        return behind
+        return after
 
     def _keep_one_replacement_per_path(self, hiding: dict[int, VisibilityDecision]) -> None:
         """Keep only the first replacement of all hidden events about one path."""
@@ -293,7 +292,7 @@ class _VisibilityDecider:
             replaced.add(one.path)
 
     def _hidden_after(self, hiding: Mapping[int, VisibilityDecision]) -> dict[int, NewestDecision]:
-        """All hidden events by seq once the decisions `hiding` are made."""
+        """Return all hidden events by seq, with the decisions `hiding` applied."""
         new = {d.seq: NewestDecision(d.seq, 0, True, d.replacement, d.path) for d in hiding.values()}
         return self._hidden | new
 
@@ -302,7 +301,7 @@ class _VisibilityDecider:
         return before is None or (before.replacement or None) != decision.replacement
 
     def _has_room(self, action: Action, target: Target, item: Item) -> bool:
-        """Whether an event fits in full; take its room if so, else record a refusal."""
+        """Return whether an event fits in full; take its room if so, else record a refusal."""
         needs = item.event.tokens - item.tokens
         if needs > 0 and needs > self._room:
             detail = f"event {item.event.seq} takes {item.event.tokens} tokens: recall it instead"
@@ -313,7 +312,7 @@ class _VisibilityDecider:
         return True
 
     def _resolve(self, action: Action, targets: Iterable[Target]) -> list[tuple[Target, Item]]:
-        """The current items that the targets name; record a refusal for a target that names none."""
+        """Return the current items that the targets name; record a refusal for a target that names none."""
         found: list[tuple[Target, Item]] = []
         for target in targets:
             if target.seq is None:
@@ -325,7 +324,7 @@ class _VisibilityDecider:
         return found
 
     def _seqs_about(self, action: Action, target: Target) -> list[int]:
-        """The seqs of the context's events about a path; record a refusal if there are none."""
+        """Return the seqs of the context's events about a path; record a refusal if there are none."""
         path = target.path or ""
         seqs = [seq for seq, item in self._items.items() if path in self._paths(item.event)]
         if not seqs:
@@ -333,7 +332,7 @@ class _VisibilityDecider:
         return seqs
 
     def _paths(self, event: Event) -> tuple[str, ...]:
-        """The paths that an event is about; a result has its call's too, a hidden event the one recorded with it."""
+        """Return the paths that an event is about: a result has its call's too, a hidden event the recorded one."""
         hidden = self._hidden.get(event.seq)
         known = hidden.path if hidden is not None and hidden.path else self._view.paths.get(event.seq)
         call = self._calls.get(event.call_seq or 0)
@@ -349,7 +348,7 @@ class _VisibilityDecider:
 
 
 def _absence_reason(seq: int, view: VisibilityInput) -> tuple[Reason, str]:
-    """The reason and the detail of an event's absence from the context."""
+    """Return the reason and the detail of an event's absence from the context."""
     state = view.state
     if not 1 <= seq <= view.head:
         return "unknown", f"the session has no event {seq}"
@@ -363,7 +362,7 @@ def _absence_reason(seq: int, view: VisibilityInput) -> tuple[Reason, str]:
 
 
 def _seqs_to_pre_tail(view: VisibilityInput) -> frozenset[int]:
-    """The seqs up to the cache breakpoint `pre_tail`, some rounds before the end."""
+    """Return the seqs up to the cache breakpoint `pre_tail`, some rounds before the end."""
     blocks = [block for block in arrange(view.context, view.state).blocks if not block.ephemeral]
     points = round_points(round_ends(blocks), None, len(blocks))
     end = next((index for index, kind in points if kind == "pre_tail"), -1)

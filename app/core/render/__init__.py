@@ -1,1 +1,1 @@
-"""From a planned context to the bytes of a request."""
+"""Rendering of a planned context to the bytes of a request."""

@@ -1,4 +1,4 @@
-"""From a planned context to the layout a format writes: order, stubs, pending results, the note, injected content."""
+"""Arrangement of a planned context into the layout that a format writes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from app.core.render.layers import Content
 
 
 def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ()) -> Layout:
-    """The layout of a planned context, with one block for each visible event; `injected` content is last.
+    """Return the layout of a planned context: one block for each visible event, then the `injected` content.
 
     A call without a result gets a pending result; those of the newest round are ephemeral, because the real result will
     replace them. `state` must have adopted late results, as every plan's does.
@@ -24,7 +24,7 @@ def arrange(context: Context, state: Frontier, injected: Sequence[Content] = ())
 
 
 def front(context: Context, state: Frontier) -> Layout:
-    """The prefix, the summaries and the note: the layout in front of the first unit."""
+    """Return the layout before the first unit: the prefix, the summaries and the note."""
     tools = next((e for e in context.prefix if e.type is EventType.TOOLS), None)
     note = (Block(Kind.NOTE, state.floor, state.note),) if state.note else ()
     return Layout(
@@ -36,12 +36,12 @@ def front(context: Context, state: Frontier) -> Layout:
 
 
 def unit_blocks(units: Iterable[Unit]) -> Iterator[Block]:
-    """The blocks of units."""
+    """Return the blocks of units."""
     return chain.from_iterable(unit.blocks for unit in units)
 
 
 def tail(context: Context, injected: Sequence[Content]) -> list[Block]:
-    """The blocks of the last unit, and the injected content."""
+    """Return the blocks of the last unit, and the injected content."""
     blocks = list(unit_blocks(context.units[-1:]))
     if context.units and (waiting := len(context.units[-1].open_calls)):
         blocks[-waiting:] = [replace(pending, ephemeral=True) for pending in blocks[-waiting:]]

@@ -1,11 +1,11 @@
-"""The places of Anthropic's cache markers: at most 4, each within reach of the one before or of the last one written.
+"""Placement of Anthropic's cache markers: at most 4, each within reach of the previous one or of the last one written.
 
-Markers are set however small the request is: what the client sends beside it is unknown here, and a marker on a prefix
-that is too small to be cached costs nothing.
+Markers are set however small the request is: the tokens sent outside it are unknown here, and a marker on a prefix that
+is too small to be cached costs nothing.
 
-The provider writes its cache only at markers. From a marker it looks for an earlier entry at 20 content blocks, its own
-block the first, with a run of parallel tool uses counted as one. (Its own API also counts a run of results as one; not
-every platform of these models does, so here each result counts, and a step is never too long.)
+The provider writes its cache only at markers. From a marker it looks for an earlier entry at 20 content blocks,
+starting with its own, with a run of parallel tool uses counted as one. (Its own API also counts a run of results as
+one; not every platform of these models does, so here each result counts, and a step is never too long.)
 """
 
 from bisect import bisect_right
@@ -26,11 +26,11 @@ ROUNDS_OFFSET: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """How markers are set: a policy's `markers`, and what the provider allows.
+    """The rules for setting markers: a policy's `markers`, and the provider's limits.
 
-    `lookback` is how many blocks a marker looks at, its own the first. `turn_seq` is the first seq of the running turn,
-    `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `once_from` the first that is not
-    cached (0: all are). `tail`: whether the end of what is cached is marked, for the next call to read.
+    `lookback` is the number of blocks searched from a marker, its own included. `turn_seq` is the first seq of the
+    running turn, `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `once_from` the
+    first that is not cached (0: all are). `tail`: the end of the cached part is marked, for the next call to read.
     """
 
     markers: str = "tail"
@@ -43,22 +43,22 @@ class Marking:
 
     @property
     def reach(self) -> int:
-        """How many blocks in front of a marker an entry may be to be found."""
+        """The number of blocks before a marker within which an entry is found."""
         return self.lookback - 1
 
 
 def choose(
     layout: Layout, places: Places, last_written: Collection[int] = (), marking: Marking = Marking()
 ) -> tuple[Breakpoint, ...]:
-    """The breakpoints of a request, in order of their place. `places` are those of its layout, in order.
+    """Return the breakpoints of a request, in order of their places. `places` are those of its layout, in order.
 
     `last_written` are the seqs of the breakpoints of the view's last call in this epoch. The kinds are:
 
     * `system`: the end of tools and system prompts.
     * `previous`: the tail of the last call, whose cache entry is read now.
-    * `kept`: the end of what a new epoch left unchanged, whose entry is read instead.
+    * `kept`: the end of the part that a new epoch left unchanged, whose entry is read instead.
     * `chain`: steps in between, none longer than a marker's reach.
-    * `tail`: the end of what is stable, whose entry the next call will read.
+    * `tail`: the end of the stable part, whose entry the next call will read.
     * `previous_turn` and `pre_tail`: only for `rounds`.
 
     With two markers or more, the entry that the last call wrote is read if it still exists.
@@ -82,9 +82,9 @@ def choose(
     previous = written[-1] if written else next(kept, None)
     if marking.markers == "rounds":
         return _rounds(layout, places, previous, system, marking)
-    if written and previous == last:  # the same request again
-        again = [_breakpoint(place, "chain") for place in written[:-1]]
-        return (*system, *again, _breakpoint(last, "tail"))[-marking.markers_max :]
+    if written and previous == last:  # the request was repeated
+        steps = [_breakpoint(place, "chain") for place in written[:-1]]
+        return (*system, *steps, _breakpoint(last, "tail"))[-marking.markers_max :]
     return _tail(places, previous, "previous" if written else "kept", system, marking)
 
 
@@ -99,8 +99,8 @@ def _tail(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """The system marker, `previous`, steps and the tail. If there are too few markers for every step, `previous` stays
-    and the newest steps go: this call then reads everything that was written, and writes the rest once."""
+    """Return the system marker, `previous`, steps and the tail. If markers are scarce, `previous` is kept and the
+    newest steps are dropped: this call then reads everything that was written, and writes the rest once."""
     tail = places[next(reversed(places))]
     steps = _steps(places, previous.at if previous else 0, tail.at, marking.reach)
     if not marking.tail:
@@ -128,10 +128,8 @@ def _rounds(
     system: tuple[Breakpoint, ...],
     marking: Marking,
 ) -> tuple[Breakpoint, ...]:
-    """The previous turn's end, a round ROUNDS_OFFSET back, and the tail; the system prompt's end if a marker is left.
-
-    If none of them reaches `previous`, it is marked too, if need be instead of the oldest.
-    """
+    """Return the end of the previous turn, a round ROUNDS_OFFSET back, the tail, and if possible the system prompt. If
+    none of them reaches `previous`, it is marked as well, if necessary in place of the oldest."""
     blocks = [block for block in layout.blocks if not block.ephemeral]
     older = max((index for index, block in enumerate(blocks) if block.seq < marking.turn_seq), default=None)
     kinds: dict[Place, str] = {}
@@ -152,25 +150,25 @@ def _newest(places: Iterable[Place], count: int) -> list[Place]:
 
 
 def round_ends(blocks: Sequence[Block]) -> list[int]:
-    """The indices of the last block of each round (the assistant's blocks and their results)."""
+    """Return the indices of the last block of each round (the assistant's blocks and their results)."""
     ends: list[int] = []
     for index, block in enumerate(blocks):
         if block.kind not in ROUND_KINDS:
             continue
         following = blocks[index + 1] if index + 1 < len(blocks) else None
-        goes_on = following is not None and (
+        continues = following is not None and (
             following.kind is Kind.RESULT or (following.kind in ASSISTANT_KINDS and block.kind is not Kind.RESULT)
         )
-        if not goes_on:
+        if not continues:
             ends.append(index)
     return ends
 
 
 def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) -> tuple[tuple[int, str], ...]:
-    """Which of `blocks` blocks get a marker, as (index, kind) pairs; a later kind overrides an earlier at one index.
+    """Return the (index, kind) pairs of the blocks to mark; a later kind overrides an earlier one at the same index.
 
-    `previous_turn` is the index of the last block before the running turn, None without one. Without `ends` each block
-    counts as a round.
+    `blocks` is the number of blocks. `previous_turn` is the index of the last block before the running turn, None
+    without one. Without `ends` each block counts as a round.
     """
     if not blocks:
         return ()
@@ -182,16 +180,16 @@ def round_points(ends: Sequence[int], previous_turn: int | None, blocks: int) ->
 
 
 def _steps(places: Places, start: int, end: int, reach: int) -> list[Place]:
-    """The fewest places between start and end such that no step is longer than `reach`, as far as places allow."""
+    """Return the fewest places between start and end with no step longer than `reach`, as far as places allow."""
     if end - start <= reach:
         return []
     between = [*takewhile(lambda place: place.at > start, reversed(places.values()))][::-1]
     steps: list[Place] = []
     at = start
     while end - at > reach:
-        reached = bisect_right(between, at + reach, key=attrgetter("at"))
-        if not reached or between[reached - 1].at <= at:
+        count = bisect_right(between, at + reach, key=attrgetter("at"))
+        if not count or between[count - 1].at <= at:
             break
-        steps.append(between[reached - 1])
-        at = between[reached - 1].at
+        steps.append(between[count - 1])
+        at = between[count - 1].at
     return steps

@@ -1,4 +1,4 @@
-"""Layers: an agent's sources and announcement, shown behind the conversation and replaced as a whole."""
+"""Layers: an agent's sources and announcement, shown after the conversation and replaced as a whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,36 +23,36 @@ class Layer:
 
     @property
     def shown(self) -> Content:
-        """The content as a model reads it, in tags."""
+        """The content in tags, as a model reads it."""
         return enclose(self.kind, self.content)
 
     def tokens(self, counter: Counter) -> int:
-        """The layer's tokens in a request by `counter`; counted once, since a version never changes."""
+        """Return the layer's tokens in a request by `counter`; cached, since a version never changes."""
         if counter not in self._counts:
             self._counts[counter] = counter.event(Draft(EventType.ANNOUNCE, content=self.shown))
         return self._counts[counter]
 
     @property
     def size(self) -> int:
-        """Approximate characters to count."""
+        """The approximate number of characters to count."""
         return len(self.content) if isinstance(self.content, str) else len(canonical_json(self.content))
 
     def counted(self, counter: Counter) -> bool:
-        """Whether `tokens` was already counted by `counter`."""
+        """Return whether `counter` has already counted the layer."""
         return counter in self._counts
 
 
 def parse_content(raw: Json) -> Content:
-    """Parse the content of a layer or an injection: text or an event's parts, "" if it is blank.
+    """Parse the content of a layer or an injection: text or an event's parts; "" if it is blank.
 
-    Raises InvalidEvent, with index 0, for what an event may not hold either.
+    Raises InvalidEvent, with index 0, for content that an event may not hold either.
     """
     content = parse_event({"type": EventType.ANNOUNCE, "content": raw}).content
     return "" if content is None or is_blank(content) else content
 
 
 def enclose(tag: str, content: Content, **attributes: str) -> Content:
-    """Content between tags with attributes, which tell a model what it is; parts stay parts."""
+    """Return content between tags with attributes, which tell a model its kind; parts remain parts."""
     written = "".join(f' {name}="{value}"' for name, value in attributes.items())
     if isinstance(content, str):
         return f"<{tag}{written}>\n{content}\n</{tag}>"
@@ -60,7 +60,7 @@ def enclose(tag: str, content: Content, **attributes: str) -> Content:
 
 
 def visible_layers(layers: Sequence[Layer], turn: int) -> tuple[Layer, ...]:
-    """The layers that a context of turn `turn` shows, in the order of LAYERS."""
+    """Return the layers that a context of turn `turn` shows, in the order of LAYERS."""
     known = {layer.kind: layer for layer in layers if layer.turn in (None, turn)}
     return tuple(known[kind] for kind in LAYERS if kind in known)
 

@@ -1,4 +1,4 @@
-"""From a layout to the bytes of a request, for new calls and for those rendered again alike."""
+"""The bytes of a request, from a layout; used for new and replayed calls alike."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 STEP_BYTES: Final = 16_384
-"""Between two states of a hash that are kept: hashing this much takes less than anything else of a call."""
+"""Bytes between two stored states of a hash: hashing this many takes less time than any other part of a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent to the provider: `body` is its canonical JSON, `sha256` the hash of that.
+    """A request to a provider: `body` is its canonical JSON, `sha256` the hash of `body`.
 
     `prefix_sha256` is the hash of the request without cache markers and without its ephemeral tail.
     """
@@ -32,16 +32,16 @@ class Request:
 
 
 class Hashes:
-    """SHA-256 of requests whose first messages are known, continued from what was hashed before.
+    """SHA-256 of requests that begin with the same messages, computed from stored states.
 
-    For each opening it keeps the states behind some of the messages that are settled for good.
+    States after some of the settled messages are stored for each opening.
     """
 
     def __init__(self, known: "Hashes | None" = None) -> None:
         self._states: dict[bytes, tuple[tuple[int, _Hash], ...]] = {} if known is None else dict(known._states)
 
     def sha256(self, frame: Frame, texts: Sequence[bytes], settled: int) -> bytes:
-        """The hash of a request with these messages, of which `settled` are the same in all later requests."""
+        """Return the hash of a request with these messages, the first `settled` of which all later requests repeat."""
         states = self._extended(frame.opening, texts, settled)
         count, state = next(known for known in reversed(states) if known[0] <= settled)
         state = state.copy()
@@ -51,14 +51,14 @@ class Hashes:
         return state.digest()
 
     def up_to(self, messages: int) -> "Hashes":
-        """What is known of the first `messages` messages, to be continued apart."""
+        """Return a copy that covers the first `messages` messages only."""
         known = Hashes(self)
         for opening, states in known._states.items():
             known._states[opening] = tuple(one for one in states if one[0] <= messages)
         return known
 
     def _extended(self, opening: bytes, texts: Sequence[bytes], settled: int) -> "tuple[tuple[int, _Hash], ...]":
-        """The states behind settled messages, STEP_BYTES apart, each with the number of messages in front of it."""
+        """Return the states after settled messages, STEP_BYTES apart, each with the number of messages it covers."""
         states = self._states.get(opening) or ((0, hashlib.sha256(opening)),)
         count, state = states[-1]
         first, size = count, 0
@@ -75,15 +75,15 @@ class Hashes:
 
 
 def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Request:
-    """Write the layout in the format `form`, with those of the breakpoints that the format can carry."""
+    """Write the layout in the format `form`, with those of the breakpoints that the format supports."""
     stable, whole = written(FORMATS[form].writer(layout), layout.blocks)
     return request_of(stable, whole, breakpoints, Hashes(), 0)
 
 
 def written(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
-    """The writer with the blocks in front of the ephemeral tail, and with all of them; the same one if there is none.
+    """Return the writer with the blocks before the ephemeral tail, and one with all; the same one without a tail.
 
-    Both are ended; `writer` is added to.
+    Both are ended; the blocks are added to `writer` itself.
     """
     stable = next((number for number, block in enumerate(blocks) if block.ephemeral), len(blocks))
     for block in blocks[:stable]:
@@ -101,9 +101,9 @@ def written(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
 def request_of(
     stable: Writer, whole: Writer, breakpoints: Sequence[Breakpoint], hashes: Hashes, settled: int
 ) -> Request:
-    """The request that was written, as `written` returns it, with cache markers.
+    """Return the request of the two writers that `written` returns, with cache markers.
 
-    `settled` is how many of its messages are the same in all requests that `hashes` is for.
+    `settled` is the number of its messages that all requests of `hashes` have in common.
     """
     marked = whole.marked(breakpoints, stable.places)
     texts = whole.texts
@@ -121,14 +121,13 @@ def request_of(
 
 
 def enclose_injection(name: str, content: Content) -> Content:
-    """An injection's content in the tags that show its name."""
+    """Return an injection's content in the tags that show its name."""
     return enclose("injected", content, name=name)
 
 
 def ephemeral_content(
     notice: str | None, injections: Iterable[tuple[str, Content]], layers: Iterable[Layer] = ()
 ) -> list[Content]:
-    """The content behind the conversation: the layers, then for this call only the notice and the (name, content) of
-    each injection."""
+    """Return the content after the conversation: the layers, then the notice and the injections (name, content)."""
     own: list[Content] = [] if notice is None else [notice]
     return [layer.shown for layer in layers] + own + [enclose_injection(name, content) for name, content in injections]

@@ -1,4 +1,4 @@
-"""A context as written, and what of it the later contexts of its epoch only append to."""
+"""The text of a context, and the part of it that the later contexts of its epoch repeat."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -20,11 +20,11 @@ from app.core.render.layers import Content
 from app.core.render.request import Hashes, Request, request_of, written
 
 MARK_UNITS: Final = 8
-"""Units between two marks: a new epoch writes at most so many in front of its first change again."""
+"""Units between two marks: the most that a new epoch writes again before its first change."""
 
 
 class Settling(NamedTuple):
-    """How far a settled text had come behind some number of units: the lengths of its parts, and its writer's mark."""
+    """The state of a settled text after some number of units: the lengths of its parts, and its writer's mark."""
 
     units: int
     blocks: int
@@ -36,10 +36,10 @@ class Settling(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What later contexts of an epoch repeat byte for byte: all units but the last, as one format writes them.
+    """The text that later contexts of an epoch repeat byte for byte: all units but the last, in one format.
 
-    `layout` is prepared for the format, `counts` counts the blocks of each kind before that. `chars` is how much the
-    texts hold. `marks` are places in front of which the next epoch may repeat it too.
+    `layout` is prepared for the format, `counts` counts the blocks of each kind before that. `chars` is the size of the
+    texts. `marks` are the positions up to which the context of another epoch may repeat it too.
     """
 
     format: str
@@ -56,7 +56,7 @@ class Settled:
     marks: tuple[Settling, ...]
 
     def begins(self, form: str, context: Context, state: Frontier) -> bool:
-        """Whether a context in the format `form` begins with this."""
+        """Return whether a context in the format `form` begins with this text."""
         return (
             form == self.format
             and state is self.state
@@ -67,7 +67,7 @@ class Settled:
         )
 
     def up_to_change(self, form: str, context: Context, state: Frontier) -> "Settled | None":
-        """What another epoch's context repeats of it, up to a mark; None where it differs in front of its units."""
+        """Return the part, up to a mark, that another epoch's context repeats; None if it differs before its units."""
         same = (
             form == self.format
             and context.prefix is self.prefix
@@ -77,9 +77,9 @@ class Settled:
         )
         if not same:
             return None
-        among = enumerate(zip(self.units, context.units[:-1], strict=False))
+        pairs = enumerate(zip(self.units, context.units[:-1], strict=False))
         changed = next(
-            (n for n, (one, other) in among if one is not other), min(len(self.units), len(context.units) - 1)
+            (n for n, (one, other) in pairs if one is not other), min(len(self.units), len(context.units) - 1)
         )
         marks = self.marks[: bisect_right(self.marks, max(changed, 0), key=_units)]
         mark = marks[-1]
@@ -99,7 +99,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class WrittenContext:
-    """A context as written: its layout, its messages, and what is settled of it."""
+    """A context as written: its layout, its messages, and its settled part."""
 
     layout: Layout
     losses: tuple[Loss, ...]
@@ -113,7 +113,7 @@ class WrittenContext:
         return self.stable.places
 
     def request(self, breakpoints: Sequence[Breakpoint]) -> Request:
-        """The request with cache markers."""
+        """Return the request with cache markers."""
         settled = self.settled
         return request_of(self.stable, self.whole, breakpoints, settled.hashes, len(settled.writer.texts))
 
@@ -121,7 +121,7 @@ class WrittenContext:
 def write_text(
     form: str, context: Context, state: Frontier, injected: Sequence[Content] = (), before: Settled | None = None
 ) -> WrittenContext:
-    """Write a context; of one that begins as `before` does only what is behind that."""
+    """Write a context; if it begins with the text `before`, write only the rest."""
     if before is None or not before.begins(form, context, state):
         before = (before and before.up_to_change(form, context, state)) or _begin(form, context, state)
     settled = _settle(before, context)
@@ -132,7 +132,7 @@ def write_text(
 
 
 def _begin(form: str, context: Context, state: Frontier) -> Settled:
-    """The prefix, the summaries and the note, as written."""
+    """Return the settled text of the prefix, the summaries and the note."""
     arranged = front(context, state)
     fitted = prepare(arranged, form)
     writer = FORMATS[form].writer(fitted.layout)
@@ -156,7 +156,7 @@ def _begin(form: str, context: Context, state: Frontier) -> Settled:
 
 
 def _settle(before: Settled, context: Context) -> Settled:
-    """`before` with the units behind it, but for the last."""
+    """Return `before` extended by the units after it, except the last."""
     units, count = context.units[:-1], len(before.units)
     if count == len(units):
         return replace(before, hashes=Hashes(before.hashes))
@@ -195,5 +195,5 @@ def _units(mark: Settling) -> int:
 
 
 def _numbered(losses: Sequence[Loss], counts: Mapping[Kind, int]) -> tuple[Loss, ...]:
-    """Losses counted from the beginning of the layout, when `counts` blocks are in front of theirs."""
+    """Return the losses with numbers counted from the layout's beginning, where `counts` blocks precede theirs."""
     return tuple(replace(loss, number=loss.number + counts.get(loss.kind, 0)) for loss in losses)

@@ -16,7 +16,7 @@ from app.core.policy.threshold import threshold
 from app.core.tokens.model_catalog import profile
 
 SLACK: Final = 0.06
-"""The share of the goal that may stay unused because the next unit does not fit."""
+"""The share of the goal that may remain unused because the next unit does not fit."""
 ROOM_SHARE: Final = 0.1
 """The share of the trigger that a reduction must free for the next calls."""
 _ROUNDING: Final = 1e-6
@@ -25,13 +25,13 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The bounds of a context. `window`, the reserves, `limit` (the target) and `outside` are in the provider's tokens,
-    all others in the estimator's.
+    """The bounds of a context.
 
-    `target` is the most that a context may take, `threshold` the size above which it is reduced, and `goal` the size
-    that a reduction aims for: `low_water` of the threshold. `caps` are targets for single kinds of content. If no valid
-    context fits the target, one of up to `most` is accepted. `ratio` is the provider's tokens per token of the
-    estimator. `outside` is what the client sends beside the request; it is subtracted from the window first.
+    `window`, the reserves, `limit` (the target) and `outside` are in the provider's tokens, all others in the
+    estimator's; `ratio` is the provider's tokens per token of the estimator. `outside` is sent outside the request and
+    is subtracted from the window first. `target` is the most that a context may take, `threshold` the size above which
+    it is reduced, and `goal` the size that a reduction aims for: `low_water` of the threshold. `caps` are targets for
+    single kinds of content. If no valid context fits the target, one of up to `most` is accepted.
     """
 
     window: int
@@ -59,12 +59,11 @@ class Budget:
 
     @property
     def refill(self) -> int:
-        """The size up to which a reduction that the budget forced shows evicted content again: a third of what is free
-        at the goal."""
+        """The size up to which a forced reduction shows evicted content again, a third of the way to the trigger."""
         return self.goal + max(0, min(self.trigger, self.target) - self.goal) // 3
 
     def cap(self, tier: str) -> int:
-        """The target of one kind of content; the whole target if it has no cap."""
+        """Return the target of one kind of content; the whole target if it has no cap."""
         return self.caps.get(tier, self.target)
 
     def shown(self, tokens: int) -> int:
@@ -87,7 +86,7 @@ class Budget:
         return parts
 
     def held_to(self, tokens: int) -> int:
-        """The target of a context of `tokens`, in the provider's tokens: the tightened one, if it fits that."""
+        """Return the target of a context of `tokens`, in the provider's tokens: the tightened one, if it fits that."""
         return self.shown(self.target) if self.most and tokens <= self.target else self.limit
 
     @property
@@ -96,11 +95,11 @@ class Budget:
         return max(1, self.window * self.target // max(1, self.limit))
 
     def tightened_to_window(self, used_window: int) -> "Budget":
-        """The budget tightened to the target that uses so much of the window."""
+        """Return the budget tightened to the target that uses `used_window` tokens of the window."""
         return self.tightened(max(1, self.limit * used_window // self.window))
 
     def tightened(self, target: int) -> "Budget":
-        """The budget with a lower target; if no valid context fits that, the former target is accepted.
+        """Return the budget with a lower target; if no valid context fits that, the former target is accepted.
 
         The goal is `low_water` of that target, so that a lower trigger does not empty the context further.
         """
@@ -116,25 +115,24 @@ class Budget:
 
 
 def provider_tokens(tokens: int, ratio: float) -> int:
-    """The provider's tokens for the estimator's, rounded up."""
+    """Convert the estimator's tokens into the provider's, rounded up."""
     return math.ceil(tokens * ratio - _ROUNDING)
 
 
 def beyond(goal: int, most: int) -> int:
-    """How far a unit may exceed `goal` if otherwise more than SLACK of it stayed unused: half way to `most`."""
+    """Return how far a unit may exceed `goal` if more than SLACK of it were otherwise unused: half way to `most`."""
     return max(0, most - goal) // 2
 
 
 def budget_for(
     policy: Policy, window: int, margin: float, ratio: float = 1.0, *, outside: int | None = None, injected: int = 0
 ) -> Budget:
-    """The budget with target = (window - outside - reserves) / (1 + margin), converted into the estimator's tokens.
+    """Return the budget with target = (window - outside - reserves) / (1 + margin), in the estimator's tokens.
 
-    `outside` is what the client sends beside the request, in the provider's tokens; None means what the policy says.
-    `injected` is what the call's injections take, in the estimator's tokens: without a reserve in the policy they get
-    what they need, with the margin, up to INJECTION_SHARE of the window.
-    Raises InvalidPolicy if the reserves, or the trigger's, leave nothing of the window, and CannotFit if `outside`
-    takes all that the reserves leave.
+    `outside` is sent outside the request, in the provider's tokens; None means as the policy states. `injected` are the
+    tokens of the call's injections, in the estimator's: without a reserve in the policy they get the tokens they need,
+    with the margin, up to INJECTION_SHARE of the window. Raises InvalidPolicy if the reserves, or the trigger's, leave
+    nothing of the window, and CannotFit if `outside` takes all that the reserves leave.
     """
     outside = (policy.outside_tokens or 0) if outside is None else outside
     reserve = policy.reserve_tokens
@@ -166,20 +164,20 @@ def budget_for(
 
 
 def caps_of(policy: Policy, target: int) -> dict[str, int]:
-    """The caps of a policy in tokens, by kind of content."""
+    """Return the caps of a policy in tokens, by kind of content."""
     shares = {kind.name: getattr(policy.caps, kind.name) for kind in fields(policy.caps)}
     return {kind: int(target * share) for kind, share in shares.items() if share is not None}
 
 
 def own_budget(policy: Policy, model: str | None, margin: float, *, outside: int | None = None) -> Budget:
-    """The budget of a view that has no window yet. `outside` applies if the policy does not state it.
+    """Return the budget of a view that has no window yet. `outside` applies if the policy does not state it.
 
-    Raises what `budget_for` does.
+    Raises the errors of `budget_for`.
     """
     stated = policy.outside_tokens if policy.outside_tokens is not None else outside
     return budget_for(policy, own_window(policy, model), margin, outside=stated)
 
 
 def own_window(policy: Policy, model: str | None) -> int:
-    """The default window of a view: the policy's, else the model's."""
+    """Return the default window of a view: the policy's, else the model's."""
     return policy.window_tokens or profile(model).window_tokens

@@ -1,11 +1,11 @@
-"""Providers' prompt caches, by model: prices, time to live, smallest prefix, and how far a marker looks back.
+"""Providers' prompt caches, by model: prices, time to live, smallest prefix, and lookback of a marker.
 
-The figures are the vendors' own (November 2026). Anthropic (platform.claude.com, "Prompt caching" and "Pricing")
-writes only at markers, at most 4 a request, at 1.25 times the input price for five minutes or twice it for an hour,
-reads at a tenth (a twentieth or a fortieth on some models), looks at 20 blocks for each marker, the marker's own being
-the first, and caches no prefix below 512 to 4,096 tokens by model. OpenAI (platform.openai.com, "Prompt caching" and
-"Pricing") caches by itself from 1,024 tokens on, in steps of 128, for up to ten minutes of silence, and reads at half,
-a quarter or a tenth; from GPT-5.6 on a write costs 1.25 times, lives for half an hour and may be asked for at 4 places.
+The figures are the vendors' own (November 2026). Anthropic (platform.claude.com, "Prompt caching" and "Pricing") writes
+only at markers, at most 4 a request, at 1.25 times the input price for five minutes or twice it for an hour, reads at a
+tenth (a twentieth or a fortieth on some models), looks at 20 blocks for each marker, the marker's own being the first,
+and caches no prefix below 512 to 4,096 tokens by model. OpenAI (platform.openai.com, "Prompt caching" and "Pricing")
+caches automatically from 1,024 tokens on, in steps of 128, for up to ten minutes of silence, and reads at half, a
+quarter or a tenth; from GPT-5.6 on a write costs 1.25 times, lives for half an hour and can be requested at 4 places.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ UNKNOWN: Final = OPENAI
 _QUARTER: Final = replace(OPENAI, read_price=0.25)
 _HALF: Final = replace(OPENAI, read_price=0.5)
 
-# Longest matching beginning of the model's name wins.
+# The longest matching prefix of the model's name applies.
 TABLE: Final[Mapping[str, CacheProfile]] = {
     "claude": ANTHROPIC,
     "claude-3-haiku": replace(ANTHROPIC, minimum_tokens=2_048),
@@ -75,14 +75,14 @@ TABLE: Final[Mapping[str, CacheProfile]] = {
 
 
 def model_name(model: str) -> str:
-    """A model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`), and with
-    dashes for the dots that routers put into Claude's names (`anthropic/claude-opus-4.5`)."""
+    """Return a model's own name in lower case, without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`) and
+    with dashes for the dots that routers put into Claude's names (`anthropic/claude-opus-4.5`)."""
     name = model.lower().rsplit("/", 1)[-1]
     return name[name.index("claude") :].replace(".", "-") if "claude" in name else name
 
 
 def profile_name(model: str | None, table: Mapping[str, CacheProfile] = TABLE) -> str | None:
-    """The row of the table that is a model's: the longest one that its name begins with; None if there is none."""
+    """Return the model's row of the table: the longest one that its name begins with; None if there is none."""
     name = model_name(model) if model else ""
     return max((prefix for prefix in table if name.startswith(prefix)), key=len, default=None)
 
@@ -93,7 +93,7 @@ def cache_profile(
     table: Mapping[str, CacheProfile] = TABLE,
     otherwise: CacheProfile = UNKNOWN,
 ) -> CacheProfile:
-    """The profile of a model, `otherwise` if it is not in the table, with the figures that a policy sets instead."""
+    """Return the profile of a model, `otherwise` if it is not in the table, with the figures of a policy's `rules`."""
     best = profile_name(model, table)
     profile = otherwise if best is None else table[best]
     overrides = {} if rules is None else {f.name: v for f in fields(rules) if (v := getattr(rules, f.name)) is not None}
@@ -101,10 +101,10 @@ def cache_profile(
 
 
 def parse_table(document: Json) -> dict[str, CacheProfile]:
-    """The built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
+    """Return the built-in table with the rows of a document: `{"<model prefix>": {"ttl_seconds": 3600, ...}}`.
 
     A row applies to every model whose name begins with its prefix, a longer prefix over a shorter one; figures that it
-    does not set stay as they are for each model. Raises InvalidPolicy naming the field.
+    does not set are unchanged for each model. Raises InvalidPolicy naming the field.
     """
     if not isinstance(document, Mapping):
         raise InvalidPolicy("must be an object of model names", knob="cache_table")
@@ -121,7 +121,7 @@ def parse_table(document: Json) -> dict[str, CacheProfile]:
 
 
 def _row(prefix: str, row: Json) -> Mapping[str, Any]:
-    """Check that all figures of one row are known and within bounds, and return it. Raises InvalidPolicy."""
+    """Return a row if all of its figures are known and within bounds. Raises InvalidPolicy."""
     if not model_name(prefix):
         raise InvalidPolicy(f"{prefix!r} is the beginning of no model's name", knob="cache_table")
     if not isinstance(row, Mapping):

@@ -1,14 +1,14 @@
 """The calibration of an estimator by reported usage: the provider's tokens per token of ours, and a safety margin.
 
 There is one calibration for each tenant, named model and estimator, from the last calls that reported usage. A sample
-is our count for a whole request and the provider's, less what was sent beside the request. A single call's sample
-applies to its own view only (`core/tokens/learned`); it counts for the model once another sample agrees with it
-(`corroborated`). Samples expire after SAMPLE_DAYS, a window that a provider named after WINDOW_DAYS.
+is our count for a whole request and the provider's, less the tokens sent outside it. A single call's sample applies to
+its own view only (`core/tokens/learned`); it counts for the model once another sample agrees with it (`corroborated`).
+Samples expire after SAMPLE_DAYS, a window that a provider reported after WINDOW_DAYS.
 
 The ratio is the median, weighted by tokens, so that small calls with mostly fixed overhead (such as a provider's own
 words for tools) and single outliers do not move it. The margin covers the spread: the upper twentieth of all samples,
 and every recent sample, since a context that is undercounted as much as a recent one must still fit. Samples far
-smaller than the largest are left out of both, since large contexts are what must fit.
+smaller than the largest are left out of both, since large contexts are the ones that must fit.
 
 A sample with a ratio outside RATIO_LEAST to RATIO_MOST is discarded, for it cannot be a token count of this request:
 the published tokenizers differ by less than half of that range. A refusal without a count is a lower bound, which is
@@ -22,7 +22,7 @@ from typing import Final
 from uuid import UUID
 
 SAMPLES_MAX: Final = 64
-"""How many of the last samples are used: enough for a median, few enough to follow a changed mix of content."""
+"""Number of the last samples that are used: enough for a median, few enough to follow a changed mix of content."""
 RECENT: Final = 16
 MANY: Final = 8
 """The number of samples from which the margin may go below the estimator's own."""
@@ -94,10 +94,9 @@ class Calibration:
     """A ratio and a margin for an estimator; initially a ratio of 1 and the estimator's own margin.
 
     `samples` is the number of calls that have reported; `version` grows when anything else changes and is 0 initially.
-
-    `window_tokens` is the real window that a provider named where `window_asked` was assumed, last at `window_at`, in
-    epoch seconds (0: unknown). `accepted` is the largest input that it took lately, at `accepted_at`. `claims` are
-    named windows that are not believed yet.
+    `window_tokens` is the real window that a provider reported where `window_asked` was assumed, last at `window_at`,
+    in epoch seconds (0: unknown). `accepted` is the largest input that it accepted recently, at `accepted_at`. `claims`
+    are reported windows that are not believed yet.
     """
 
     estimator: str
@@ -113,7 +112,7 @@ class Calibration:
     claims: tuple[Claim, ...] = ()
 
     def window(self, asked: int, now: float = 0.0) -> int:
-        """The window to plan for: the real one, unless it was named long ago or for a smaller window than `asked`."""
+        """Return the window to plan for: the real one, unless it is outdated or was for less than `asked`."""
         if self.window_tokens is None or self.window_asked is None or asked > self.window_asked:
             return asked
         return asked if _is_old(self.window_at, now, WINDOW_DAYS) else min(asked, self.window_tokens)
@@ -123,7 +122,7 @@ class Calibration:
 class Reported:
     """The last call of a view that reported usage: its epoch and head, the provider's `tokens` and our `counted`.
 
-    `outside` is the part of `tokens` sent beside the request; None unless the caller or its policy had stated it.
+    `outside` is the part of `tokens` sent outside the request; None unless the caller or its policy had stated it.
     """
 
     call_id: UUID
@@ -135,9 +134,9 @@ class Reported:
 
 
 def learn(before: Calibration, samples: Sequence[Sample], own_margin: float) -> Calibration:
-    """The calibration after `samples`, oldest first, of which the last is new. `own_margin` is the estimator's.
+    """Return the calibration after `samples`, oldest first, of which the last is new. `own_margin` is the estimator's.
 
-    The ratio and margin from before are kept if they still hold.
+    The previous ratio and margin are kept if they still hold.
     """
     large = sizeable(samples)
     if sum(sample.counted for sample in large) < COUNTED_MIN:
@@ -156,7 +155,7 @@ def learn(before: Calibration, samples: Sequence[Sample], own_margin: float) -> 
 
 
 def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
-    """The last SAMPLES_MAX samples with a new one; refusals are kept only until a call has reported."""
+    """Return the last SAMPLES_MAX samples with a new one; refusals are kept only until a call has reported."""
     if not new.sensible:
         return tuple(samples)
     known = [sample for sample in samples if new.least or not sample.least]
@@ -166,19 +165,19 @@ def with_sample(samples: Sequence[Sample], new: Sample) -> tuple[Sample, ...]:
 
 
 def relearn(before: Calibration, samples: Sequence[Sample], own_margin: float, now: float) -> Calibration:
-    """The calibration of a model after `samples`, of which only the `corroborated` ones count; without enough of these,
-    the initial calibration."""
+    """Return the calibration of a model after `samples`, of which only the `corroborated` ones count; the initial
+    calibration if these are too few."""
     good = corroborated(samples, now)
     if sum(sample.counted for sample in sizeable(good)) >= COUNTED_MIN:
         known = learn(before, good, own_margin)
-        return replace(known, version=known.version or 1)  # the initial values are confirmed
+        return replace(known, version=known.version or 1)  # even if the initial values are confirmed
     if (before.ratio, before.margin) == (1.0, own_margin):
         return before
     return replace(before, ratio=1.0, margin=own_margin, version=before.version + 1)
 
 
 def corroborated(samples: Sequence[Sample], now: float) -> tuple[Sample, ...]:
-    """The samples that are not too old and that another one agrees with, for a refusal one of another source."""
+    """Return the samples that are not too old and that another agrees with, for a refusal one of another source."""
     fresh = [sample for sample in samples if not _is_old(sample.at, now, SAMPLE_DAYS)]
     return tuple(sample for sample in fresh if any(_agrees(sample, other) for other in fresh if other is not sample))
 
@@ -194,19 +193,20 @@ def _is_old(at: float, now: float, days: int) -> bool:
 
 
 def believable(window: int, asked: int, counted: int, accepted: int, sent: int | None = None) -> bool:
-    """Whether a window that an error names is plausible.
+    """Return whether a window that an error names is plausible.
 
-    It must be smaller than the window `asked` for, no smaller than the largest input `accepted` or a small share of
-    what we `counted` for the call, and smaller than what was `sent`, if the error says (else None).
+    It must be smaller than the window `asked` and than the tokens `sent` (None: the error does not say), and no smaller
+    than the largest input `accepted` or a small share of our count (`counted`) of the call.
     """
     least = max(WINDOW_LEAST, counted // WINDOW_SHARE, accepted)
     return least <= window < asked and (sent is None or sent > window)
 
 
 def consistent(window: int, expected: float, sent: int | None) -> bool:
-    """Whether the tokens `expected` of a call confirm by themselves that it exceeded `window`.
+    """Return whether the tokens `expected` of a call confirm that it exceeded `window`.
 
-    They must be near what the error says was `sent`; if it says nothing (None), above the window, but not far.
+    They must be near the tokens `sent`; if the error does not say these (None), they must be above the window, but not
+    far.
     """
     doubt = PESSIMIST * HEADROOM
     if sent is not None:
@@ -215,7 +215,7 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
 
 
 def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
-    """The calibration after an error named a window: applied if `believed` or confirmed, otherwise kept as a claim."""
+    """Return the calibration after an error's claim: applied if `believed` or confirmed, else kept as a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
     claims = [old for old in before.claims if not _is_old(old.at, claim.at, WINDOW_DAYS) and old.source != claim.source]
@@ -227,7 +227,7 @@ def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration
 
 
 def with_window(before: Calibration, asked: int, window: int, at: float = 0.0) -> Calibration:
-    """The calibration with the knowledge that a window assumed to be `asked` tokens is only `window` tokens."""
+    """Return the calibration with the knowledge that a window assumed to be `asked` tokens is only `window` tokens."""
     if window <= 0 or before.window(asked, at) <= window:
         return before
     asked = max(asked, before.window_asked or 0)
@@ -235,9 +235,9 @@ def with_window(before: Calibration, asked: int, window: int, at: float = 0.0) -
 
 
 def accepting(before: Calibration, reported: int, now: float = 0.0) -> Calibration:
-    """The calibration after a provider accepted an input of `reported` tokens, which refutes every smaller window.
+    """Return the calibration after a provider accepted an input of `reported` tokens, which refutes smaller windows.
 
-    An input accepted long ago is forgotten: it says nothing about the model as it is served now.
+    An input accepted long ago is forgotten: the model may be served with another window now.
     """
     known = before
     if reported >= before.accepted or _is_old(before.accepted_at, now, WINDOW_DAYS):
@@ -249,20 +249,20 @@ def accepting(before: Calibration, reported: int, now: float = 0.0) -> Calibrati
 
 
 def accepted_lately(known: Calibration, now: float) -> int:
-    """The largest input that the provider accepted lately; 0 if there is none."""
+    """Return the largest input that the provider accepted recently; 0 if there is none."""
     return 0 if _is_old(known.accepted_at, now, WINDOW_DAYS) else known.accepted
 
 
 def local_ratio(ratio: float, reported: Reported, growth: int, outside: int = 0) -> float:
-    """The ratio for a context that has grown by `growth` of our tokens since the view's last report.
+    """Return the ratio for a context that has grown by `growth` of our tokens since the view's last report.
 
-    The reported part is known, less the `outside` tokens sent beside the request; `ratio` estimates the growth only.
+    The reported part is known, less the `outside` tokens sent outside the request; `ratio` estimates the growth only.
     """
     return (reported.tokens - outside + ratio * growth) / (reported.counted + growth)
 
 
 def retry_target(limit: int, counted: int, window: int, known: Calibration | None) -> int:
-    """The target, in our tokens, for the retry of a call of `counted` tokens that was refused without a count.
+    """Return the target, in our tokens, for the retry of a call of `counted` tokens that was refused without a count.
 
     It should fit by any tokenizer, and is at most half of `counted`. `limit` and `window` are in the provider's tokens.
     """
@@ -274,13 +274,13 @@ def retry_target(limit: int, counted: int, window: int, known: Calibration | Non
 
 
 def sizeable(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that are not far smaller than the largest."""
+    """Return the samples that are not far smaller than the largest."""
     largest = max((sample.counted for sample in samples), default=0)
     return [sample for sample in samples if sample.counted >= SMALL_SHARE * largest]
 
 
 def _quantile(samples: Sequence[Sample], share: float) -> float:
-    """The smallest ratio such that samples up to it hold at least `share` of all counted tokens."""
+    """Return the smallest ratio such that samples up to it hold at least `share` of all counted tokens."""
     ordered = sorted(samples, key=lambda sample: sample.ratio)
     rest = share * sum(sample.counted for sample in ordered)
     for sample in ordered:

@@ -23,23 +23,26 @@ from app.core.tokens.scales import MARGIN, SCALES, scaled
 MESSAGE_TOKENS: Final = 4
 """Role and separators of one message: OpenAI's cookbook counts 3, and 1 for a name."""
 CALL_TOKENS: Final = 10
-"""A tool call's wrapping beside its name and arguments, and likewise a result's."""
+"""The wrapping of a tool call's name and arguments, and likewise of a result."""
 REQUEST_TOKENS: Final = 12
 """The priming of every reply (3, OpenAI's cookbook), and the words that open a conversation begun by the assistant."""
 SYSTEM_TOKENS: Final = 12
-"""The wrapping of a system message inside the conversation, where a provider has no such role."""
+"""The wrapping of a system message inside the conversation, for providers without such a role."""
 RESULT_IMAGE_TOKENS: Final = 12
-"""The words that introduce a result's images, where a provider's results hold text only."""
-TEXTS_REMEMBERED: Final = 1_024
-"""Texts of ours (stubs, notes, summaries as shown) whose counts a process remembers, the last used: plans weigh the
-same ones again and again, and a tokenizer takes a millisecond for ten thousand characters. So long, all take 10 MB."""
+"""The words that introduce a result's images, for providers whose results hold text only."""
+TEXTS_CACHED: Final = 1_024
+"""Number of our own texts (stubs, notes, summaries as shown) whose counts are cached, least recently used out.
+
+Plans weigh the same texts repeatedly, and a tokenizer takes a millisecond for ten thousand characters. At that length
+all texts take 10 MB.
+"""
 
 
 ORDINARY_CHARS: Final = 3
 """Prose, code and JSON have more characters than this to a token; keys, hashes, numbers and noise have fewer."""
 
 DENSE_FACTOR: Final = 1.06
-"""The most tokens that cl100k_base makes of such a text to one of o200k_base's (1.05 measured, of base64)."""
+"""The most tokens of cl100k_base for one of o200k_base in such a text (1.05 measured, of base64)."""
 
 
 class TextKind(StrEnum):
@@ -58,25 +61,25 @@ class Tokenizer(Protocol):
         """The encoding's name."""
 
     def count(self, text: str) -> int:
-        """Tokens of `text`; special tokens in it count as ordinary text."""
+        """Return the tokens of `text`; special tokens in it count as ordinary text."""
 
 
 class Estimator(Protocol):
-    """An estimator of tokens; `margin` is the share by which it may undercount, and which lowers the target."""
+    """An estimator of tokens; `margin` is the share by which it may undercount, by which the target is reduced."""
 
     @property
     def name(self) -> str:
-        """The name shown in every answer."""
+        """The name shown in every response."""
 
     @property
     def margin(self) -> float:
-        """0.1 means that the true count may be 10% above the estimate."""
+        """The margin; with 0.1 the true count may be 10% above the estimate."""
 
     def __hash__(self) -> int:
-        """That of its values."""
+        """Return the hash of its values."""
 
     def count(self, text: str, kind: TextKind) -> int:
-        """Tokens of one text."""
+        """Return the tokens of one text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class Heuristic:
     data: float = 2.6
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The bytes divided by the kind's density, rounded up."""
+        """Return the bytes divided by the kind's density, rounded up."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         density = self.prose if kind is TextKind.PROSE else self.result if kind is TextKind.RESULT else self.data
         return math.ceil(size / density)
@@ -109,7 +112,7 @@ class Exact:
         return f"tiktoken:{self.tokenizer.name}"
 
     def count(self, text: str, kind: TextKind) -> int:
-        """Exact tokens; the kind does not matter."""
+        """Return the exact tokens; the kind does not matter."""
         return self.tokenizer.count(text)
 
 
@@ -127,7 +130,7 @@ class Scaled:
         return f"{self.scale}:{self.tokenizer.name}"
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The scaled count by the text's characters, rounded up; the kind does not matter."""
+        """Return the scaled count by the text's characters, rounded up; the kind does not matter."""
         return math.ceil(scaled(self.tokenizer.count(text), text, SCALES[self.scale])) if text else 0
 
 
@@ -140,15 +143,15 @@ class Formula:
     margin: float = 0.05
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The rule's count."""
+        """Return the rule's count."""
         return self.rule(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Densest:
-    """Two tokenizers as one, which counts a text as the one of them that makes more tokens of it.
+    """Two tokenizers as one, which counts a text by the tokenizer that makes more tokens of it.
 
-    Beyond ASCII they differ up to threefold. In ASCII they hardly do, so that `usual` alone counts it: the other takes
+    Beyond ASCII they differ up to threefold. In ASCII they hardly do, so `usual` alone counts it: the other takes
     several times as long for a dense text.
     """
 
@@ -161,7 +164,7 @@ class Densest:
         return self.usual.name
 
     def count(self, text: str) -> int:
-        """The larger count."""
+        """Return the larger count."""
         tokens = self.usual.count(text)
         if not text.isascii():
             return max(tokens, self.other.count(text))
@@ -172,7 +175,7 @@ class Densest:
 class Checked:
     """An estimator by size that counts no text as less than the estimator `least` does.
 
-    Sizes say far too little of emoji, base64, hashes, logs and digits.
+    Sizes predict little for emoji, base64, hashes, logs and digits.
     """
 
     name: str
@@ -185,7 +188,7 @@ class Checked:
         return max(self.rule.margin, self.least.margin)
 
     def count(self, text: str, kind: TextKind) -> int:
-        """The larger count."""
+        """Return the larger count."""
         return max(self.rule.count(text, kind), self.least.count(text, kind))
 
 
@@ -198,14 +201,14 @@ FORMULAS: Final[Mapping[str, Formula]] = {
 USUAL_ENCODING: Final = "o200k_base"
 OTHER_ENCODING: Final = "cl100k_base"
 CHECKED_HEURISTIC: Final = f"{HEURISTIC.name}:{USUAL_ENCODING}"
-"""The heuristic's name with the tokenizers beside it; its bare name says that they are missing."""
+"""The name of the heuristic with the tokenizers as its lower bound; the bare name means that they are missing."""
 
 
 def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer], own: Estimator | None = None) -> Estimator:
-    """The estimator with a name as in answers. If its vocabulary is missing, its own name says so.
+    """Return the estimator with a name as in responses. If its vocabulary is missing, its own name says so.
 
     The heuristic and rules of thumb count no less than `own`, the model's, or the usual tokenizers if that is None. The
-    heuristic's bare name is its old one, by which sessions begun before that keep counting their events.
+    heuristic's bare name has no such bound: sessions that began with it keep counting their events in the same way.
     """
     rule = HEURISTIC if name == CHECKED_HEURISTIC else FORMULAS.get(name)
     if rule is not None:
@@ -226,10 +229,10 @@ def _usual(tokenizers: Mapping[str, Tokenizer]) -> Exact | None:
 
 
 def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], named: str = HEURISTIC.name) -> Estimator:
-    """The estimator for a model: its own tokenizer, else another one scaled to it, else the one that a policy names.
+    """Return a model's estimator: its own tokenizer, else another one scaled to it, else the one that a policy names.
 
     A name other than the heuristic's also replaces the estimator of a scaled tokenizer, and then counts no less than
-    that. If a vocabulary is missing, the estimator's name says so in every answer.
+    that. If a vocabulary is missing, the estimator's name says so in every response.
     """
     if profile.encoding is None:
         return estimator_named(CHECKED_HEURISTIC if named == HEURISTIC.name else named, tokenizers)
@@ -238,8 +241,8 @@ def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], na
     return estimator_named(named, tokenizers, own) if replaced else own
 
 
-@lru_cache(maxsize=TEXTS_REMEMBERED)
-def _remembered(estimator: Estimator, text: str, kind: TextKind) -> int:
+@lru_cache(maxsize=TEXTS_CACHED)
+def _cached_count(estimator: Estimator, text: str, kind: TextKind) -> int:
     return estimator.count(text, kind)
 
 
@@ -251,7 +254,7 @@ class Counter:
     image: ImageRule
 
     def event(self, draft: Draft) -> int:
-        """Tokens of one event as part of a request, its wrapping included; 0 for bookkeeping, which is never sent."""
+        """Return the tokens of one event in a request, wrapping included; 0 for bookkeeping, which is never sent."""
         if draft.type in BOOKKEEPING:
             return 0
         if draft.type == "tools":
@@ -266,13 +269,13 @@ class Counter:
     def call(
         self, tool: str | None, arguments: Json, content: str | Sequence[Part] | None, native: Mapping[str, Json] | None
     ) -> int:
-        """Tokens of a tool call, wrapping included."""
-        name = _remembered(self.estimator, tool or "", TextKind.DATA)
+        """Return the tokens of a tool call, wrapping included."""
+        name = _cached_count(self.estimator, tool or "", TextKind.DATA)
         extra = self.content(content, TextKind.PROSE) if content else 0
         return self.arguments(arguments) + name + CALL_TOKENS + extra + self.native(native)
 
     def arguments(self, arguments: Json) -> int:
-        """Tokens of a call's arguments, as they were written or as an object, whichever takes more."""
+        """Return the tokens of a call's arguments, as they were written or as an object, whichever takes more."""
         if not isinstance(arguments, str):
             return self.estimator.count(canonical_json(arguments_object(arguments)), TextKind.DATA)
         written = self.estimator.count(arguments, TextKind.DATA)
@@ -283,15 +286,15 @@ class Counter:
         return max(written, self.estimator.count(obj, TextKind.DATA))
 
     def result(self, text: str) -> int:
-        """Tokens of a tool result that holds `text`, wrapping included."""
-        return _remembered(self.estimator, text, TextKind.RESULT) + CALL_TOKENS
+        """Return the tokens of a tool result that holds `text`, wrapping included."""
+        return _cached_count(self.estimator, text, TextKind.RESULT) + CALL_TOKENS
 
     def message(self, text: str) -> int:
-        """Tokens of a message that holds `text`, wrapping included."""
-        return _remembered(self.estimator, text, TextKind.PROSE) + MESSAGE_TOKENS
+        """Return the tokens of a message that holds `text`, wrapping included."""
+        return _cached_count(self.estimator, text, TextKind.PROSE) + MESSAGE_TOKENS
 
     def content(self, content: str | Sequence[Part] | None, kind: TextKind) -> int:
-        """Tokens of an event's content."""
+        """Return the tokens of an event's content."""
         if content is None:
             return 0
         if isinstance(content, str):
@@ -299,21 +302,21 @@ class Counter:
         return sum(self.part(part, kind) for part in content)
 
     def part(self, part: Part, kind: TextKind) -> int:
-        """Tokens of one part: its text, image or content by their own rules, all its other fields as JSON."""
+        """Return the tokens of a part: its text, image or content by their own rules, all its other fields as JSON."""
         tokens, rest = self._known(part, kind)
         return tokens + (self.estimator.count(canonical_json(rest), TextKind.DATA) if rest else 0)
 
     def native(self, native: Mapping[str, Json] | None) -> int:
-        """Tokens of what only the provider's own shape holds: refusals, names, reasoning beside the message."""
+        """Return the tokens of fields that only the provider's shape holds, such as refusals, names and reasoning."""
         own = {name: value for name, value in (native or {}).items() if name != "format" and value}
         return self.estimator.count(canonical_json(own), TextKind.DATA) if own else 0
 
     def _known(self, part: Part, kind: TextKind) -> tuple[int, Part]:
-        """Tokens of the fields that have a rule of their own, and the part without them."""
+        """Return the tokens of the fields that have a rule of their own, and the part without them."""
         kind_name = value if isinstance(value := part.get("type"), str) else None
         if kind_name in IMAGE_PARTS:
             introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
-            return self.image.tokens(_image_size(part), _detail(part)) + introduction, _beside_image(part)
+            return self.image.tokens(_image_size(part), _detail(part)) + introduction, _non_image_fields(part)
         if kind_name in BLOB_PARTS and (data := _image_blob(part.get(kind_name))) is not None:
             introduction = RESULT_IMAGE_TOKENS if kind is TextKind.RESULT else 0
             return self.image.tokens(dimensions(data), None) + introduction, _without_names(part, "type", kind_name)
@@ -338,7 +341,7 @@ _IMAGE_FIELD_CHARS: Final = 64
 
 
 def _without(part: Part, name: str, wrapped: frozenset[str]) -> Part:
-    """The part without the field that was counted, and without its type if that is in `wrapped`."""
+    """Return the part without the field that was counted, and without its type if that is in `wrapped`."""
     what = part.get("type")
     dropped = (name, "type") if isinstance(what, str) and what in wrapped else (name,)
     return {key: value for key, value in part.items() if key not in dropped}
@@ -349,19 +352,19 @@ def _without_names(part: Part, *names: str) -> Part:
 
 
 def _image_blob(blob: Json) -> str | None:
-    """The base64 data of an image that Gemini holds; None for anything else."""
+    """Return the base64 data of an image in Gemini's shape; None for anything else."""
     if not isinstance(blob, Mapping) or not isinstance(data := blob.get("data"), str):
         return None
     kind = blob.get("mimeType", blob.get("mime_type"))
     return data if isinstance(kind, str) and kind.startswith("image/") else None
 
 
-def _beside_image(part: Part) -> Part:
-    """The fields of an image part beside the image; empty in the providers' own shapes."""
+def _non_image_fields(part: Part) -> Part:
+    """Return the fields of an image part other than the image; empty in the providers' own shapes."""
     rest: dict[str, Json] = {}
     for name, value in part.items():
         if isinstance(value, Mapping) and name in ("source", "image_url"):
-            value = _beside_image(value) or None
+            value = _non_image_fields(value) or None
         elif name in ("data", "url", "image_url") and isinstance(value, str):
             value = None if name == "data" or value.startswith("data:") else value
         elif name in _IMAGE_FIELDS and isinstance(value, str) and len(value) <= _IMAGE_FIELD_CHARS:
@@ -381,7 +384,7 @@ def _image_size(part: Part) -> tuple[int, int] | None:
 
 
 def _image_data(part: Part) -> str | None:
-    """The base64 data of an image part in any provider's shape; None if the part only refers to an image."""
+    """Return the base64 data of an image part in any provider's shape; None if the part only refers to an image."""
     source = part.get("source")
     if isinstance(source, Mapping):
         return source.get("data") if isinstance(source.get("data"), str) else None

@@ -26,7 +26,7 @@ class ImageRule:
     factor: float = 1.0
 
     def tokens(self, size: tuple[int, int] | None, detail: str | None = None) -> int:
-        """Tokens for an image of `size` (width, height in pixels)."""
+        """Return the tokens of an image of `size` (width, height in pixels)."""
         if self.kind == "area":
             return _area(size)
         if self.kind == "tiles":
@@ -64,7 +64,7 @@ def _within(size: tuple[int, int], edge: int) -> tuple[float, float]:
 
 
 def dimensions(data: str) -> tuple[int, int] | None:
-    """Width and height of a base64 PNG, GIF, JPEG or WebP, from its header; None if they cannot be read."""
+    """Return the width and height of a base64 PNG, GIF, JPEG or WebP, from its header; None if unreadable."""
     head = data[:HEADER_CHARS]
     try:
         raw = base64.b64decode(head[: len(head) // 4 * 4])

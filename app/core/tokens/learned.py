@@ -1,16 +1,16 @@
-"""What is learned from a view's own calls: its calibration, its real window, and what its client sends beside requests.
+"""The calibration, real window and tokens outside the requests that are learned from a view's own calls.
 
-It applies to this view at once, whatever is known about its model, and to no other view. For a session without a model
-nothing else is known.
+They apply to this view immediately, whatever is known about its model, and to no other view. For a session without a
+model nothing else is known.
 
-What is sent beside the request (`outside`) is the same at every call, so it is the intercept of the reported input over
-our count. It is fitted to the last calls: the slope is the median of the slopes between calls of different size (the
-Theil-Sen estimator), `outside` the least remainder of any call. The remainders spread because of content with another
-ratio, or tools that came and went. The fit is used only if the calls differ enough in size and the spread is a small
-part of `outside`. While the calls are too much alike to tell, an `outside` that was learned from earlier ones stands,
-if what is left of each call is a count that it could have. What the fit misses of `outside` becomes part of the ratio;
-an `outside` that is too large makes the ratio too small. Since both are fitted to the same reports, these are met
-either way and covered by the margin.
+The tokens outside the request (`outside`) are the same at every call, so they are the intercept of the reported input
+over our count. They are fitted to the last calls: the slope is the median of the slopes between calls of different size
+(the Theil-Sen estimator), `outside` the least remainder of any call. The remainders spread because of content with
+another ratio, or tools that were added and removed. The fit is used only if the calls differ enough in size and the
+spread is a small part of `outside`. While the calls are too similar, an `outside` learned from earlier ones is kept if
+the rest of each call is a plausible count. The part of `outside` that the fit misses becomes part of the ratio; an
+`outside` that is too large makes the ratio too small. Since both are fitted to the same reports, these are met either
+way and covered by the margin.
 """
 
 from collections.abc import Sequence
@@ -32,16 +32,16 @@ APART: Final = 0.25
 SLOPE_LEAST: Final = 0.25
 SLOPE_MOST: Final = 4.4
 OUTSIDE_LEAST: Final = 256
-"""Anything less is taken for a provider's wrapping of a request, and is part of the ratio."""
+"""Fewer tokens are attributed to the provider's wrapping of a request, and are part of the ratio."""
 SPREAD_SHARE: Final = 0.25
 """The largest spread of the calls' remainders, as a share of `outside`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One call: the estimator's count, and the provider's for all that was sent (a lower bound if `least`).
+    """One call: the estimator's count, and the provider's of everything that was sent (a lower bound if `least`).
 
-    `outside` is the part sent beside the request; None unless the caller had stated it. `at` is in epoch seconds.
+    `outside` is the part sent outside the request; None unless the caller had stated it. `at` is in epoch seconds.
     """
 
     counted: int
@@ -53,10 +53,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the last calls of one view to one `model` teach about one estimator; `points` are these calls, oldest first.
+    """The facts learned from the last calls of one view to one `model`, for one estimator.
 
-    `known` is the calibration from these calls alone. `outside` is None while they do not determine it. `caches` says
-    whether the provider reports what it reads of a cache; None until it has reported usage.
+    `points` are these calls in order. `known` is the calibration from them alone. `outside` is None while they do not
+    determine it. `caches` is whether the provider reports cache reads; None until it has reported usage.
     """
 
     model: str | None
@@ -66,24 +66,24 @@ class Learned:
     caches: bool | None = None
 
     def samples(self, source: str = "") -> tuple[Sample, ...]:
-        """The calls as samples, less what was sent beside the requests."""
+        """Return the calls as samples, less the tokens sent outside the requests."""
         samples = (Sample(p.counted, p.reported - self.beside(p), p.least, p.at, source) for p in self.points)
         return tuple(sample for sample in samples if sample.sensible)
 
     def beside(self, point: Point) -> int:
-        """The tokens sent beside a call's request, as far as known."""
+        """Return the tokens sent outside a call's request, as far as known."""
         return point.outside if point.outside is not None else self.outside or 0
 
 
 def started(model: str | None, estimator: str, own_margin: float) -> Learned:
-    """The initial state: a ratio of 1 and the estimator's own margin."""
+    """Return the initial state: a ratio of 1 and the estimator's own margin."""
     return Learned(model, Calibration(estimator, 1.0, own_margin))
 
 
 def with_cache(before: Learned, tokens: int | None, read: int | None, written: int | None, *, known: bool) -> Learned:
-    """The state after one more report of usage, of `tokens` in all; None: not reported, which is no count of zero.
+    """Return the state after one more report of usage, of `tokens` in total; None means not reported, not zero.
 
-    `known`: the model's cache is in the table, so that zeros are a cold cache and not the lack of one.
+    `known`: the model's cache is in the table, so that zeros mean a cold cache, not a missing one.
     """
     if tokens is None or before.caches:
         return before
@@ -92,7 +92,7 @@ def with_cache(before: Learned, tokens: int | None, read: int | None, written: i
 
 
 def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
-    """The state after one more call; a refusal without a count is used only until a call has reported."""
+    """Return the state after one more call; a refusal without a count is used only until a call has reported."""
     others = [other for other in before.points if point.least or not other.least]
     if point.least and any(not other.least for other in others):
         return before
@@ -110,7 +110,7 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
 
 
 def outside_of(points: Sequence[Point]) -> int | None:
-    """The tokens sent beside the requests, fitted to the calls for which nobody stated it; None if they do not tell."""
+    """Return the tokens outside the requests, fitted to the calls that state none; None if they do not fit."""
     counts = _counts(points)
     if not _differ(counts):
         return None
@@ -131,13 +131,13 @@ def _counts(points: Sequence[Point]) -> list[tuple[int, int]]:
 
 
 def _differ(counts: Sequence[tuple[int, int]]) -> bool:
-    """Whether there are calls of sizes that a line can be fitted to."""
+    """Return whether there are calls of sizes that a line can be fitted to."""
     sizes = sorted({counted for counted, _ in counts})
     return len(sizes) >= POINTS_LEAST and sizes[-1] >= max(GROWTH_LEAST * sizes[0], sizes[0] + GROWN_LEAST)
 
 
 def _fits(outside: int, points: Sequence[Point]) -> bool:
-    """Whether calls that are too much alike to tell could have been sent beside so many tokens."""
+    """Return whether calls that are too similar to fit a line agree with this many tokens outside the request."""
     counts = _counts(points)
     if not counts or _differ(counts):
         return False
@@ -145,7 +145,7 @@ def _fits(outside: int, points: Sequence[Point]) -> bool:
 
 
 def applied(model: Calibration | None, own: Learned | None) -> Calibration | None:
-    """The calibration for a view's contexts: its model's, unless the view's own calls contradict that.
+    """Return the calibration for a view's contexts: its model's, unless the view's own calls contradict that.
 
     They do if a recent one exceeded the model's margin, or if there are many and they are far below its ratio.
     """

@@ -1,4 +1,4 @@
-"""Profiles of models by name: vendor, window, and how tokens and images are counted.
+"""Profiles of models by name: vendor, window, and rules for counting tokens and images.
 
 Windows are input windows in tokens, as the vendors document them; a view or a request may set its own. Caches are in
 `cache_profiles.py`.
@@ -33,13 +33,13 @@ _TILES: Final = ImageRule("tiles", base=85, tile=170)
 _PATCHES_MINI: Final = ImageRule("patches", factor=1.62)
 
 # Claude 3 to 4.6 share a tokenizer, Opus 4.7 and all later models another one (platform.claude.com, "Token counting").
-# An unknown name is taken for a later model's, whose tokenizer makes more tokens.
+# An unknown name is treated as a later model's, whose tokenizer makes more tokens.
 _CLAUDE_3: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-3")
 _CLAUDE: Final = ModelProfile("anthropic", 200_000, "o200k_base", AREA, "claude-4.7")
 
 UNKNOWN: Final = ModelProfile("other", 128_000, None, AREA)
 
-# Longest matching prefix wins.
+# The longest matching prefix applies.
 _PROFILES: Final = {
     "gpt-5": ModelProfile("openai", 272_000, "o200k_base", ImageRule("tiles", base=70, tile=140)),
     "gpt-5-mini": ModelProfile("openai", 272_000, "o200k_base", _PATCHES_MINI),
@@ -67,13 +67,13 @@ _PROFILES: Final = {
 
 
 def window_is_assumed(model: str | None, window_tokens: int) -> bool:
-    """Whether a window is the one that models get whose own window is not known."""
+    """Return whether a window is the default for models whose own window is unknown."""
     return profile(model) is UNKNOWN and window_tokens == UNKNOWN.window_tokens
 
 
 @lru_cache(maxsize=1_024)
 def profile(model: str | None) -> ModelProfile:
-    """The profile of a model name, with or without a router's prefix (`openai/gpt-4o`, `us.anthropic.claude-…`)."""
+    """Return the profile of a model name, with or without a router's prefix (see `cache_profiles.model_name`)."""
     if not model:
         return UNKNOWN
     name = model_name(model)

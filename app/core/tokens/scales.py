@@ -145,7 +145,7 @@ _KINDS: Final = tuple(
 
 
 def scaled(tokens: int, text: str, scale: Scale) -> float:
-    """Scale another tokenizer's count of a text, `tokens`, to this scale's tokenizer."""
+    """Return a text's count by another tokenizer, `tokens`, scaled to this scale's tokenizer."""
     raw = text.encode("utf-8", "replace")
     total = scale.token * tokens
     rest = []
@@ -166,14 +166,14 @@ def scaled(tokens: int, text: str, scale: Scale) -> float:
 
 
 def _runs(raw: bytes) -> Iterator[tuple[int, int]]:
-    """The runs of RUN_BYTES or more equal bytes, each as its start and end."""
+    """Yield the runs of RUN_BYTES or more equal bytes, each as its start and end."""
     if len(raw) < RUN_BYTES:
         return
     # XOR of the whole text, as one number, with itself shifted by a byte: a byte equal to the one before it becomes 0.
     # This is many times as fast as comparing byte by byte.
     number = int.from_bytes(raw)
     changes = (number ^ number >> 8).to_bytes(len(raw))
-    if _RUN not in changes:  # nearly always, and found in a tenth of the time
+    if _RUN not in changes:  # true of nearly all texts, and found in a tenth of the time
         return
     for found in _EQUAL.finditer(changes):
         yield max(0, found.start() - 1), found.end()

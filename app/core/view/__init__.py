@@ -1,1 +1,1 @@
-"""A view as it was loaded, a caller's request to it, and the budget and the plan's inputs that follow from both."""
+"""A loaded view, a caller's request to it, and the budget and plan inputs that follow from both."""

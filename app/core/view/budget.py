@@ -1,4 +1,4 @@
-"""The budget of one context, by what was reported for its model, for its view and for a call that it retries."""
+"""The budget of one context, based on the usage reported for its model, its view and a call that it retries."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
@@ -16,7 +16,7 @@ LEARNED_SHARE: Final = 0.5
 
 
 class Known(Protocol):
-    """The facts on which a view's budget depends, however they were read."""
+    """The stored facts that determine a view's budget."""
 
     @property
     def epoch(self) -> int:
@@ -24,7 +24,7 @@ class Known(Protocol):
 
     @property
     def outside_tokens(self) -> int | None:
-        """The tokens that the session states are sent beside its requests; None if it does not."""
+        """The tokens that the session states are sent outside its requests; None if it states none."""
 
     @property
     def calibrations(self) -> tuple[Calibration, ...]:
@@ -36,18 +36,18 @@ class Known(Protocol):
 
     @property
     def learned(self) -> Learned | None:
-        """What the view's own calls have taught."""
+        """The facts learned from the view's own calls."""
 
 
 class Outside(NamedTuple):
-    """The provider's tokens sent beside a request, and who stated them: call, policy, session, learned or None."""
+    """The provider's tokens sent outside a request, and their source: call, policy, session, learned or None."""
 
     tokens: int
     said_by: str | None
 
 
 def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> Outside:
-    """What the call states, else the policy, else the session, else what the view's calls taught; 0 without any."""
+    """Return the tokens stated by the call, else the policy, else the session, else learned from the view; else 0."""
     for stated, source in (
         (request.outside_tokens, "call"),
         (settings.policy.outside_tokens, "policy"),
@@ -62,7 +62,7 @@ def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> 
 
 
 def calibration_of(view: Known, model: str | None, counter: Counter) -> Calibration | None:
-    """The calibration of the model and its estimator, unless the view's own calls contradict it; None if unknown."""
+    """Return the model's calibration unless the view's own calls contradict it; None if there is none."""
     known = next((known for known in view.calibrations if known.estimator == counter.estimator.name), None)
     return applied(known, _own(view, model, counter))
 
@@ -73,14 +73,14 @@ def _own(view: Known, model: str | None, counter: Counter) -> Learned | None:
 
 
 def real_window(view: Known, model: str | None, asked: int, now: float) -> int:
-    """The window to plan for: `asked`, or a smaller one that a provider has named."""
+    """Return the window to plan for: `asked`, or a smaller one that a provider has reported."""
     own = view.learned
     known = (*view.calibrations, own.known) if own is not None and own.model == model else view.calibrations
     return min((calibration.window(asked, now) for calibration in known), default=asked)
 
 
 def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
-    """The reported call from which the budget of the view's next context is extrapolated; None if there is none.
+    """Return the reported call from which the view's next budget is extrapolated; None if there is none.
 
     It must be of the current epoch and counted by the same estimator. `fresh`: the epoch is disregarded.
     """
@@ -102,11 +102,11 @@ def budget_of(
     fresh: bool,
     injected: int = 0,
 ) -> Budget:
-    """The budget for a context of these events, with `injected` tokens of injections. Raises what `budget_for` does."""
+    """Return the budget for `events` and `injected` tokens of injections. Raises the errors of `budget_for`."""
     outside = outside_of(view, settings, request)
     known = calibration_of(view, settings.model, counter)
     if request.retry is not None and known is not None and not known.samples:
-        known = None  # it knows only of the refused call, from which the retry starts anyway
+        known = None  # it was learned only from the refused call, which the retry starts from anyway
     ratio, margin = (1.0, counter.estimator.margin) if known is None else (known.ratio, known.margin)
     reported = measured_from(view, request, counter, fresh=fresh)
     if reported is not None:
@@ -120,7 +120,7 @@ def budget_of(
 
 
 def _growth_ratio(view: Known, counter: Counter, ratio: float) -> float:
-    """The ratio for events added since a view's last report: its model's if known, else `ratio`.
+    """Return the ratio for events added since a view's last report: its model's if known, else `ratio`.
 
     The view's own ratio may be high because of content that does not grow.
     """
@@ -129,7 +129,7 @@ def _growth_ratio(view: Known, counter: Counter, ratio: float) -> float:
 
 
 def _outside_of_report(reported: Reported, outside: Outside) -> int:
-    """The tokens of a view's last report that were sent beside the request: as stated then, else as known now."""
+    """Return the tokens of a view's last report that were outside the request: as stated then, else as known now."""
     return outside.tokens if reported.outside is None else reported.outside
 
 
@@ -142,7 +142,6 @@ def _retry_budget(
     outside: Outside,
     injected: int,
 ) -> Budget:
-    """The budget for the retry of a call that was refused as too long."""
     policy, window = settings.policy, settings.window_tokens
     refused = Sample(retry.counted, (retry.tokens or 0) - outside.tokens)
     if refused.sensible:
@@ -153,7 +152,6 @@ def _retry_budget(
 
 
 def _tokens_since(events: Sequence[Event], head: int, settings: ViewSettings) -> int:
-    """The tokens of the events added to a view since `head`."""
     shows, total = settings.policy.shows, 0
     for event in reversed(events):
         if event.seq <= head:

@@ -11,13 +11,13 @@ from app.core.view.request import Injection
 
 
 def injections_counted(injections: tuple[Injection, ...], counter: Counter) -> list[int]:
-    """The tokens of each injection, by the counter's estimator."""
+    """Return the tokens of each injection, by the counter's estimator."""
     drafts = (Draft(EventType.ANNOUNCE, content=enclose_injection(one.name, one.content)) for one in injections)
     return [counter.event(draft) for draft in drafts]
 
 
 def injected_tokens(injections: tuple[Injection, ...], counts: Sequence[int], budget: Budget) -> int:
-    """The tokens of all injections, given those of each. Raises InjectionOverReserve naming the first too large one."""
+    """Return the total of `counts`. Raises InjectionOverReserve, naming the first injection that is too large."""
     total, reserve = 0, budget.injection_reserve
     for injection, counted in zip(injections, counts, strict=True):
         total += counted

@@ -1,4 +1,4 @@
-"""The inputs of a context, and the part of them that the plan gets."""
+"""The inputs of a context, and those of its plan."""
 
 import math
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from app.core.view.standing import Standing
 
 @dataclass(frozen=True, slots=True)
 class ContextInputs:
-    """All inputs of a context. `fresh`: the view's epoch is disregarded.
+    """All inputs of a context.
 
-    `layers` are the layers to show, which take `layer_tokens` of the target; injections have a reserve of their own and
-    are no concern of the plan. `keep_days` is how long the call's record is kept at least; None means for ever.
-    `standing` is the epoch's last context, None if it is not in memory.
-    `outside_by` is who stated what is sent beside the request (`core/view/budget`).
+    `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
+    the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
+    the call's record is kept, None for no limit. `standing` is the epoch's last context, None if it is not in memory.
+    `outside_by` is the source of the tokens sent outside the request (`core/view/budget`).
     """
 
     events: tuple[Event, ...]
@@ -51,13 +51,13 @@ class ContextInputs:
 
 
 def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
-    """The inputs of the plan, and the frontier that it starts from."""
+    """Return the inputs of the plan, and the frontier that it starts from."""
     loaded = inputs.loaded
     used_at = loaded.used_at
     state = loaded.frontier
     if inputs.anew:
         state = replace(START, began=loaded.head)
-        used_at = None if loaded.view is None else -math.inf  # under other settings the cache is of no use
+        used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     read = PlanInputs(
         inputs.events,
         loaded.turn,
@@ -81,7 +81,7 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
 
 
 def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
-    """Of the events at least those that say which tools there are."""
+    """Return enough of the events to include the current tools."""
     if inputs.standing is None:
         return inputs.events
     known = inputs.standing.plan
@@ -89,7 +89,7 @@ def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
 
 
 def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:
-    """The live summaries of the events that the view shows, and their sources."""
+    """Return the live summaries of the events that the view shows, and their sources."""
     loaded = inputs.loaded
     own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))
     return tuple(s for s in (*(loaded.finer or ()), *loaded.cover) if s.cover_id == own and s.to_seq <= loaded.head)

@@ -1,4 +1,4 @@
-"""A view as stored, and everything that was read of its session for one context."""
+"""A view as stored, and everything read of its session for one context."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +18,7 @@ from app.core.tokens.learned import Learned
 class ViewRow:
     """A view's settings and current epoch; `epochs` is the highest epoch number in use.
 
-    `afresh` is the cause of the next epoch if the next context must be planned from an empty frontier, else None.
+    `afresh` is the cause of the next epoch if the next context must be planned from scratch, else None.
     """
 
     policy: tuple[str, int]
@@ -31,22 +31,23 @@ class ViewRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedView:
-    """Everything that one context needs. `head` and `turn` are as of the requested seq, `real_head` is the log's own.
+    """Everything read of a session for one context. `head` and `turn` are as of the requested seq, `real_head` the
+    log's.
 
-    `head` and `version` together tell whether the session has changed since: every change that is no append raises
-    `version`. `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
+    `head` and `version` together identify the session's state: every change other than an append raises `version`.
+    `used_at` is the time of the epoch's last call, in epoch seconds by that call's own clock.
 
-    `cover` are the live summaries of every author filter, `finer` their sources (None: not looked up), `folded` the
-    summaries that the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last
-    seq that the compactions asked for by clients have summarized, 0 without one; `requested_error` is why the last
-    compaction failed, if a client asked for it. `redactions` is the number of the session's redacted events.
+    `cover` are the live summaries of every author filter, `finer` their sources (None: not read), `folded` those that
+    the frontier names. `compaction` is none, scheduled, running or failed. `requested_to` is the last seq summarized by
+    compactions that clients requested, 0 without one; `requested_error` is why the last compaction failed, if a client
+    requested it. `redactions` is the number of the session's redacted events.
 
-    `calibrations` are those of the requested model, `reported` is the view's last call that reported usage, `learned`
-    what the view's own calls have taught, `outside_tokens` what the session states is sent beside the request.
+    `calibrations` are those of the requested model, `reported` is the view's last call with reported usage, `learned`
+    the facts learned from the view's own calls, `outside_tokens` the tokens stated to be sent outside the requests.
 
     `pinned` are the pinned seqs, `decided` the newest visibility decision on each event read, `decisions` the number of
     all decisions. `layers` are the newest of each kind, even if their turn is over; a context of an earlier seq has
-    none. `moved_to` is the id of the line that the session's name means, None if it is this one or a further line.
+    none. `moved_to` is the id of the line that the session's name means, None for that line and for any but the first.
     """
 
     session_id: UUID

@@ -1,4 +1,4 @@
-"""The decision whether more of a session must be read before its context is assembled."""
+"""Decisions whether more of a session must be read before its context is assembled."""
 
 from uuid import UUID
 
@@ -12,25 +12,25 @@ from app.core.view.inputs import ContextInputs, read_of, tree_of
 
 
 def may_heal(state: Frontier) -> bool:
-    """Whether events were dropped that a summary may cover by now."""
+    """Return whether events were dropped that a summary may cover by now."""
     return any(drop.reducer != EXPIRY for drop in state.drops)
 
 
 def covered(inputs: ContextInputs) -> tuple[UUID, int]:
-    """The view's cover, and the last seq that its live summaries reach, as far as they were read; 0 without one."""
+    """Return the view's cover, and the last seq that its loaded live summaries reach (0 without one)."""
     own = cover_id(inputs.loaded.session_id, inputs.settings.policy.shows)
     return own, max((one.to_seq for one in inputs.loaded.cover if one.cover_id == str(own)), default=0)
 
 
 def heals(inputs: ContextInputs) -> bool:
-    """Whether the summaries that were read cover some of the dropped events."""
+    """Return whether the summaries that were read cover some of the dropped events."""
     return FoldReducer(tree_of(inputs), inputs.settings.policy.summarize).healing(inputs.loaded.frontier) > 0
 
 
 def heals_in_part(inputs: ContextInputs) -> bool:
-    """Whether summaries now cover some of the dropped events, but not all.
+    """Return whether summaries now cover some of the dropped events, but not all.
 
-    Healing rewrites everything shown, so the other dropped events may come back and must be read.
+    Healing rewrites everything shown, so the other dropped events may return and must be read.
     """
     if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
         return False
@@ -40,7 +40,7 @@ def heals_in_part(inputs: ContextInputs) -> bool:
 
 
 def may_fold(inputs: ContextInputs) -> bool:
-    """Whether this context may fold summaries, or replace those that are folded."""
+    """Return whether this context may fold summaries, or replace those that are folded."""
     loaded, before = inputs.loaded, inputs.standing.plan if inputs.standing else None
     if not loaded.cover:
         return False
@@ -54,8 +54,8 @@ def may_fold(inputs: ContextInputs) -> bool:
 
 
 def wants_more(inputs: ContextInputs) -> bool:
-    """Whether unread older events may still fit: the events read need no reduction, or only part of the newest round
-    was read."""
+    """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
+    the newest round."""
     read, state = read_of(inputs)
     planned = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)

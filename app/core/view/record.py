@@ -12,7 +12,11 @@ from app.core.view.loaded import ViewRow
 
 @dataclass(frozen=True, slots=True)
 class NewEpoch:
-    """A new epoch; it becomes the view's current epoch if `current`."""
+    """A new epoch; it becomes the view's current epoch if `current`.
+
+    `tokens_before`, `tokens_after` and `stable_tokens` are in the provider's tokens, `target` and `carry_tokens` in our
+    own. `evicted` are the (first, last) seqs of ranges that are not shown as logged.
+    """
 
     epoch: int
     head: int
@@ -32,7 +36,8 @@ class NewEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """The record of a call. `estimate` and `target` are in the provider's tokens, `counted` in our own."""
+    """The record of a call. `counted` is in our own tokens; `estimate`, `target` and `evicted_tokens` are in the
+    provider's."""
 
     call_id: UUID
     view: str
@@ -54,6 +59,6 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCall(CallRecord):
-    """A call to record. `keep_days` is how long the record is kept at least; None means for ever."""
+    """A call to record. `keep_days` is the minimum time that the record is kept, None for no limit."""
 
     keep_days: int | None = None

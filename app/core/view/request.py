@@ -14,7 +14,7 @@ from app.core.view.loaded import ViewRow
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """Content for this call only, beside the user's message at the end."""
+    """Content for this call only, shown with the user's message at the end."""
 
     name: str
     content: Content
@@ -23,7 +23,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An earlier call that was refused as too long: our count, and the provider's `tokens`, None if it gave none."""
+    """An earlier call that was refused as too long: our count, and the provider's `tokens` (None: not reported)."""
 
     call_id: UUID
     counted: int
@@ -61,7 +61,7 @@ class ViewSettings:
 
 
 def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
-    """The setting of a view that `settings` changes, None if none; the view is then replanned, as its cache is cold."""
+    """Return the setting of a view that `settings` changes, after which nothing is cached for it; None if none."""
     if view is None:
         return None
     if view.model != settings.model:
@@ -74,7 +74,7 @@ def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
 def window_of(
     view: ViewRow | None, policy_ref: tuple[str, int], policy: Policy, model: str | None, asked: int | None = None
 ) -> int:
-    """The window that applies: the one `asked` for, else the view's if policy and model are unchanged, else theirs."""
+    """Return `asked`, else the view's window if policy and model are unchanged, else that of the policy and model."""
     if asked is not None:
         return asked
     if view is not None and (view.model, view.policy) == (model, policy_ref):

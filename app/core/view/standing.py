@@ -1,4 +1,4 @@
-"""What an epoch's last context leaves for the next one to begin with."""
+"""The last context of an epoch, which the next one continues."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from app.core.render.text import Settled
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The last context of an epoch: as it was planned, what later ones repeat of its bytes, and what it left out.
+    """The last context of an epoch: its plan, the settled part of its text, and its evictions.
 
-    `chars` is how much the events that were read for it hold.
+    `chars` is the number of characters in the events read for it.
     """
 
     plan: EarlierPlan

@@ -1,1 +1,1 @@
-"""Tests that run in environments of their own, with the packages that they are about."""
+"""Tests that run in environments of their own, with the packages that they test."""

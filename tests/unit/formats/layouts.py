@@ -1,4 +1,4 @@
-"""From provider-native messages to a layout, one block an event, and back: the round trip without server and plan."""
+"""Round trips from a provider's messages to a layout and back, one block an event, without server and plan."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
-    """A layout of raw events, stored and loaded as JSON, each one a block in its place."""
+    """Return a layout of raw events, stored and loaded as JSON, with a block for each."""
     drafts = parse_batch(json.loads(json.dumps(list(events))), native=True)
     blocks = [_block(draft, seq) for seq, draft in enumerate(drafts, 1)]
     prompts = next((n for n, d in enumerate(drafts) if d.type is not EventType.SYSTEM_PROMPT), len(drafts))
@@ -27,7 +27,7 @@ def layout_of(events: Iterable[dict[str, Any]]) -> Layout:
 
 
 def _block(draft: Draft, seq: int) -> Block:
-    """As the log makes it, so that a new field of blocks is in it."""
+    """Return the block that the log would make, so that new fields of blocks are included."""
     event = Event(
         seq,
         draft.type,
@@ -43,12 +43,12 @@ def _block(draft: Draft, seq: int) -> Block:
 
 
 def sent(form: str, messages: Sequence[Message]) -> Layout:
-    """The layout of messages posted in a format."""
+    """Return the layout of messages posted in a format."""
     return layout_of(FORMATS[form].read(messages))
 
 
 def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
-    """The messages after a round trip through the log."""
+    """Return the messages after a round trip through the log."""
     written: list[Message] = written_in(form, prepare(sent(form, messages), form).layout).request[MEMBER[form]]
     return written
 
@@ -60,7 +60,7 @@ def written(
     tools: Sequence[Message] = (),
     version: int = RENDER_VERSION,
 ) -> Message:
-    """The request of some blocks."""
+    """Return the request rendered from some blocks."""
     layout = prepare(Layout(tuple(tools), len(tools), system, blocks), form, version).layout
     return written_in(form, layout).request
 

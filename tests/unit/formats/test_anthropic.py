@@ -1,4 +1,4 @@
-"""Anthropic's messages: what is kept, what is refused, and what becomes of other formats' events."""
+"""Anthropic's messages: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_the_clients_cache_markers_are_taken_off_everywhere() -> None:
 
 
 def test_where_the_log_wants_one_place_the_order_is_the_providers() -> None:
-    """Results first in their message, and a round's results in one message."""
+    """Results come first in their message, and a round's results are in one message."""
     late = [USER, assistant(use("t"), use("u")), users(text("q"), answer("t")), users(answer("u"))]
     assert there_and_back("anthropic", late[:3])[2] == users(answer("t"), text("q"))
     together = [USER, assistant(use("t"), use("u")), users(answer("t")), users(answer("u"))]
@@ -112,7 +112,7 @@ def test_a_user_message_of_results_and_words_is_several_events() -> None:
     assert [event["native"].get("head") for event in events] == [{}, {}, {}, None]
 
 
-def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
+def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     messages = [users(text(" "), text("a")), assistant(text("\n")), {"role": "user", "content": ""}]
     assert there_and_back("anthropic", messages) == [
         users(text("a")),
@@ -121,7 +121,7 @@ def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
     ]
 
 
-def test_reasoning_at_the_end_waits_for_what_it_led_to() -> None:
+def test_trailing_reasoning_is_held_until_its_response_follows() -> None:
     alone = written("anthropic", user(1), says(2, [THINKING]))
     assert alone["messages"] == [users(text("go"))]
     followed = written("anthropic", user(1), says(2, [THINKING]), call(3, "a"), result(4, "a"))
@@ -211,7 +211,7 @@ def test_images_and_documents_of_others_take_this_shape() -> None:
     ]
 
 
-def test_what_the_assistant_showed_is_named_since_it_can_only_speak() -> None:
+def test_assistant_images_are_named_in_text() -> None:
     parts = [{"type": "image", "url": "u"}, {"type": "input_file", "filename": "a.pdf", "file_url": "u"}, text("a")]
     request = written("anthropic", user(1), says(2, parts))
     assert request["messages"][1]["content"] == [text("[image]"), text("[file a.pdf]"), text("a")]
@@ -223,12 +223,12 @@ def test_arguments_text_becomes_an_object_that_can_be_written() -> None:
     assert request["messages"][1]["content"][0]["input"] == {"x": "\ufffd", "y": "NaN", "n": "1e999", "z": "🐈"}
 
 
-def test_a_refusal_of_another_provider_is_said() -> None:
+def test_a_refusal_of_another_provider_becomes_text() -> None:
     layout = sent("openai", [USER, {"role": "assistant", "content": None, "refusal": "I will not."}])
     assert written("anthropic", *layout.blocks)["messages"][1] == assistant(text("I will not."))
 
 
-def test_markers_stand_on_the_last_part_that_can_carry_one() -> None:
+def test_markers_are_on_the_last_part_that_can_carry_one() -> None:
     native = {"format": "anthropic", "head": {}}
     blocks = (user(2, "go", native=native), says(3, [text("a"), THINKING]), call(4, "a"), result(5, "a"))
     layout = sent("anthropic", [{"role": "system", "content": "s"}])

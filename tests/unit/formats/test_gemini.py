@@ -1,4 +1,4 @@
-"""Gemini's contents: what is kept, what is refused, and what becomes of other formats' events."""
+"""Gemini's contents: fields that are kept or refused, and the form of other formats' events."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ from tests.unit.formats.layouts import call, result, says, sent, there_and_back,
 Json = dict[str, Any]
 GO: Json = {"role": "user", "parts": [{"text": "go"}]}
 PNG: Json = {"inlineData": {"mimeType": "image/png", "data": "AA=="}}
-# An answer of gemini-3, as `response.candidates[0].content` of the SDK gives it with `model_dump(mode="json")`.
+# A response of gemini-3, as the SDK's `response.candidates[0].content` dumps it with `model_dump(mode="json")`.
 SIGNED: Json = {
     "role": "model",
     "parts": [
@@ -133,7 +133,7 @@ def test_leading_system_contents_are_the_system_instruction() -> None:
     assert written_in("openai", layout).request["messages"][0] == {"role": "system", "content": "Help."}
 
 
-def test_foreign_calls_get_the_signature_that_stands_for_none() -> None:
+def test_foreign_calls_get_the_placeholder_signature() -> None:
     blocks = (user(1), call(2, "c1"), call(3, "c2"), result(4, "c2"), result(5, "c1"), says(6, "so"))
     [_, model, answers, _] = contents(*blocks)
     assert [part.get("thoughtSignature") for part in model["parts"]] == [UNSIGNED, None]
@@ -213,12 +213,12 @@ def test_calls_have_the_names_of_their_tools() -> None:
         ({"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}, "parts": 1}}]}, "parts"),
     ],
 )
-def test_what_is_no_content_is_refused(message: Json, field: str) -> None:
+def test_an_invalid_content_is_refused(message: Json, field: str) -> None:
     with pytest.raises(InvalidMessage) as refused:
         FORMATS["gemini"].read([GO, message])
     assert refused.value.fields == {"index": 1, "field": field}
 
 
-def test_an_answer_without_parts_is_said_to_be_empty() -> None:
+def test_a_response_without_parts_is_named_as_empty() -> None:
     [_, said] = there_and_back("gemini", [GO, {"role": "model"}])
     assert said == {"role": "model", "parts": [{"text": "(empty)"}]}

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what is kept, what is refused, and what becomes of other formats' events."""
+"""OpenAI's chat completions: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.unit.formats.layouts import call, result, says, sent, there_and_back,
 USER = {"role": "user", "content": "hi"}
 
 
-def asked(call_id: str, **fields: Any) -> dict[str, Any]:
+def tool_call(call_id: str, **fields: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": "read", "arguments": "{}"}, **fields}
 
 
@@ -45,21 +45,21 @@ VENDORS = {"id": "a", "type": "builtin_function", "function": {"name": "$web", "
         [USER, assistant(content="r", reasoning_content="hm")],
         [USER, assistant(content=None, function_call={"name": "f", "arguments": "{}"})],
         [USER, {"role": "function", "name": "f", "content": "r"}],
-        [USER, assistant(content=None, tool_calls=[asked("a")]), answer("a", "")],
-        [USER, assistant(content="", tool_calls=[asked("a")]), answer("a", [])],
-        [USER, assistant(content="\n\n", tool_calls=[asked("a")]), answer("a", " ")],
-        [USER, assistant(tool_calls=[asked("a")]), answer("a", [{"type": "text", "text": "y"}])],
-        [USER, assistant(content="x"), assistant(content=None, tool_calls=[asked("a")]), answer("a")],
+        [USER, assistant(content=None, tool_calls=[tool_call("a")]), answer("a", "")],
+        [USER, assistant(content="", tool_calls=[tool_call("a")]), answer("a", [])],
+        [USER, assistant(content="\n\n", tool_calls=[tool_call("a")]), answer("a", " ")],
+        [USER, assistant(tool_calls=[tool_call("a")]), answer("a", [{"type": "text", "text": "y"}])],
+        [USER, assistant(content="x"), assistant(content=None, tool_calls=[tool_call("a")]), answer("a")],
         [
             USER,
-            assistant(content="x", tool_calls=[asked("a"), asked("b", extra_content={"x": 1})]),
+            assistant(content="x", tool_calls=[tool_call("a"), tool_call("b", extra_content={"x": 1})]),
             answer("b"),
             answer("a"),
             USER,
         ],
         [USER, assistant(content=None, tool_calls=[CUSTOM]), answer("a")],
         [USER, assistant(content=None, tool_calls=[{"id": "a", "function": {"name": "s", "arguments": ""}}])],
-        [USER, assistant(content=None, tool_calls=[asked("a")]), {**answer("a"), "name": "read"}],
+        [USER, assistant(content=None, tool_calls=[tool_call("a")]), {**answer("a"), "name": "read"}],
     ],
 )
 def test_messages_come_back_as_they_were(messages: list[dict[str, Any]]) -> None:
@@ -85,9 +85,9 @@ def test_a_vendors_own_kind_of_call_comes_back_with_a_legal_name() -> None:
         ("tool_call_id", {"role": "tool", "content": "x"}),
         ("content", {"role": "tool", "tool_call_id": "a"}),
         ("tool_calls", assistant(content=None, tool_calls={"id": "a"})),
-        ("id", assistant(content=None, tool_calls=[asked("")])),
+        ("id", assistant(content=None, tool_calls=[tool_call("")])),
         ("function", assistant(content=None, tool_calls=[{"id": "a", "type": "function"}])),
-        ("name", assistant(content=None, tool_calls=[asked("a", function={"arguments": "{}"})])),
+        ("name", assistant(content=None, tool_calls=[tool_call("a", function={"arguments": "{}"})])),
         ("custom", assistant(content=None, tool_calls=[{"id": "a", "type": "custom"}])),
         ("input", assistant(content=None, tool_calls=[{**CUSTOM, "custom": {"name": "p", "input": 5}}])),
     ],
@@ -98,7 +98,7 @@ def test_a_malformed_message_is_named(field: str, message: Any) -> None:
     assert refused.value.fields == {"index": 1, "field": field}
 
 
-def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
+def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     blank = {"role": "user", "content": [{"type": "text", "text": " "}, {"type": "text", "text": "a"}]}
     messages = [{"role": "user", "content": ""}, assistant(content=None), blank, assistant(content="x", tool_calls=[])]
     assert there_and_back("openai", messages) == [
@@ -110,7 +110,7 @@ def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
 
 
 def test_one_message_of_text_and_calls_is_several_events_with_its_fields_on_the_first() -> None:
-    message = assistant(content="Let me see.", name="bo", tool_calls=[asked("a"), asked("b")])
+    message = assistant(content="Let me see.", name="bo", tool_calls=[tool_call("a"), tool_call("b")])
     events = FORMATS["openai"].read([USER, message])
     assert [event["type"] for event in events] == ["user.message", "assistant.message", "tool.call", "tool.call"]
     assert [event["native"].get("head") for event in events[1:]] == [{"name": "bo"}, None, None]
@@ -123,26 +123,26 @@ def test_a_system_prompt_is_one_only_at_the_start() -> None:
 
 def test_a_long_id_is_mapped_for_call_and_result_alike() -> None:
     long = "call_" + "x" * 80
-    messages = [USER, assistant(content=None, tool_calls=[asked(long)]), answer(long)]
+    messages = [USER, assistant(content=None, tool_calls=[tool_call(long)]), answer(long)]
     back = there_and_back("openai", messages)
     check_openai({"messages": back})
     assert back[1]["tool_calls"][0]["id"] == back[2]["tool_call_id"] != long
 
 
-def test_neutral_calls_join_the_words_before_them() -> None:
+def test_neutral_calls_join_the_text_before_them() -> None:
     request = written(
         "openai", user(1), says(2, "Let me see."), call(3, "a"), call(4, "b"), result(5, "a"), result(6, "b")
     )
     check_openai(request)
     assert request["messages"][1:] == [
-        assistant(content="Let me see.", tool_calls=[asked("a"), asked("b")]),
+        assistant(content="Let me see.", tool_calls=[tool_call("a"), tool_call("b")]),
         answer("a", "found"),
         answer("b", "found"),
     ]
 
 
-def test_words_after_an_open_call_belong_to_its_message() -> None:
-    """In calls recorded by render versions 1 and 2."""
+def test_text_after_an_open_call_belongs_to_its_message() -> None:
+    """The text joins the open call's message in calls recorded by render versions 1 and 2."""
     blocks = (user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
     request = written("openai", *blocks, version=2)
     check_openai(request)
@@ -187,7 +187,7 @@ def test_images_in_results_follow_the_round_in_one_message() -> None:
 
 
 def test_a_replaced_result_keeps_its_place_and_pair() -> None:
-    layout = sent("openai", [USER, assistant(content=None, tool_calls=[asked("a")]), answer("a", "a long text")])
+    layout = sent("openai", [USER, assistant(content=None, tool_calls=[tool_call("a")]), answer("a", "a long text")])
     *before, last = layout.blocks
     stub = result(last.seq, "a", "left out", native=last.native, replaced=True)
     assert written("openai", *before, stub)["messages"][-1] == answer("a", "left out")

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: what is kept, what is refused, and what becomes of other formats' events."""
+"""OpenAI's Responses API: fields that are kept or refused, and the form of other formats' events."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_a_replaced_tool_search_brings_no_tools() -> None:
     assert written(FORM, user(0), asked, stub)["input"][-1] == {**found, "tools": []}
 
 
-def test_what_a_call_does_is_neutral_whatever_its_kind() -> None:
+def test_calls_of_every_kind_have_neutral_arguments() -> None:
     events = FORMATS[FORM].read(CALLS["computer"])
     assert (events[0]["tool"], events[0]["arguments"]["action"]) == ("computer", {"type": "click"})
     assert written("anthropic", *layout_of(events).blocks)["messages"][2]["content"][0]["content"] == [
@@ -134,13 +134,13 @@ def test_what_a_call_does_is_neutral_whatever_its_kind() -> None:
     ]
 
 
-def test_reasoning_waits_for_what_it_led_to() -> None:
+def test_reasoning_is_held_until_its_response_follows() -> None:
     assert there_and_back(FORM, [USER, REASONING]) == [USER]
     assert there_and_back(FORM, [USER, REASONING, USER]) == [USER, USER]
     assert there_and_back(FORM, [USER, REASONING, REASONING, SAID]) == [USER, REASONING, REASONING, SAID]
 
 
-def test_what_the_provider_would_refuse_is_left_out_or_named() -> None:
+def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     blank = {"type": "input_text", "text": ""}
     items = [{"role": "user", "content": [blank]}, {"role": "user", "content": [blank, {"type": "hologram"}]}]
     assert there_and_back(FORM, [*items, {"role": "assistant", "content": ""}]) == [

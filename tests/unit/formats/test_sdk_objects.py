@@ -1,4 +1,4 @@
-"""What the SDKs' own answers hold comes back as what their requests may hold: checked against the installed SDKs."""
+"""The SDKs' response objects are sent back in the form that requests permit, checked against the installed SDKs."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -18,23 +18,23 @@ Json = dict[str, Any]
 GO = {"role": "user", "content": "go"}
 
 
-def unwrapped(hint: Any) -> Any:
+def unwrap(hint: Any) -> Any:
     while get_origin(hint) in (Annotated, Required, NotRequired):
         hint = get_args(hint)[0]
     return hint
 
 
-def reached(hint: Any, wanted: Callable[[Any], bool], found: list[Any]) -> list[Any]:
-    """All classes of a kind that a type leads to."""
-    hint = unwrapped(hint)
+def referenced(hint: Any, wanted: Callable[[Any], bool], found: list[Any]) -> list[Any]:
+    """Return all classes of a kind that a type refers to."""
+    hint = unwrap(hint)
     if inspect.isclass(hint) and wanted(hint):
         if hint not in found:
             found.append(hint)
             for inner in fields(hint).values():
-                reached(inner, wanted, found)
+                referenced(inner, wanted, found)
         return found
     for inner in get_args(hint):
-        reached(inner, wanted, found)
+        referenced(inner, wanted, found)
     return found
 
 
@@ -45,7 +45,7 @@ def fields(one: Any) -> Json:
 
 
 def kinds(one: Any) -> tuple[str, ...]:
-    hint = unwrapped(fields(one).get("type"))
+    hint = unwrap(fields(one).get("type"))
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
@@ -54,19 +54,19 @@ def is_model(hint: Any) -> bool:
 
 
 def allowed(*params: Any) -> dict[str, set[str]]:
-    """The fields that a request's objects of each type may have."""
+    """Return the fields that a request's objects of each type may have."""
     found: dict[str, set[str]] = {}
     for param in params:
-        for one in reached(param, is_typeddict, []):
+        for one in referenced(param, is_typeddict, []):
             for kind in kinds(one):
                 found.setdefault(kind, set()).update(fields(one))
     return found
 
 
 def objects(hint: Any, may: dict[str, set[str]]) -> Iterator[Json]:
-    """One object of each type that an answer may hold, every field of it set."""
-    members = get_args(unwrapped(hint)) or (hint,)
-    models = [one for member in members for one in reached(member, is_model, [])[:1]]
+    """Yield an object of each type that a response may hold, with every field set."""
+    members = get_args(unwrap(hint)) or (hint,)
+    models = [one for member in members for one in referenced(member, is_model, [])[:1]]
     for model in models:
         for kind in kinds(model):
             if kind in may:
@@ -158,6 +158,6 @@ def test_a_parsed_chat_message_is_sent_with_the_fields_of_a_request() -> None:
     assert "tool_calls" not in there_and_back("openai", [GO, silent.model_dump()])[1]
 
 
-def test_what_is_a_vendors_own_goes_back_to_it() -> None:
+def test_a_vendors_own_items_are_returned_to_it() -> None:
     said = {"role": "assistant", "content": "x", "reasoning_content": "hm", "extra_content": {"google": {"s": 1}}}
     assert there_and_back("openai", [GO, said]) == [GO, said]

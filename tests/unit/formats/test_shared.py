@@ -1,4 +1,4 @@
-"""What the formats share: tool definitions, names and ids, and the layout as plain blocks."""
+"""Code shared by the formats: tool definitions, names and ids, and the layout as plain blocks."""
 
 from typing import Any, get_args
 
@@ -83,7 +83,7 @@ def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
         Layout(blocks=(says(1, [{"type": "reasoning", "text": "hm"}]),)),
     ],
 )
-def test_what_holds_nothing_to_send_still_says_something(layout: Layout) -> None:
+def test_an_empty_layout_still_has_a_message(layout: Layout) -> None:
     check_openai(written_in("openai", layout).request)
     check_openai_responses(written_in("openai-responses", layout).request)
     check_anthropic(written_in("anthropic", layout).request)
@@ -142,7 +142,7 @@ def test_the_plain_format_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("unique", [True, False])
-def test_two_calls_that_wait_under_one_id_are_told_apart_and_answered_in_their_order(unique: bool) -> None:
+def test_two_open_calls_with_one_id_are_distinguished_and_answered_in_order(unique: bool) -> None:
     ids = CallIds(40, unique=unique)
     assert [ids.call("c", 3, own=True), ids.call("c", 9, own=True)] == ["c", "c_9"]
     assert [ids.result("c"), ids.result("c")] == ["c", "c_9"]

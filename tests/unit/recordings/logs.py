@@ -1,4 +1,4 @@
-"""Lines of coding agents' logs."""
+"""Builders of lines of coding agents' logs."""
 
 import json
 

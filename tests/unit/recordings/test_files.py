@@ -1,4 +1,4 @@
-"""Which files a folder holds, and what their sessions are called."""
+"""The recordings of a folder, and the names of their sessions."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.unit.recordings.logs import lines, log_line
 TALK = {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_a_folder_stands_for_its_jsonl_files_and_a_file_for_itself(tmp_path: Path) -> None:
+def test_a_folder_means_its_jsonl_files_and_a_file_itself(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b.jsonl"
     for name in ("a/b.jsonl", "a/c.json", "d.jsonl", "e.jsonl/f.txt"):
         tmp_path.joinpath(name).parent.mkdir(exist_ok=True)
@@ -22,7 +22,7 @@ def test_a_folder_stands_for_its_jsonl_files_and_a_file_for_itself(tmp_path: Pat
     assert [(one.path, one.found) for one in found] == [(file, False), (deep, True), (tmp_path / "d.jsonl", True)]
 
 
-def test_sessions_are_called_as_the_file_calls_them_or_as_it_is_called(tmp_path: Path) -> None:
+def test_sessions_have_the_names_in_the_file_or_the_files_name(tmp_path: Path) -> None:
     chat = tmp_path / "my chat (2).json"
     chat.write_text(json.dumps(TALK))
     assert [one.id for one in read_file(chat, None)] == ["my-chat-2-"]

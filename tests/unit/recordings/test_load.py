@@ -1,4 +1,4 @@
-"""Recordings out of each input format, and what is said about text that is none."""
+"""Recordings in each input format, and the errors on text that is none."""
 
 import json
 from pathlib import Path
@@ -19,13 +19,13 @@ def one(text: str) -> Recording:
     return recording
 
 
-def refused(text: str) -> tuple[int | None, str]:
+def error_of(text: str) -> tuple[int | None, str]:
     with pytest.raises(MalformedRecording) as caught:
         parse(text, "sample")
     return caught.value.line, caught.value.detail
 
 
-def said(role: str, content: object, **more: object) -> dict[str, object]:
+def message_of(role: str, content: object, **more: object) -> dict[str, object]:
     return {"role": role, "content": content, **more}
 
 
@@ -41,10 +41,10 @@ def test_a_neutral_session_becomes_events_with_a_call_before_each_assistant_mess
     recording = one(
         lines(
             session(
-                said("user", "hi"),
-                said("assistant", "", tool_calls=[call]),
-                said("tool", "42", tool_call_id="c1"),
-                said("assistant", "done"),
+                message_of("user", "hi"),
+                message_of("assistant", "", tool_calls=[call]),
+                message_of("tool", "42", tool_call_id="c1"),
+                message_of("assistant", "done"),
                 system="be brief",
                 tools=[{"name": "read"}],
                 meta={"ts": [10, 12.5, 13, None]},
@@ -72,18 +72,25 @@ def test_a_neutral_session_becomes_events_with_a_call_before_each_assistant_mess
 
 
 def test_call_times_never_go_back() -> None:
-    messages = [said("user", "a"), said("assistant", "b"), said("user", "c"), said("assistant", "d")]
+    messages = [
+        message_of("user", "a"),
+        message_of("assistant", "b"),
+        message_of("user", "c"),
+        message_of("assistant", "d"),
+    ]
     recording = one(lines(session(*messages, meta={"ts": [50, 51, 40, 41]})))
     assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [50, 51]
 
 
 def test_no_call_where_nothing_could_have_been_sent() -> None:
-    recording = one(lines(session(said("assistant", "hello"), said("user", "hi"), said("assistant", "so?"))))
+    recording = one(
+        lines(session(message_of("assistant", "hello"), message_of("user", "hi"), message_of("assistant", "so?")))
+    )
     assert [type(step).__name__ for step in recording.steps] == ["AppendEvents", "ModelCall", "AppendEvents"]
 
 
 def test_several_neutral_sessions_and_blank_lines() -> None:
-    text = lines(session(said("user", "a"))) + "\n" + lines(session(said("user", "b"), id="t"))
+    text = lines(session(message_of("user", "a"))) + "\n" + lines(session(message_of("user", "b"), id="t"))
     assert [recording.id for recording in parse(text, "sample")] == ["s", "t"]
 
 
@@ -93,17 +100,17 @@ def test_several_neutral_sessions_and_blank_lines() -> None:
         ("{not json", "not JSON"),
         ("[]", "a session must be an object, not a list"),
         (lines(session("hi")), "messages[0] must be an object, not a string"),
-        (lines(session(said("wizard", "hi"))), "messages[0].role 'wizard' is not a known role"),
-        (lines(session(said("user", None))), "messages[0].content must be a list, not null"),
-        (lines(session(said("tool", "x"))), "messages[0].tool_call_id must be a non-empty string, not null"),
-        (lines(session(said("assistant", "", tool_calls=[{"id": "c"}]))), "tool_calls[0].name must be"),
-        (lines(session(said("user", "a"), meta={"ts": []})), "meta.ts must hold one time"),
-        (lines(session(said("user", "a"), meta={"ts": ["noon"]})), "epoch seconds, not a string"),
+        (lines(session(message_of("wizard", "hi"))), "messages[0].role 'wizard' is not a known role"),
+        (lines(session(message_of("user", None))), "messages[0].content must be a list, not null"),
+        (lines(session(message_of("tool", "x"))), "messages[0].tool_call_id must be a non-empty string, not null"),
+        (lines(session(message_of("assistant", "", tool_calls=[{"id": "c"}]))), "tool_calls[0].name must be"),
+        (lines(session(message_of("user", "a"), meta={"ts": []})), "meta.ts must hold one time"),
+        (lines(session(message_of("user", "a"), meta={"ts": ["noon"]})), "epoch seconds, not a string"),
         ('{"id": "s", "messages": NaN}', "NaN is not a JSON value"),
     ],
 )
 def test_a_malformed_session_names_its_line(second: str, detail: str) -> None:
-    line, message = refused(lines(session(said("user", "fine"))) + second)
+    line, message = error_of(lines(session(message_of("user", "fine"))) + second)
     assert line == 2
     assert detail in message
 
@@ -112,7 +119,11 @@ def test_a_malformed_session_names_its_line(second: str, detail: str) -> None:
 
 
 def test_openai_messages_as_a_bare_list() -> None:
-    messages = [said("system", "be brief"), said("user", "hi"), said("assistant", None, tool_calls=[{"id": "c"}])]
+    messages = [
+        message_of("system", "be brief"),
+        message_of("user", "hi"),
+        message_of("assistant", None, tool_calls=[{"id": "c"}]),
+    ]
     recording = one(json.dumps(messages, indent=2))
     assert (recording.format, recording.system, recording.id) == ("openai", "be brief", "sample")
     assert recording.steps == (
@@ -125,17 +136,17 @@ def test_openai_messages_as_a_bare_list() -> None:
 @pytest.mark.parametrize(
     "document",
     [
-        {"system": "be brief", "messages": [said("user", "hi")]},
-        {"messages": [said("user", "hi")], "tools": [{"name": "read", "input_schema": {}}]},
-        [said("user", [{"type": "tool_result", "tool_use_id": "a"}])],
+        {"system": "be brief", "messages": [message_of("user", "hi")]},
+        {"messages": [message_of("user", "hi")], "tools": [{"name": "read", "input_schema": {}}]},
+        [message_of("user", [{"type": "tool_result", "tool_use_id": "a"}])],
     ],
 )
-def test_anthropic_messages_are_told_by_what_only_they_have(document: object) -> None:
+def test_anthropic_messages_are_recognized_by_their_own_fields(document: object) -> None:
     assert one(json.dumps(document)).format == "anthropic"
 
 
 def test_a_plain_conversation_counts_as_openai() -> None:
-    assert one(json.dumps({"messages": [said("user", "hi")]})).format == "openai"
+    assert one(json.dumps({"messages": [message_of("user", "hi")]})).format == "openai"
 
 
 @pytest.mark.parametrize(
@@ -145,14 +156,14 @@ def test_a_plain_conversation_counts_as_openai() -> None:
         ('[\n {"role": "user",\n  oops}]', 3, "not JSON"),
         ("[]", None, "messages is empty"),
         ('"text"', None, "the document must be an object, not a string"),
-        (json.dumps([said("user", 3)]), None, "messages[0].content must be a list, not a number"),
-        (json.dumps([said("user", [{"text": "a"}])]), None, "messages[0].content[0].type must be"),
-        (json.dumps([said("tool", "a")]), None, "messages[0].tool_call_id must be"),
-        (json.dumps({"system": "x", "messages": [said("tool", "a")]}), None, "no role of anthropic messages"),
+        (json.dumps([message_of("user", 3)]), None, "messages[0].content must be a list, not a number"),
+        (json.dumps([message_of("user", [{"text": "a"}])]), None, "messages[0].content[0].type must be"),
+        (json.dumps([message_of("tool", "a")]), None, "messages[0].tool_call_id must be"),
+        (json.dumps({"system": "x", "messages": [message_of("tool", "a")]}), None, "no role of anthropic messages"),
     ],
 )
-def test_a_malformed_document_says_where(text: str, line: int | None, detail: str) -> None:
-    found, message = refused(text)
+def test_a_malformed_document_names_the_position(text: str, line: int | None, detail: str) -> None:
+    found, message = error_of(text)
     assert found == line
     assert detail in message
 
@@ -244,10 +255,10 @@ def test_the_model_is_the_last_that_really_wrote() -> None:
         answer = log_line("assistant", [text("x")], key=key)
         log.append({**answer, "message": {**answer["message"], "model": model}})  # type: ignore[dict-item]
     assert one(lines(*log)).model == "claude-b"
-    assert one(json.dumps({"model": "gpt-4o", "messages": [said("user", "hi")]})).model == "gpt-4o"
+    assert one(json.dumps({"model": "gpt-4o", "messages": [message_of("user", "hi")]})).model == "gpt-4o"
 
 
-def test_events_of_a_log_are_read_as_they_are_with_a_call_before_what_the_model_said() -> None:
+def test_events_of_a_log_are_read_unchanged_with_a_call_before_each_response() -> None:
     events = [
         {"type": "system.prompt", "content": "be brief"},
         {"type": "user.message", "content": "hi", "occurred_at": "2026-01-02T03:04:05Z", "pinned": True},
@@ -291,17 +302,17 @@ def test_an_interrupted_call_is_answered_and_an_orphan_left_out() -> None:
         (json.dumps({"type": "user"}), "message must be an object, not null"),
         (lines(log_line("user", "x", timestamp="yesterday")), "not an RFC 3339 time"),
         (lines(log_line("user", [{"type": "tool_result"}])), "tool_result's id must be"),
-        (lines({"type": "user", "message": said("assistant", "x")}), "a line of type user holds"),
+        (lines({"type": "user", "message": message_of("assistant", "x")}), "a line of type user holds"),
     ],
 )
 def test_a_malformed_log_line_names_its_number(bad: str, detail: str) -> None:
-    line, message = refused(lines({"type": "summary"}, log_line("user", "go")) + bad)
+    line, message = error_of(lines({"type": "summary"}, log_line("user", "go")) + bad)
     assert line == 3
     assert detail in message
 
 
 def test_a_log_without_a_conversation_is_refused() -> None:
-    assert refused(lines({"type": "summary", "summary": "s"}))[1] == "no message of a conversation in it"
+    assert error_of(lines({"type": "summary", "summary": "s"}))[1] == "no message of a conversation in it"
 
 
 # Our samples
@@ -339,12 +350,12 @@ def test_contents_of_gemini_are_its_messages() -> None:
     assert [type(step) for step in found.steps] == [AppendMessages, ModelCall, AppendMessages]
     appended = [step.messages for step in found.steps if isinstance(step, AppendMessages)]
     assert appended == [tuple(contents[:1]), tuple(contents[1:])]
-    assert refused(json.dumps({"contents": []})) == (None, "contents is empty")
-    assert "contents[0].parts" in refused(json.dumps({"contents": [{"role": "user"}]}))[1]
+    assert error_of(json.dumps({"contents": []})) == (None, "contents is empty")
+    assert "contents[0].parts" in error_of(json.dumps({"contents": [{"role": "user"}]}))[1]
 
 
 def test_a_time_outside_the_calendar_is_no_time() -> None:
-    messages = (said("user", "a"), said("assistant", "b"))
+    messages = (message_of("user", "a"), message_of("assistant", "b"))
     recording = one(lines(session(*messages, meta={"ts": [1e300, -1e12]})))
     assert all(event.get("occurred_at") is None for event in events_of(recording))
     assert [step.at for step in recording.steps if isinstance(step, ModelCall)] == [None]

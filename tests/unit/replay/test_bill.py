@@ -30,7 +30,7 @@ def test_anthropic_writes_up_to_the_last_breakpoint_and_reads_it_back() -> None:
     bills = run(ANTHROPIC, first, second)
     assert split(bills[0]) == (0, 1500, 300)
     assert bills[0].billed == pytest.approx(1.25 * 1500 + 300)
-    # The breakpoint behind block 4 looks back and finds the entry behind block 2.
+    # The breakpoint after block 4 looks back and finds the entry after block 2.
     assert split(bills[1]) == (1500, 500, 0)
     assert bills[1].billed == pytest.approx(0.1 * 1500 + 1.25 * 500)
 
@@ -67,7 +67,7 @@ def test_parallel_calls_count_as_one_block_when_looking_back() -> None:
     assert split(run(ANTHROPIC, BilledRequest(old, (1,), at=0), wide)[1]) == (1100, 300, 0)
 
 
-def test_a_changed_block_costs_everything_behind_it() -> None:
+def test_a_changed_block_costs_everything_after_it() -> None:
     before = BilledRequest(blocks(1200, 400, 400), (1, 3), at=0)
     changed = BilledRequest((before.blocks[0], BilledBlock("stub", 20), before.blocks[2]), (1, 3), at=10)
     assert split(run(ANTHROPIC, before, changed)[1]) == (1200, 420, 0)
@@ -77,11 +77,11 @@ def test_the_time_to_live_starts_again_at_each_use() -> None:
     request = BilledRequest(blocks(2000), (1,), at=0)
     times = (0, 299, 598, 898)
     bills = run(ANTHROPIC, *(replace(request, at=at) for at in times))
-    # 299 and 598 are within 300 s of the use before; at 898 exactly 300 s have passed.
+    # 299 and 598 are within 300 s of the previous use; at 898 exactly 300 s have passed.
     assert [bill.read for bill in bills] == [0, 2000, 2000, 0]
 
 
-def test_a_read_renews_the_prefixes_in_front_of_it() -> None:
+def test_a_read_renews_the_prefixes_before_it() -> None:
     long = BilledRequest(blocks(1500, 500), (1, 2), at=0)
     again = replace(long, at=200)
     only_the_head = BilledRequest(blocks(1500) + blocks(700, name="other"), (1, 2), at=450)
@@ -93,7 +93,7 @@ def test_openai_reads_whole_steps_of_a_prefix_and_charges_no_write() -> None:
     second = BilledRequest(blocks(1000, 300, 100), (), at=5)
     bills = run(OPENAI, first, second)
     assert split(bills[0]) == (0, 0, 1300)
-    assert split(bills[1]) == (1280, 0, 120)  # 1300 is 10 steps of 128 and a rest of 20
+    assert split(bills[1]) == (1280, 0, 120)  # 1300 is 10 steps of 128 and a remainder of 20
     assert bills[1].billed == pytest.approx(128 + 120)
 
 

@@ -1,4 +1,4 @@
-"""Two policies side by side over one recording. The server is a function at the wire."""
+"""A comparison of two policies over one recording, against a stub of the server."""
 
 import io
 import json
@@ -57,7 +57,7 @@ async def test_each_policy_gets_a_session_of_its_own_and_the_same_events() -> No
     assert (made.a.session, made.b.session, made.failures) == ("s.a", "s.b", False)
 
 
-def test_calls_stand_side_by_side_by_their_number() -> None:
+def test_calls_are_compared_by_their_number() -> None:
     rows = Comparison(A, B).pairs
     assert [row.number for row in rows] == [1, 2, 3, 4, 5, 6, 7]
     assert (rows[3].b, rows[3].difference) == (None, None)
@@ -65,11 +65,11 @@ def test_calls_stand_side_by_side_by_their_number() -> None:
     assert pairs((), B.calls[:1]) == (Pair(1, None, B.calls[0]),)
 
 
-def test_what_another_estimator_counted_is_brought_into_the_tokens_of_the_first() -> None:
+def test_counts_of_another_estimator_are_converted_to_the_firsts_tokens() -> None:
     a = [replace(call(n, 0), estimator="exact", chars=4_000, estimate=1_000) for n in (1, 2)]
     b = [replace(call(n, 0), estimator="rough", chars=2_000, estimate=400) for n in (1, 2, 3)]
     scaled = in_tokens_of(a, b)
-    assert [one.estimate for one in scaled] == [500] * 3  # half as long, so half as much
+    assert [one.estimate for one in scaled] == [500] * 3  # half the text, so half the tokens
     assert [(one.bill.read, one.bill.billed) for one in scaled] == [(750, 387.5)] * 3
     same = [replace(one, estimator="exact") for one in b]
     assert in_tokens_of(a, same) == tuple(same)

@@ -1,4 +1,4 @@
-"""How the story of an event is told."""
+"""The text that tells the dispositions of an event over the calls."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_an_event_is_named_in_a_line() -> None:
     )
 
 
-def test_only_changes_are_told_and_the_last_call() -> None:
+def test_only_changes_and_the_last_call_are_listed() -> None:
     stub = {"reducer": "retention", "reason": "older_than_5_turns", "epoch": 3, "cause": "budget"}
     items = [item(1, "verbatim"), item(2, "verbatim"), item(3, "stubbed", **stub), item(4, "stubbed", **stub)]
     lines = story(items)
@@ -38,7 +38,7 @@ def test_only_changes_are_told_and_the_last_call() -> None:
     assert story([]) == ["No recorded call has been made since."]
 
 
-def test_views_are_told_apart() -> None:
+def test_views_are_distinguished() -> None:
     lines = story([item(1, "verbatim"), {**item(2, "dropped", reducer="cut"), "view": "title"}])
     assert [line for line in lines if line.startswith("View")] == ["View main, 1 call:", "View title, 1 call:"]
     assert any(line.endswith("left out, by cut") for line in lines)
@@ -70,6 +70,6 @@ def test_other_lines_of_the_session_are_listed_with_how_to_read_them() -> None:
     assert about_lines([line(1, 30, current=True)], "s", 9) == []
 
 
-def test_of_many_lines_the_newest_are_listed() -> None:
+def test_only_the_newest_of_many_lines_are_listed() -> None:
     said = about_lines([line(number, 5, current=number == 40) for number in range(1, 41)], "s", 5)
     assert (len(said), said[-1]) == (12, "  and 29 older ones: GET /v1/sessions/s/lines")

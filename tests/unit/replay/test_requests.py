@@ -52,7 +52,7 @@ def test_a_string_is_the_same_as_its_one_text_part() -> None:
     assert one.blocks == other.blocks
 
 
-def test_who_speaks_is_part_of_a_block() -> None:
+def test_the_role_is_part_of_a_block() -> None:
     one, other = (rendered({"messages": [{"role": role, "content": "hm"}]}, 5, 0) for role in ("user", "assistant"))
     assert one.blocks[0].digest != other.blocks[0].digest
 

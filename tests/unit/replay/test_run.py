@@ -1,4 +1,4 @@
-"""What a replay notices when a server does not keep its promises. The server is a function at the wire."""
+"""Violations of the contract that a replay detects, against a stub of the server."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ RECORDING = Recording(
 
 @dataclass
 class Wire:
-    """Answers as the contract says, ten tokens an event; `bend` may change any answer before it leaves."""
+    """A stub of the server that counts ten tokens an event; `bend` may change any response before it is sent."""
 
     bend: Callable[[str, dict[str, Any]], dict[str, Any] | None] = lambda path, answer: answer
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Wire:
         }
 
 
-async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
+async def run_replay(wire: Wire, options: Options = Options()) -> tuple[SessionReport, list[CallReport]]:  # noqa: B008
     seen: list[CallReport] = []
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(wire), base_url="http://wire") as http:
         return await replay_session(Client(http), RECORDING, "s", options, seen.append), seen
@@ -92,7 +92,7 @@ async def replayed(wire: Wire, options: Options = Options()) -> tuple[SessionRep
 
 async def test_appends_and_calls_in_recorded_order() -> None:
     wire = Wire()
-    report, seen = await replayed(wire, Options(max_tokens=500, model="m"))
+    report, seen = await run_replay(wire, Options(max_tokens=500, model="m"))
     assert [event["type"] for event in wire.logs["s"]] == ["system.prompt", "user.message", "assistant.message"]
     assert wire.asked == [
         {"format": "openai", "max_tokens": 500, "model": "m", "now": "1970-01-01T00:00:00Z"},
@@ -104,15 +104,15 @@ async def test_appends_and_calls_in_recorded_order() -> None:
 
 async def test_a_share_counts_the_prefix_whole_and_erases_its_scratch_session() -> None:
     wire = Wire(tokens={"system.prompt": 1000, "user.message": 6000, "assistant.message": 2000})
-    report, _ = await replayed(wire, Options(share=0.25))
+    report, _ = await run_replay(wire, Options(share=0.25))
     # The target is four fifths of the window: 1,000 tokens of the prefix and a quarter of 8,000 others.
     assert report.window_tokens in (3749, 3750)
     assert wire.asked[-1]["max_tokens"] == report.window_tokens
     assert wire.erased == ["s.size"]
 
 
-async def test_a_share_of_next_to_nothing_still_leaves_room_for_a_turn() -> None:
-    report, _ = await replayed(Wire(), Options(share=0.25))
+async def test_a_tiny_share_still_leaves_room_for_a_turn() -> None:
+    report, _ = await run_replay(Wire(), Options(share=0.25))
     assert report.window_tokens is not None
     assert report.window_tokens * 4 // 5 == 10 + 512
 
@@ -123,7 +123,7 @@ async def test_a_context_above_its_target_is_a_failure() -> None:
             answer | {"tokens": {"estimate": 1001, "target": 1000, "estimator": "e"}} if action == "context" else answer
         )
 
-    report, _ = await replayed(Wire(above))
+    report, _ = await run_replay(Wire(above))
     assert [(failure.where, failure.type) for failure in report.failures] == [
         ("call 1", "over-target"),
         ("call 2", "over-target"),
@@ -131,13 +131,13 @@ async def test_a_context_above_its_target_is_a_failure() -> None:
 
 
 async def test_a_refused_context_is_counted_and_the_replay_goes_on() -> None:
-    report, seen = await replayed(Wire(lambda action, answer: None if action == "context" else answer))
+    report, seen = await run_replay(Wire(lambda action, answer: None if action == "context" else answer))
     assert [failure.type for failure in report.failures] == ["context-infeasible"] * 2
     assert (seen, report.events) == ([], 3)
 
 
 async def test_a_refused_append_ends_the_session() -> None:
-    report, _ = await replayed(Wire(lambda action, answer: None if action == "events" else answer))
+    report, _ = await run_replay(Wire(lambda action, answer: None if action == "events" else answer))
     assert [(failure.where, failure.type) for failure in report.failures] == [("after event 0", "context-infeasible")]
 
 
@@ -154,18 +154,18 @@ async def test_a_lost_doubled_or_changed_event_is_a_failure(change: Any, expecte
     def bend(action: str, answer: dict[str, Any]) -> dict[str, Any]:
         return answer | {"items": change(answer["items"])} if action == "log" and "items" in answer else answer
 
-    report, _ = await replayed(Wire(bend))
+    report, _ = await run_replay(Wire(bend))
     assert [failure.type for failure in report.failures] == [expected]
 
 
 async def test_a_session_that_is_not_new_is_left_alone() -> None:
     wire = Wire(logs={"s": [{"seq": 1, "type": "user.message", "content": "mine"}]})
-    report, _ = await replayed(wire)
+    report, _ = await run_replay(wire)
     assert [failure.type for failure in report.failures] == ["session-not-new"]
     assert len(wire.logs["s"]) == 1
 
 
-async def test_a_server_that_is_gone_is_a_failure_not_a_traceback() -> None:
+async def test_an_unreachable_server_is_a_failure_not_a_traceback() -> None:
     def gone(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
@@ -186,7 +186,7 @@ def test_left_out_counts_events_by_disposition() -> None:
     assert left_out([{"from_seq": 2, "to_seq": 6, "disposition": "summarized"}], log) == {"summarized": 5}
 
 
-def test_what_the_server_adds_to_an_event_is_no_difference() -> None:
+def test_fields_that_the_server_adds_are_no_difference() -> None:
     sent = [{"type": "user.message", "content": "a"}]
     assert difference(sent, 0, {"seq": 1, "type": "user.message", "content": "a", "turn": 1}) is None
     assert difference(sent, 0, {"seq": 2, "type": "user.message", "content": "a"}) == "seq is 2"

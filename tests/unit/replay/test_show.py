@@ -1,4 +1,4 @@
-"""What people and machines are shown of a replay."""
+"""The output of a replay for people and for machines."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Provider formats: one module each, which both reads and writes it, so that both directions stay lossless."""
+"""Provider formats: one module each, which both reads and writes it, so that both directions are lossless."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,16 +30,15 @@ def _no_messages(_: Sequence[Any]) -> list[list[dict[str, Json]]]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: `writer` begins a request with a layout's prefix, `reader` turns a provider's own messages into the
-    neutral events of each.
+    """A format. `writer` begins a request with a layout's prefix; `reader` returns the neutral events of each message.
 
-    * If not `native`, the format is no provider's: it has no messages to read, and takes every layout as it is.
-    * `sdk_only`: fields that the SDK's answers have and requests may not have.
-    * `keeps_nulls`: fields that are null are sent back as they came.
+    * If not `native`, the format is not a provider's: it has no messages to read, and takes every layout as it is.
+    * `sdk_only`: fields that the SDK's responses have and requests may not have.
+    * `keeps_nulls`: fields that are null are sent back unchanged.
     * `calls_last`: a message holds its text before its calls (`fit.split_rounds`).
-    * `apart`: a message is read by itself, except that system messages in front of all others are prompts.
+    * `apart`: messages are read independently, except that system messages before all others are prompts.
     * `marked`: cache breakpoints are written into the request.
-    * `cached_apart`: reported input tokens do not include what the cache read or wrote.
+    * `cached_apart`: reported input tokens do not include cache reads and writes.
     * `cache`: the profile assumed for the cache of an unknown model.
     """
 

@@ -1,7 +1,7 @@
-"""Anthropic's messages: `{"system"?: [...], "messages": [...], "tools"?}`.
+"""Anthropic's Messages API: `{"system"?: [...], "messages": [...], "tools"?}`.
 
-Lossless except for what the provider would refuse, and for the client's own `cache_control`, which is removed: the
-server places the cache markers itself.
+Lossless except for content that the provider would refuse, and for the client's own `cache_control`, which is removed:
+the server places the cache markers itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,12 +55,12 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 def _read_message(
     role: str, content: str | Sequence[Part] | None, head: Mapping[str, Json], index: int
 ) -> list[dict[str, Json]]:
-    """One event for each run of ordinary content blocks, and one for each tool_use and tool_result."""
+    """Return one event for each run of ordinary content blocks, and one for each tool_use and tool_result."""
     kind = f"{role}.message"
     special, foreign = ("tool_use", "tool_result") if role == "assistant" else ("tool_result", "tool_use")
     if content is None or isinstance(content, str):
         return [{"type": kind, "content": content, "native": native(NAME, head=head)}]
-    if role == "user":  # the provider wants results first
+    if role == "user":  # the provider requires results first
         content = sorted(content, key=lambda part: part.get("type") != special)
     events: list[dict[str, Json]] = []
     run: list[Part] = []
@@ -109,27 +109,27 @@ class _Message:
     role: str
     fields: Mapping[str, Json]
     as_text: bool
-    """Whether its content, if it is one part, is written as plain text, as it came."""
+    """Whether content of a single part is written as a plain string, as it was received."""
     parts: list[Part] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
-    """For each part the seq of its event."""
+    """The seq of each part's event."""
     has_calls: bool = False
 
     def copy(self) -> "_Message":
-        """The same message, to which parts can be added apart."""
+        """Return an independent copy."""
         return replace(self, parts=self.parts.copy(), seqs=self.seqs.copy())
 
     def text(self, markers: Mapping[int, Part] = MappingProxyType({})) -> bytes:
-        """The message as JSON, with cache markers on these of its parts."""
+        """Return the message as JSON, with cache markers on some of its parts."""
         parts = [{**part, "cache_control": markers[n]} if n in markers else part for n, part in enumerate(self.parts)]
         plain = self.as_text and len(parts) == 1 and not markers
         return sendable({"role": self.role, "content": parts[0]["text"] if plain else parts, **self.fields})
 
 
 class AnthropicWriter(Writer):
-    """Writes messages as the provider accepts them: the first the user's, none empty, none ending in reasoning.
+    """Writes messages as the provider accepts them: the first is the user's, none is empty or ends in reasoning.
 
-    Reasoning at the end of a message is held back until the assistant's next content follows it.
+    Reasoning at the end of a message is withheld until the assistant's next content follows it.
     """
 
     _newest: _Message | None
@@ -146,10 +146,10 @@ class AnthropicWriter(Writer):
         self._places: dict[int, Place] = {}
         self._blocks = 0
         self._runs = False
-        """Whether the last block counted was a tool use: lookback counts a run of them as one."""
+        """Whether the last counted block was a tool use: lookback counts a run of them as one."""
 
     def back(self, mark: Mark) -> Self:
-        """The writer as it stood at one of its marks; not added to either, but its copy is."""
+        """Return the writer as of one of its marks. Blocks may be added to its copy only."""
         other = super().back(mark)
         count = mark.messages
         other._messages = self._messages[:count]
@@ -159,7 +159,7 @@ class AnthropicWriter(Writer):
         return other
 
     def _held(self) -> dict[str, Any]:
-        """The attributes that blocks change beside the settled messages, as they are now."""
+        """Return the attributes, other than the settled messages, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_blocks": self._blocks, "_runs": self._runs, "_ids": self._ids.mark()}
 
@@ -175,7 +175,7 @@ class AnthropicWriter(Writer):
         return self._places
 
     def marked(self, points: Sequence[Breakpoint], places: Places) -> Marked:
-        """The markers for these breakpoints at their places, and at the end of the prefix if it is not empty."""
+        """Return the markers for these breakpoints at their places, and at the end of a prefix that is not empty."""
         frame, placed = self.frame, list[Breakpoint]()
         parts: dict[int, dict[int, Part]] = {}
         for point in points:
@@ -192,7 +192,7 @@ class AnthropicWriter(Writer):
         return Marked(frame, {n: self._messages[n].text(markers) for n, markers in parts.items()}, tuple(placed))
 
     def _framed(self, hour: bool | None) -> Frame:
-        """The frame, with a cache marker at the end of the prefix unless `hour` is None; each is made once."""
+        """Return the frame, with a cache marker at the end of the prefix unless `hour` is None; each is made once."""
         if hour not in self._frames:
             system, tools = self._system, self._tools
             if hour is not None:
@@ -201,8 +201,8 @@ class AnthropicWriter(Writer):
                     system = [*system[:-1], {**system[-1], **last}]
                 else:
                     tools = [*tools[:-1], {**tools[-1], **last}]
-            before, behind = {"system": system} if system else {}, {"tools": tools} if tools else {}
-            self._frames[hour] = framed(before, "messages", behind)
+            before, after = {"system": system} if system else {}, {"tools": tools} if tools else {}
+            self._frames[hour] = framed(before, "messages", after)
         return self._frames[hour]
 
     def _settle(self) -> None:
@@ -224,7 +224,7 @@ class AnthropicWriter(Writer):
             self._blocks += not (self._runs and uses)
             self._runs = uses
             if seq and _can_carry(part):
-                self._places.pop(seq, None)  # a pending result has its call's seq, and is behind the call
+                self._places.pop(seq, None)  # a pending result has its call's seq, and follows the call
                 self._places[seq] = Place(seq, self._blocks, len(self._messages), number)
         self._messages.append(message)
         self.texts.append(message.text())
@@ -260,7 +260,7 @@ class AnthropicWriter(Writer):
         self._put(block, "assistant", [part], joins=self._calls_are_open()).has_calls = True
 
     def _calls_are_open(self) -> bool:
-        """Whether the assistant's next content must go into its current message, whose calls are not answered yet."""
+        """Return whether the assistant's next content joins its current message, whose calls have no results yet."""
         return self._newest is not None and self._newest.role == "assistant" and self._newest.has_calls
 
     def _result(self, block: Block) -> None:
@@ -287,7 +287,7 @@ class AnthropicWriter(Writer):
 
 
 def places(layout: Layout) -> Places:
-    """The places for cache markers in a layout without an ephemeral tail, by their event's seq, in order."""
+    """Return the places for cache markers in a layout without an ephemeral tail, by their event's seq, in order."""
     writer = AnthropicWriter(layout)
     for block in layout.blocks:
         writer.add(block)
@@ -300,7 +300,7 @@ def _beginning() -> _Message:
 
 
 def _can_carry(part: Part) -> bool:
-    """Whether a part can carry a cache marker: all but reasoning can."""
+    """Return whether a part can carry a cache marker: all but reasoning can."""
     return part.get("type") not in REASONING_PARTS
 
 

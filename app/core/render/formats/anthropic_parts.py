@@ -1,4 +1,4 @@
-"""Content in Anthropic's shapes: its own parts as they came, all others as text, images and documents."""
+"""Content in Anthropic's shapes: its own parts verbatim, all others as text, images and documents."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -25,26 +25,26 @@ NAME: Final = "anthropic"
 
 
 def unmarked(content: str | Sequence[Part] | None) -> str | list[Part] | None:
-    """Content without the client's cache markers."""
+    """Return content without the client's cache markers."""
     return (
         content if content is None or isinstance(content, str) else [without(part, "cache_control") for part in content]
     )
 
 
 def text_part(text: str) -> dict[str, Json]:
-    """A text part."""
+    """Return a text part."""
     return {"type": "text", "text": text}
 
 
 def system_parts(block: Block) -> list[Part]:
-    """A system prompt's parts, never empty."""
+    """Return a system prompt's parts, never empty."""
     if is_own(block, NAME) and not isinstance(block.content, str) and (shown := non_blank(block.content or ())):
         return shown
     return [text_part(plain_text(block.content) or EMPTY)]
 
 
 def message_parts(block: Block) -> list[Part]:
-    """A message's parts without blank texts; empty only for reasoning that another provider signed."""
+    """Return a message's parts without blank texts; empty only for reasoning that another provider signed."""
     if is_own(block, NAME) and not isinstance(block.content, str) and block.content:
         return non_blank(block.content) or [text_part(EMPTY)]
     content = content_or_refusal(block)
@@ -56,7 +56,7 @@ def message_parts(block: Block) -> list[Part]:
 
 
 def result_content(block: Block) -> Mapping[str, Json]:
-    """A tool result's `content` field; {} for a result of this format without content."""
+    """Return a tool result's `content` field; {} for a result of this format without content."""
     if is_own(block, NAME):
         if block.content is None:
             return {}
@@ -68,7 +68,7 @@ def result_content(block: Block) -> Mapping[str, Json]:
 
 
 def _thinking(part: Part) -> Part | None:
-    """Reasoning as it was signed; None if the part is no reasoning, or has no signature for the provider to verify."""
+    """Return reasoning with its signature; None if the part is not reasoning or has no signature to verify."""
     kind, signature = part.get("type"), part.get("signature")
     if kind == "redacted_thinking" and isinstance(part.get("data"), str):
         return {"type": kind, "data": part["data"]}

@@ -1,4 +1,4 @@
-"""The server's own format, no provider's: `{"blocks": [...]}`, one object for each block, the most stable first."""
+"""The server's own format, not a provider's: `{"blocks": [...]}`, one object for each block, the most stable first."""
 
 from typing import Final
 

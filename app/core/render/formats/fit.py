@@ -1,9 +1,9 @@
-"""Fitting a layout to one format before that format writes it.
+"""Fitting of a layout to one format before that format writes it.
 
-Blocks that came in this format lose what its provider would refuse. Of blocks from other formats, parts that this one
-has no place for are carried over as text. What is lost on the way is reported as `Loss`.
+Blocks that came in this format lose fields that its provider would refuse. Parts of other formats' blocks that this one
+cannot express are carried over as text; anything lost is reported as `Loss`.
 
-`prepare` is what new and recorded calls share: everything between the layout and the format, by render version.
+`prepare` is used by new and recorded calls alike: it does everything between layout and format, by render version.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ from app.core.render.formats.layout import Layout
 from app.core.render.formats.parts import is_opaque, is_own, without
 
 CARRIED_CHARS_MAX: Final = 20_000
-"""The most characters carried over of one part that only its own provider understands."""
+"""The most characters carried over as text from a part that only its own provider understands."""
 
 _LISTS: Final = ("content", "citations", "output")
-"""Fields that hold lists of objects, which are cleaned like the object itself."""
+"""Fields with lists of objects, which are cleaned like the object itself."""
 _CITED: Final = frozenset({"char_location", "page_location", "content_block_location"})
 _NOT_TEXT: Final = frozenset(
     {"type", "id", "status", "role", "call_id", "tool_use_id", "container_id", "media_type", "mime", "format", "detail"}
@@ -43,7 +43,7 @@ _BINARY: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something in one event that a format has no place for and that is not carried over as text."""
+    """Content of one event that a format cannot express and that is not carried over as text."""
 
     seq: int
     kind: Kind
@@ -54,14 +54,14 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A layout as its format is to write it, and what was lost from it."""
+    """A layout as its format will write it, and the content that it lost."""
 
     layout: Layout
     losses: tuple[Loss, ...] = ()
 
 
 def prepare(layout: Layout, form: str, version: int = RENDER_VERSION) -> Fitted:
-    """The layout as a render version hands it to the format `form`. `version` is one of PREPARED_BY."""
+    """Return the layout as a render version passes it to the format `form`. `version` is one of PREPARED_BY."""
     return PREPARED_BY[version](layout, form)
 
 
@@ -82,14 +82,14 @@ def fit(layout: Layout, form: str) -> Fitted:
 
 
 def split_rounds(layout: Layout, form: str) -> Layout:
-    """The layout with each round in an order that only grows at its end as events are appended.
+    """Return the layout with each round in an order that only grows at its end as events are appended.
 
-    A chat message holds its text before its calls. Text behind a call would therefore change the message of that call,
-    which may have been sent already. Such text begins a new message instead, behind the results of the calls before it.
+    A chat message holds its text before its calls. Text after a call would therefore change the message of that call,
+    which may have been sent already. Such text begins a new message instead, after the results of the calls before it.
     If one of those results is pending, it and the rest of the round belong to the ephemeral tail.
     """
-    behind_calls = (a.kind is Kind.CALL and b.kind is Kind.ASSISTANT for a, b in pairwise(layout.blocks))
-    if not FORMATS[form].calls_last or not any(behind_calls):
+    text_after_call = (a.kind is Kind.CALL and b.kind is Kind.ASSISTANT for a, b in pairwise(layout.blocks))
+    if not FORMATS[form].calls_last or not any(text_after_call):
         return layout
     blocks: list[Block] = []
     rounds = groupby(layout.blocks, key=lambda block: block.kind in ROUND_KINDS)
@@ -104,16 +104,16 @@ def _fit_and_split(layout: Layout, form: str) -> Fitted:
 
 
 PREPARED_BY: Final[Mapping[int, Callable[[Layout, str], Fitted]]] = {
-    1: lambda layout, _: Fitted(layout),  # everything in the shapes it came in, whoever is to read it
+    1: lambda layout, _: Fitted(layout),  # everything in its original shapes, whatever the format
     2: fit,
     3: _fit_and_split,
-    4: _fit_and_split,  # folds may be joined, which the frontier says
+    4: _fit_and_split,  # folds may be joined in the frontier
 }
-"""What each render version does between layout and format. An entry never changes: calls recorded under it name it."""
+"""The step between layout and format of each render version. An entry never changes: recorded calls depend on it."""
 
 
 def _split_run(run: Sequence[Block]) -> Iterator[Block]:
-    """The blocks of adjacent rounds, each round split into steps (text, then calls) with their results behind them."""
+    """Yield the blocks of adjacent rounds, each split into steps (text, then calls) followed by their results."""
     results: list[Block] = []
     steps: list[list[Block]] = [[]]
     for block in run:
@@ -130,9 +130,9 @@ def _split_run(run: Sequence[Block]) -> Iterator[Block]:
 
 
 def _with_results(steps: Sequence[Sequence[Block]], results: Sequence[Block]) -> Iterator[Block]:
-    """The steps of one round, each followed by the results of its calls, the last by all results that remain.
+    """Yield the steps of one round, each followed by the results of its calls, the last by all that remain.
 
-    A round of one step is as it was, whatever other rounds the layout has: a context is also written piece by piece.
+    A round of one step is unchanged, whatever other rounds the layout has, because a context is also written in pieces.
     """
     if len(steps) == 1:
         yield from (*steps[0], *results)
@@ -164,16 +164,14 @@ def _block(block: Block, form: str) -> tuple[Block, Sequence[str]]:
 
 
 def _clean(block: Block, form: str) -> Block:
-    """A block of this format without fields that only its SDK knows; the same object if it has none."""
+    """Return a block of this format without fields that only its SDK knows; the same object if it has none."""
     native = block.native or {}
     head, part = native.get("head"), native.get("part")
     new = {"head": _head(head, block.kind, form), "part": _part(part, form)}
     content, arguments = block.content, block.arguments
     if isinstance(content, list):
         content = _all_sendable(content, form)
-    if (
-        part and "item" in part and form == openai_responses.NAME
-    ):  # a call of the provider's own kind: its item's fields
+    if part and "item" in part and form == openai_responses.NAME:  # the arguments may be fields of the item
         arguments = _sendable(arguments, form)
     if new["head"] is head and new["part"] is part and content is block.content and arguments is block.arguments:
         return block
@@ -182,7 +180,7 @@ def _clean(block: Block, form: str) -> Block:
 
 
 def _head(head: Json, kind: Kind, form: str) -> Json:
-    """The fields of a message, cleaned. Anthropic's have none but the role `system` of a later system message."""
+    """Return the cleaned fields of a message. Anthropic's has none, or the role `system` of a later system message."""
     if head is None:
         return None
     if form == anthropic_parts.NAME:
@@ -194,7 +192,7 @@ def _head(head: Json, kind: Kind, form: str) -> Json:
 
 
 def _part(part: Json, form: str) -> Json:
-    """The extra fields of one call, result or item, cleaned; the same object if nothing changes."""
+    """Return the cleaned extra fields of one call, result or item; the same object if nothing changes."""
     if not part:
         return part
     kept = {name: _sendable(value, form) for name, value in part.items()}
@@ -205,14 +203,13 @@ def _part(part: Json, form: str) -> Json:
 
 
 def _all_sendable(values: list[Json], form: str) -> list[Json]:
-    """The values, each made sendable; the same list if nothing changes."""
+    """Return the values, each made sendable; the same list if nothing changes."""
     kept = [_sendable(value, form) for value in values]
     return values if all(cleaned is value for cleaned, value in zip(kept, values, strict=True)) else kept
 
 
 def _sendable(value: Json, form: str) -> Json:
-    """An object without the fields that only an SDK knows, and without fields that it sets to null; the same if it has
-    none.
+    """Return an object without fields that only an SDK knows or sets to null; the same object if it has none.
 
     All other unknown fields are a vendor's own, and are sent back.
     """
@@ -225,32 +222,32 @@ def _sendable(value: Json, form: str) -> Json:
         name: _all_sendable(inner, form) for name in _LISTS if isinstance(inner := value.get(name), list) and inner
     }
     nulls = not FORMATS[form].keeps_nulls
-    gone = [
+    removed = [
         name
         for name, child in value.items()
         if name in foreign or (child is None and (name == "tool_calls" or (nulls and name != "call_id")))
     ]
-    if not gone and all(inner is value[name] for name, inner in changed.items()):
+    if not removed and all(inner is value[name] for name, inner in changed.items()):
         return value
-    return {name: changed.get(name, child) for name, child in value.items() if name not in gone}
+    return {name: changed.get(name, child) for name, child in value.items() if name not in removed}
 
 
 def _convert(block: Block, form: str) -> tuple[Block, Sequence[str]]:
-    """A block of another format or of none, with text for parts that this format has no place for; and what is lost."""
+    """Return a block of another format or of none with inexpressible parts as text, and the names of its losses."""
     lost: list[str] = []
     content = block.content
     if isinstance(content, list) and any(is_opaque(part) for part in content):
         signed = gemini_parts.SIGNATURES if is_own(block, gemini_parts.NAME) else ()
         content = [_as_text(without(part, *signed), lost) if is_opaque(part) else part for part in content]
-    beside = _beside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
-    if beside:
+    extra = _outside_content(block, lost) if block.kind is Kind.ASSISTANT and not is_own(block, form) else []
+    if extra:
         before: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
-        content = [*before, *beside]
+        content = [*before, *extra]
     return (block, ()) if content is block.content else (replace(block, content=content), tuple(dict.fromkeys(lost)))
 
 
-def _beside_content(block: Block, lost: list[str]) -> list[Part]:
-    """What an assistant's chat message holds beside its content, as text: audio, and a legacy `function_call`."""
+def _outside_content(block: Block, lost: list[str]) -> list[Part]:
+    """Return, as text, an assistant's chat content outside `content`: audio, and a legacy `function_call`."""
     head = (block.native or {}).get("head") or {}
     found: list[Part] = []
     if isinstance(audio := head.get("audio"), Mapping):
@@ -261,7 +258,7 @@ def _beside_content(block: Block, lost: list[str]) -> list[Part]:
 
 
 def _as_text(part: Part, lost: list[str]) -> Part:
-    """An opaque part as text: its type, and every text in it; what is lost is added to `lost`."""
+    """Return an opaque part as text: its type, and every text in it. Losses are added to `lost`."""
     kind = str(part.get("type") or "part")
     lines: list[str] = []
     missing: list[str] = []
@@ -278,7 +275,7 @@ def _as_text(part: Part, lost: list[str]) -> Part:
 
 
 def _leaves(value: Json, name: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a part in order, as (text, "") or for a binary field as ("", the name of its loss)."""
+    """Yield the leaves of a part in order, as (text, "") or for a binary field as ("", the name of its loss)."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             if key in _BINARY and isinstance(child, str):

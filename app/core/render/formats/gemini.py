@@ -1,7 +1,7 @@
 """Gemini's contents: `{"systemInstruction"?, "contents": [...], "tools"?}`, as `generateContent` takes them.
 
-Lossless except for what the provider would refuse, and for nulls, which only an SDK sets. A content of the role
-`system` stands for the system instruction, which the API has beside the contents.
+Lossless except for content that the provider would refuse, and for nulls, which only an SDK sets. A content with the
+role `system` represents the system instruction, which the API keeps outside the contents.
 """
 
 import json
@@ -48,17 +48,17 @@ from app.core.render.formats.tools import tool_names, write_tools
 from app.core.render.formats.writer import Writer, framed, sendable
 
 ROLES: Final = ("user", "function", "tool")
-"""Roles of contents that are not the model's; the last two are other names for the user's when it brings results."""
+"""Roles of contents that are not the model's; the last two are other names for the user's when it has results."""
 UNSIGNED: Final = "skip_thought_signature_validator"
-"""What the provider's documentation says to send as the signature of a call that another model made: since Gemini 3 a
-call without any is refused."""
+"""The signature that the provider's documentation prescribes for a call that another model made; since Gemini 3 a call
+without any is refused."""
 WHOLE: Final = "json"
 _TEXTS: Final = ("output", "result", "error")
-"""The fields of a function's response that hold its text, if one of them is all that it has."""
+"""Fields that hold the text of a function's response if it has no other field."""
 
 
 def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
-    """Read contents into neutral events, those of each content. Raises InvalidMessage."""
+    """Read contents into the neutral events of each. Raises InvalidMessage."""
     events: list[list[dict[str, Json]]] = []
     prompts = leading(messages, ("system",))
     waiting: dict[str, deque[str]] = {}
@@ -74,7 +74,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
             found = _read_content("assistant.message", parts, CALLS, partial(_read_call, index=index, waiting=waiting))
             events.append(_with_native(found, head))
         elif role in ROLES:
-            # The provider wants responses first.
+            # The provider requires responses first.
             parts.sort(key=lambda part: key_of(part, RESPONSES) is None)
             read_result = partial(_read_result, index=index, waiting=waiting)
             events.append(_with_native(_read_content("user.message", parts, RESPONSES, read_result), head))
@@ -84,7 +84,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 
 
 def _read_content(kind: str, parts: Sequence[Part], special: Sequence[str], read_special: Any) -> list[dict[str, Json]]:
-    """One event for each run of ordinary parts, and one for each call or response."""
+    """Return one event for each run of ordinary parts, and one for each call or response."""
     events: list[dict[str, Json]] = []
     run: list[Part] = []
     counts: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def _read_call(
         "call_id": call_id,
         "tool": name,
         "arguments": call.get("args", {}),
-        "native_part": kept | _beside(part, key, call, "id", "name", "args"),
+        "native_part": kept | _other_fields(part, key, call, "id", "name", "args"),
     }
 
 
@@ -161,7 +161,7 @@ def _read_result(
         kept["media"] = True
     else:
         raise InvalidMessage("parts must be a list of parts", index=index, field="parts")
-    event["native_part"] = kept | _beside(part, key, found, "id", "name", "response", "parts")
+    event["native_part"] = kept | _other_fields(part, key, found, "id", "name", "response", "parts")
     return event
 
 
@@ -173,13 +173,13 @@ def _json_text(response: Mapping[str, Json], index: int) -> str:
 
 
 def _numbered(name: str, counts: Counter[str]) -> str:
-    """The id of a call that came without one: its name, and how many of that name its content has before it."""
+    """Return the id for a call without one: its name, and its number among the calls of that name in its content."""
     counts[name] += 1
     return f"{name}#{counts[name]}"
 
 
-def _beside(part: Part, key: str, inner: Mapping[str, Json], *known: str) -> dict[str, Json]:
-    """What a part holds beside the known fields of its call or response: a signature, above all."""
+def _other_fields(part: Part, key: str, inner: Mapping[str, Json], *known: str) -> dict[str, Json]:
+    """Return the fields of a part other than the known ones of its call or response, above all a signature."""
     kept: dict[str, Json] = {}
     if extra := without(part, key):
         kept["part"] = extra
@@ -198,17 +198,17 @@ class _Content:
     calls: int = 0
 
     def copy(self) -> "_Content":
-        """The same content, to which parts can be added apart."""
+        """Return an independent copy."""
         return replace(self, parts=self.parts.copy())
 
     def text(self) -> bytes:
-        """The content as JSON."""
+        """Return the content as JSON."""
         return sendable({"role": self.role, "parts": self.parts, **self.fields})
 
 
 class GeminiWriter(Writer):
-    """Writes contents as the provider accepts them: the first the user's, none empty, no two of the model in a row, and
-    behind each that holds calls one that begins with their responses. Caching is the provider's own."""
+    """Writes contents as the provider accepts them: the first is the user's, none is empty, no two of the model are
+    adjacent, and one with calls precedes one that begins with their responses. The provider caches automatically."""
 
     _newest: _Content | None
 
@@ -220,11 +220,11 @@ class GeminiWriter(Writer):
         self.frame = framed(before, "contents", {"tools": tools} if tools else {})
         self._names = tool_names(layout.tools, dotted_name)
         self._waiting: dict[str, tuple[tuple[str | None, str], ...]] = {}
-        """For each call without a response its id in the request, if it has one, and its name."""
+        """For each call without a response, its id in the request (None without one) and its name."""
         self._images: tuple[Image, ...] = ()
 
     def _held(self) -> dict[str, Any]:
-        """The attributes that blocks change beside the settled contents, as they are now."""
+        """Return the attributes, other than the settled contents, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_waiting": self._waiting.copy(), "_images": self._images}
 
@@ -279,8 +279,8 @@ class GeminiWriter(Writer):
             verbatim = own and isinstance(block.arguments, Mapping)
             call["args"] = block.arguments if verbatim else arguments_object(block.arguments)
         content = self._put(block, "model", [])
-        beside = kept.get("part", {}) if own else {} if content.calls else {"thoughtSignature": UNSIGNED}
-        content.parts.append({kept.get("key", CALLS[0]): {**call, **kept.get("inner", {})}, **beside})
+        extra = kept.get("part", {}) if own else {} if content.calls else {"thoughtSignature": UNSIGNED}
+        content.parts.append({kept.get("key", CALLS[0]): {**call, **kept.get("inner", {})}, **extra})
         content.calls += 1
         key = block.call_id or ""
         self._waiting[key] = (*self._waiting.get(key, ()), (call_id, name))
@@ -300,13 +300,13 @@ class GeminiWriter(Writer):
         self._put(block, "user", [part], joins=True)
 
     def _response(self, block: Block) -> Mapping[str, Json]:
-        """The response of another format's result, whose images follow the round."""
+        """Return the response of another format's result, whose images follow the round."""
         self._images += tuple(piece for piece in pieces(block.content) if isinstance(piece, Image))
         text = plain_text(block.content) or NO_OUTPUT
         return {"response": {"error" if block.is_error and not block.replaced else "output": text}}
 
     def _flush_images(self) -> None:
-        """Add the images of the round's results as the user's: not every model takes them in a response."""
+        """Add the images of the round's results as a user content: not every model takes them in a response."""
         if self._images:
             shown = [text_part("Images from the tool results above:"), *map(piece_part, self._images)]
             self._begin(_Content("user", {}, shown))
@@ -314,7 +314,7 @@ class GeminiWriter(Writer):
 
 
 def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The response of a result that came in this format, as it was; `kept` is what its event keeps of it."""
+    """Return the original response of a result that came in this format; `kept` is stored with its event."""
     shape = kept.get("response")
     parts = list(content) if isinstance(content, list) else []
     media = {"parts": [untyped(part) for part in (parts[1:] if shape else parts)]} if kept.get("media") else {}
@@ -327,7 +327,7 @@ def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json])
 
 
 def _system_parts(block: Block) -> list[Part]:
-    """A system prompt's parts, texts only and never empty."""
+    """Return a system prompt's parts, texts only and never empty."""
     if is_own(block, NAME) and isinstance(block.content, list):
         shown = own_parts(block.content)
         if shown and all(isinstance(part.get("text"), str) for part in shown):

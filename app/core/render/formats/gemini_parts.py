@@ -1,7 +1,7 @@
-"""Gemini's parts: kept verbatim under a `type` that says what they hold, so that other formats and the counter know it.
+"""Gemini's parts, kept verbatim with a `type` that names their kind for other formats and the counter.
 
-A part of Gemini's is told by the name of the field that holds its data. Both notations of the names are read, that of
-the API (`inlineData`) and that of its Python SDK (`inline_data`), and each part goes back in its own.
+The kind of a part of Gemini's follows from the name of the field that holds its data. Names are read in the API's
+notation (`inlineData`) and in that of its Python SDK (`inline_data`), and each part is sent back in its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _DATA: Final = frozenset(
 
 
 def read_parts(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]:
-    """The parts of a content, without the nulls that an SDK sets. Raises InvalidMessage."""
+    """Return the parts of a content, without the nulls that an SDK sets. Raises InvalidMessage."""
     found = message.get("parts")
     if found is None:
         return []
@@ -47,17 +47,17 @@ def read_parts(message: Mapping[str, Json], index: int) -> list[dict[str, Json]]
 
 
 def present(value: Mapping[str, Json]) -> dict[str, Json]:
-    """An object without its nulls."""
+    """Return an object without its nulls."""
     return {name: child for name, child in value.items() if child is not None}
 
 
 def key_of(part: Part, names: Sequence[str]) -> str | None:
-    """The field of these names that a part has; None if it has none."""
+    """Return the first of `names` that is a field of the part; None if none is."""
     return next((name for name in names if name in part), None)
 
 
 def typed(part: Part) -> Part:
-    """A part as an event holds it: with the type of its data."""
+    """Return a part as an event holds it: with the type of its data."""
     if "type" in part:
         return {"type": UNKNOWN, "part": part}
     kind = next((name for name in part if name in _DATA), UNKNOWN)
@@ -67,7 +67,7 @@ def typed(part: Part) -> Part:
 
 
 def untyped(part: Part) -> Part:
-    """A part as the provider has it."""
+    """Return a part as the provider defines it."""
     if part.get("type") == UNKNOWN and isinstance(part.get("part"), Mapping):
         inner: Part = part["part"]
         return inner
@@ -75,7 +75,7 @@ def untyped(part: Part) -> Part:
 
 
 def own_parts(content: Sequence[Part]) -> list[Part]:
-    """Content of this format as its parts, without blank texts that carry no signature, and without empty parts."""
+    """Return the parts of this format's content, without empty parts and blank texts that carry no signature."""
     return [shown for part in content if (shown := untyped(part)) and not _is_blank(shown)]
 
 
@@ -85,23 +85,23 @@ def _is_blank(part: Part) -> bool:
 
 
 def message_parts(block: Block) -> list[Part]:
-    """A message's parts; empty only for reasoning of another provider."""
+    """Return a message's parts; empty only for reasoning of another provider."""
     if is_own(block, NAME) and isinstance(block.content, list):
         return own_parts(block.content) or [text_part(EMPTY)]
     content = content_or_refusal(block)
-    if block.kind is Kind.ASSISTANT:  # a model's content holds text only, of what other providers' messages hold
+    if block.kind is Kind.ASSISTANT:  # of other providers' content, only text may be the model's
         text = plain_text(content)
         return [text_part(text)] if text else [] if only_reasons(content) else [text_part(EMPTY)]
     return [piece_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
 
 
 def text_part(text: str) -> Part:
-    """A part of text."""
+    """Return a text part."""
     return {"text": text}
 
 
 def piece_part(piece: Piece) -> Part:
-    """A piece of another format's content in this provider's shape."""
+    """Return a piece of another format's content in this provider's shape."""
     if isinstance(piece, Text):
         return text_part(piece.text)
     if isinstance(piece, Image):

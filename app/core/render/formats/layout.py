@@ -1,8 +1,8 @@
-"""What a provider format writes: the context in its final order, one block for each visible event.
+"""The input of a provider format: the context in its final order, one block for each visible event.
 
-Everything common to all formats is decided before a format gets the layout: what is left out or shown as a stub, and
-that results are directly behind the assistant's blocks that made the calls (an open call has a pending result there). A
-format only puts blocks into its provider's shapes.
+Everything common to all formats is decided before a format gets the layout: which events are left out or shown as
+stubs, and that results directly follow the assistant's blocks with their calls (an open call has a pending result
+there). A format only puts blocks into its provider's shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """A cache breakpoint behind event `seq`. `render/breakpoints.choose` describes its `kind`.
+    """A cache breakpoint after event `seq`. `render/breakpoints.choose` describes its `kind`.
 
-    With `hour` the entry is written to live for an hour. `at` counts the blocks from the end of the prefix up to here,
-    as lookback counts them.
+    With `hour` the entry is written to live for an hour. `at` is the number of blocks after the prefix up to here, as
+    lookback counts them.
     """
 
     seq: int
@@ -44,7 +44,7 @@ class Breakpoint:
 class Place(NamedTuple):
     """A place for a cache marker: the last content block of the event `seq` that can carry one.
 
-    It is block number `at` behind the prefix, as lookback counts them, and `part` of the message number `message`.
+    It is block number `at` after the prefix, as lookback counts them, and `part` of the message number `message`.
     """
 
     seq: int

@@ -1,4 +1,4 @@
-"""Tool names and call ids as providers accept them; legal ones are never changed."""
+"""Tool names and call ids that providers accept; legal ones are never changed."""
 
 import hashlib
 import re
@@ -16,15 +16,15 @@ DOTTED_CHARS_MAX: Final = 128
 
 
 def tool_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The name from `names`, else `name` made legal for every provider: at most 64 letters, digits, `_` and `-`."""
+    """Return the name from `names`, else `name` made legal everywhere: at most 64 letters, digits, `_` and `-`."""
     if name is not None and name in names:
         return names[name]
     return _ILLEGAL.sub("_", name or "tool")[:NAME_CHARS_MAX]
 
 
 def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The name from `names`, else `name` made legal for Gemini, which allows dots and colons and 128 characters, but no
-    digit or dash in front. A longer one is cut as for every provider."""
+    """Return the name from `names`, else `name` made legal for Gemini, which allows dots, colons and 128 characters,
+    but no digit or dash at the start. A longer name is cut to NAME_CHARS_MAX, as for every provider."""
     if name is not None and name in names:
         return names[name]
     legal = _ILLEGAL_DOTTED.sub("_", name or "tool")
@@ -33,12 +33,12 @@ def dotted_name(name: str | None, names: Mapping[str, str] = MappingProxyType({}
 
 
 def with_hash(name: str, original: str) -> str:
-    """`name` with a hash of the original name behind it, still at most 64 characters."""
+    """Return `name` with a hash of the original name appended, at most 64 characters long."""
     return _marked(name, original, NAME_CHARS_MAX)
 
 
 class Assigned(NamedTuple):
-    """How many ids were assigned at some time, and those of them that waited for results."""
+    """The number of ids assigned at some time, and those of them that wait for results."""
 
     used: int
     waiting: Mapping[str, tuple[str, ...]]
@@ -48,8 +48,8 @@ class Assigned(NamedTuple):
 class CallIds:
     """The ids of one request's calls, assigned in order, so that appending never changes an earlier one.
 
-    With `unique`, no id is assigned twice in a request. Without it, ids of finished calls may be used again, but no two
-    calls that wait for their results have the same id.
+    With `unique`, no id is assigned twice in a request. Otherwise the ids of finished calls may be used again, but no
+    two calls that wait for their results have the same id.
     """
 
     chars_max: int
@@ -58,9 +58,9 @@ class CallIds:
     _waiting: dict[str, deque[str]] = field(default_factory=dict)
 
     def call(self, call_id: str, seq: int, *, own: bool) -> str:
-        """Assign the id of a new call. If `own`, the id came from this provider, so only its length can be wrong.
+        """Assign the id of a new call. If `own`, the id is from this provider, so only its length can be wrong.
 
-        An illegal id is cleaned and gets its hash behind it, a reused one its seq.
+        An illegal id is cleaned and its hash appended; to a reused id its seq is appended.
         """
         legal = call_id
         if len(call_id) > self.chars_max or not call_id or (_ILLEGAL.search(call_id) and (self.unique or not own)):
@@ -71,28 +71,28 @@ class CallIds:
         return legal
 
     def result(self, call_id: str) -> str:
-        """The assigned id of the call that a result answers: the first with this `call_id` that waits for a result."""
+        """Return the id assigned to a result's call: the first with this `call_id` that waits for a result."""
         waiting = self._waiting.get(call_id)
         if not waiting:
             return call_id
-        given = waiting.popleft()
+        assigned = waiting.popleft()
         if not waiting:
             del self._waiting[call_id]
         if not self.unique:
-            self._used.pop(given, None)
-        return given
+            self._used.pop(assigned, None)
+        return assigned
 
     def copy(self) -> "CallIds":
-        """The same assignments, to be continued apart."""
+        """Return an independent copy."""
         waiting = {call_id: deque(ids) for call_id, ids in self._waiting.items()}
         return CallIds(self.chars_max, self.unique, self._used.copy(), waiting)
 
     def mark(self) -> "Assigned":
-        """How far the assignments have come, for `back`."""
+        """Return a mark for `back`."""
         return Assigned(len(self._used), {call_id: tuple(ids) for call_id, ids in self._waiting.items()})
 
     def back(self, mark: "Assigned") -> "CallIds":
-        """The assignments up to one of its marks, to be continued apart; with `unique`, where no id is forgotten."""
+        """Return a copy of the assignments as of one of its marks; only with `unique`, where no id is forgotten."""
         waiting = {call_id: deque(ids) for call_id, ids in mark.waiting.items()}
         whole = mark.used == len(self._used)
         used = self._used.copy() if whole else dict.fromkeys(islice(self._used, mark.used))

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: `{"messages": [...], "tools"?}`. Lossless except for what the provider would refuse."""
+"""OpenAI's Chat Completions API: `{"messages": [...], "tools"?}`. Lossless apart from content that it would refuse."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -130,7 +130,7 @@ def _read_result(message: Mapping[str, Json], index: int) -> dict[str, Json]:
 
 
 class ChatWriter(Writer):
-    """Writes chat messages. Cache breakpoints are ignored: the provider caches prefixes by itself."""
+    """Writes chat messages. Cache breakpoints are ignored: the provider caches prefixes automatically."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -138,14 +138,14 @@ class ChatWriter(Writer):
         self.frame = framed({}, "messages", {"tools": tools} if tools else {})
         self._names = tool_names(layout.tools)
         self._joins = False
-        """Whether the newest message is the assistant's and not answered yet, so that its calls and texts join it."""
+        """Whether calls and texts join the newest message: it is the assistant's and has no results yet."""
         self._images: list[Image] = []
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
         for prompt in layout.system:
             self._plain(prompt, "system")
 
     def _held(self) -> dict[str, Any]:
-        """The attributes that blocks change beside the settled messages, as they are now."""
+        """Return the attributes, other than the settled messages, that added blocks change."""
         newest = None if self._newest is None else dict(self._newest)
         return {"_newest": newest, "_joins": self._joins, "_images": self._images.copy(), "_ids": self._ids.copy()}
 
@@ -194,7 +194,7 @@ class ChatWriter(Writer):
             self._begin_answer(plain_text(content_or_refusal(block)), {})
 
     def _begin_answer(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:
-        """Begin an assistant message. Blank content is kept only if the message has something else (BESIDE_CONTENT)."""
+        """Begin an assistant message. Blank content is kept only if a field of BESIDE_CONTENT is set."""
         shown = content if content is None or isinstance(content, str) else non_blank(content)
         message: dict[str, Json] = {"role": "assistant", **({} if shown is None else {"content": shown}), **fields}
         if is_blank(message.get("content")) and not any(message.get(name) for name in BESIDE_CONTENT):
@@ -240,7 +240,7 @@ class ChatWriter(Writer):
 
 
 def _content(block: Block, *, texts_only: bool) -> Json:
-    """Content as it came, or in this provider's parts; never empty."""
+    """Return content as received, or in this provider's parts; never empty."""
     if isinstance(block.content, str):
         return block.content if block.content.strip() else EMPTY
     if is_own(block, NAME) and not is_blank(block.content):
@@ -264,7 +264,7 @@ def _part(piece: Piece) -> Part:
 
 
 def _append_text(message: dict[str, Json], text: str) -> None:
-    """Add text that came after a call and before its result to the message of the call.
+    """Add text between a call and its result to the message of the call.
 
     Only render versions 1 and 2 do so; later ones give such text a message of its own (`fit.split_rounds`).
     """

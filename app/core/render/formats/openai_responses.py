@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless except for what it would refuse."""
+"""OpenAI's Responses API: `{"input": [...], "instructions"?, "tools"?}`. Lossless apart from refused content."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Self
@@ -58,7 +58,7 @@ def read(messages: Sequence[Any]) -> list[list[dict[str, Json]]]:
 
 
 def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
-    """The items, with `call_id` set in local shell outputs that name their call, or the call's item, only as `id`."""
+    """Return the items with `call_id` set in local shell outputs that name only an `id`, the call's or its item's."""
     calls: dict[Json, Json] = {}
     named = []
     for item in messages:
@@ -72,16 +72,16 @@ def _with_call_ids(messages: Sequence[Any]) -> list[Any]:
 
 
 def _is_call(item: Mapping[str, Json]) -> bool:
-    """Whether an item is a call to which the client gives the output."""
+    """Return whether an item is a call whose output the client provides."""
     kind, call_id = item.get("type"), item.get("call_id")
     named = isinstance(kind, str) and isinstance(call_id, str) and 1 <= len(call_id) <= ID_CHARS_MAX
     return named and str(kind).endswith("_call") and kind != "_call"
 
 
 def _is_output(item: Mapping[str, Json], calls: Collection[tuple[str, str]]) -> bool:
-    """Whether an item is the output to a call: by its type, or to one of `calls`.
+    """Return whether an item is the output of a call: by its type, or because its call is in `calls`.
 
-    A provider's output to its own work, such as a `program_output`, has a call's id, too, but no call to answer.
+    A provider's output of its own work, such as a `program_output`, has a `call_id` too, but answers no call.
     """
     kind, call_id = item.get("type"), item.get("call_id")
     if not isinstance(kind, str) or not isinstance(call_id, str) or not 1 <= len(call_id) <= ID_CHARS_MAX:
@@ -106,7 +106,7 @@ def _read_item(
         return _read_result(item, kind, index)
     if kind == "function_call" or _is_call(item):
         return _read_call(item, kind, index)
-    # Reasoning, a provider-side tool's item, or an unknown one is kept whole, for this format alone.
+    # Reasoning, items of provider-side tools and unknown items are kept whole, for this format only.
     return {"type": "assistant.message", "content": [item], "native": native(NAME, head={}, part={"item": True})}
 
 
@@ -126,7 +126,7 @@ def _read_message(item: Mapping[str, Json], index: int, *, prompt: bool) -> dict
 
 
 def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """A call's event. Functions and custom tools have a name; for the provider's own kinds of call the kind is used."""
+    """Return a call's event. Functions and custom tools have a name; for other kinds of call the kind is used."""
     call_id = text_field(item, "call_id", index)
     if kind == "function_call":
         arguments: Json = item.get("arguments")
@@ -142,7 +142,7 @@ def _read_call(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Jso
 
 
 def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, Json]:
-    """A result's event. The output becomes the content; a single object becomes one part."""
+    """Return a result's event. The output becomes the content, a single object one part."""
     event: dict[str, Json] = {"type": "tool.result", "call_id": text_field(item, "call_id", index)}
     part: dict[str, Json] = {}
     if item.get(BY_ID) is True:
@@ -162,10 +162,10 @@ def _read_result(item: Mapping[str, Json], kind: str, index: int) -> dict[str, J
 
 
 class ResponsesWriter(Writer):
-    """Writes input items. Neutral system prompts become `instructions`; prompts that came as items stay items.
+    """Writes input items. Neutral system prompts become `instructions`; prompts that came as items remain items.
 
-    Reasoning waits until something of the assistant follows it: the provider refuses it alone. Cache breakpoints are
-    ignored: the provider caches prefixes by itself.
+    Reasoning is withheld until something of the assistant follows it: the provider refuses it alone. Cache breakpoints
+    are ignored: the provider caches prefixes automatically.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -176,20 +176,20 @@ class ResponsesWriter(Writer):
         self.frame = framed(instructions, "input", {"tools": tools} if tools else {})
         self._names = tool_names(layout.tools)
         self._ids = CallIds(CALL_ID_CHARS_MAX, unique=False)
-        self._kinds: dict[str, str] = {}  # of each call's item, which its output's kind must match
+        self._kinds: dict[str, str] = {}  # by call, of its item; the kind of its output must match
         self._reasoning: list[Mapping[str, Json]] = []
         for block in layout.system:
             if is_own(block, NAME):
                 self._item(_message(block, "system"))
 
     def back(self, mark: Mark) -> Self:
-        """The writer as it stood at one of its marks; not added to either, but its copy is."""
+        """Return the writer as of one of its marks. Blocks may be added to its copy only."""
         other = super().back(mark)
-        other._kinds = self._kinds.copy()  # those of later calls too: a call sets its own before its output asks for it
+        other._kinds = self._kinds.copy()  # later calls included: each call sets its kind before its output reads it
         return other
 
     def _held(self) -> dict[str, Any]:
-        """The attributes that blocks change beside the settled messages, as they are now."""
+        """Return the attributes, other than the settled messages, that added blocks change."""
         return {"_newest": self._newest, "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
 
     def add(self, block: Block) -> None:

@@ -1,6 +1,6 @@
 """Neutral content: parts of any provider read as text, images and files, which each format writes in its own shapes.
 
-Reasoning is not among them: it is useful only whole and only to the provider that signed it, so each format sends its
+Reasoning is not included: it is useful only complete and only to the provider that signed it, so each format sends its
 own verbatim and leaves out any other.
 """
 
@@ -60,7 +60,7 @@ Piece = Text | Image | File
 
 
 def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
-    """The pieces of content, without blank texts and reasoning; a part of an unknown type is named as text."""
+    """Return the pieces of content, without blank texts and reasoning; a part of an unknown type is named as text."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -70,38 +70,38 @@ def pieces(content: str | Sequence[Part] | None) -> list[Piece]:
 
 
 def plain_text(content: str | Sequence[Part] | None) -> str:
-    """The text of content; images and files are named."""
+    """Return the text of content; images and files are named."""
     if isinstance(content, str):
         return content if content.strip() else ""
     return "\n".join(words(piece) for piece in pieces(content))
 
 
 def words(piece: Piece) -> str:
-    """A text piece's text, or the name of any other piece."""
+    """Return a text piece's text, or the name of any other piece."""
     if isinstance(piece, Text):
         return piece.text
     return "[image]" if isinstance(piece, Image) else f"[file {piece.name}]"
 
 
 def non_blank(content: Sequence[Part]) -> list[Part]:
-    """The parts without blank texts."""
+    """Return the parts without blank texts."""
     return [
         p for p in content if p.get("type") not in TEXT_PARTS or (isinstance(p.get("text"), str) and p["text"].strip())
     ]
 
 
 def is_blank(content: str | Sequence[Part] | None) -> bool:
-    """Whether content is nothing but blank text."""
+    """Return whether content is nothing but blank text."""
     return not content or not (content.strip() if isinstance(content, str) else non_blank(content))
 
 
 def is_own(block: Block, form: str) -> bool:
-    """Whether the block came in this format and is shown as it came."""
+    """Return whether the block came in this format and is shown as it came."""
     return block.native is not None and block.native.get("format") == form and not block.replaced
 
 
 def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
-    """A block's content; if it has none, the refusal that a chat message holds beside its content."""
+    """Return a block's content; if it has none, the refusal that a chat message holds instead."""
     if block.content is not None or block.native is None:
         return block.content
     refusal = block.native.get("head", {}).get("refusal")
@@ -109,12 +109,12 @@ def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
 
 
 def only_reasons(content: str | Sequence[Part] | None) -> bool:
-    """Whether content has parts, all of them reasoning or blank, so that nothing is sent to another provider."""
+    """Return whether content consists of reasoning and blanks, so that other providers get nothing of it."""
     return not isinstance(content, str) and bool(content) and not pieces(content)
 
 
 def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
-    """The message-level fields of a block that begins a message of this format; None for any other block."""
+    """Return the message-level fields of a block that begins a message of this format; None for any other block."""
     if block.native is None or block.native.get("format") != form:
         return None
     head: Mapping[str, Json] | None = block.native.get("head")
@@ -122,7 +122,7 @@ def head_of(block: Block, form: str) -> Mapping[str, Json] | None:
 
 
 def part_of(block: Block, form: str) -> Mapping[str, Json]:
-    """The extra fields of a call, result or item of this format; {} without any."""
+    """Return the extra fields of a call, result or item of this format; {} without any."""
     if block.native is None or block.native.get("format") != form:
         return {}
     part: Mapping[str, Json] = block.native.get("part", {})
@@ -130,7 +130,7 @@ def part_of(block: Block, form: str) -> Mapping[str, Json]:
 
 
 def arguments_text(arguments: Json) -> str:
-    """A call's arguments as the JSON text of an object: verbatim if they are one, else converted."""
+    """Return a call's arguments as the JSON text of an object: verbatim if they are one, else converted."""
     if not isinstance(arguments, str):
         return canonical_json(arguments_object(arguments))
     value, strict = read_arguments(arguments)
@@ -138,7 +138,7 @@ def arguments_text(arguments: Json) -> str:
 
 
 def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[str, Json] | None = None) -> Json:
-    """The `native` field of an event: what it keeps of its provider's shape."""
+    """Return the `native` field of an event, which preserves its provider's shape."""
     kept: dict[str, Json] = {"format": form}
     if head is not None:
         kept["head"] = dict(head)
@@ -148,12 +148,12 @@ def native(form: str, *, head: Mapping[str, Json] | None = None, part: Mapping[s
 
 
 def without(value: Mapping[str, Json], *names: str) -> dict[str, Json]:
-    """The mapping without these names."""
+    """Return the mapping without these names."""
     return {name: child for name, child in value.items() if name not in names}
 
 
 def is_opaque(part: Part) -> bool:
-    """Whether only its own provider understands a part, so that any other gets only its type and its texts."""
+    """Return whether only its own provider understands a part; others get only its type and its texts."""
     kind = part.get("type")
     if kind in REASONING_PARTS or (isinstance(part.get("text"), str) and kind in TEXT_PARTS):
         return False
@@ -184,7 +184,7 @@ def _piece(part: Part) -> Piece:
 
 
 def _inner_texts(part: Part) -> list[str]:
-    """The texts in the `content` of a part of an unknown type."""
+    """Return the texts in the `content` of a part of an unknown type."""
     inner = part.get("content")
     if isinstance(inner, str):
         return [inner] if inner.strip() else []
@@ -195,7 +195,7 @@ def _inner_texts(part: Part) -> list[str]:
 
 
 def _blob(part: Part) -> Image | File | None:
-    """An image or a file that Gemini holds, or has by its address."""
+    """Return an image or file that a Gemini part holds or refers to by URL."""
     inner = part.get(str(part["type"]))
     if not isinstance(inner, Mapping):
         return None
@@ -257,7 +257,7 @@ def _file(part: Part) -> File | None:
 
 
 def _held(name: str, media_type: str, data: str) -> File | None:
-    """A file from base64 data: a PDF or decoded text, which every provider accepts; None for any other type."""
+    """Return a file from base64 data: a PDF or decoded text, which every provider accepts; None for any other type."""
     if media_type == "application/pdf":
         return File(name, media_type, data=data)
     if not media_type.startswith("text/"):

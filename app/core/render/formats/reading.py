@@ -9,7 +9,7 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
 def message_object(message: Json, index: int, field: str = "") -> Mapping[str, Json]:
-    """The message, or its `field`, as an object. Raises InvalidMessage."""
+    """Return the message, or its `field`, as an object. Raises InvalidMessage."""
     if not isinstance(message, Mapping):
         what = field or "a message"
         raise InvalidMessage(f"{what} must be a JSON object", index=index, field=field)
@@ -17,7 +17,7 @@ def message_object(message: Json, index: int, field: str = "") -> Mapping[str, J
 
 
 def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
-    """How many messages precede the first whose role is not among `roles`."""
+    """Return the number of messages before the first whose role is not among `roles`."""
     count = 0
     for message in messages:
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -28,7 +28,7 @@ def leading(messages: Sequence[Json], roles: Collection[str]) -> int:
 
 
 def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
-    """A field that must be a non-empty text. Raises InvalidMessage."""
+    """Return a field that must be a non-empty string. Raises InvalidMessage."""
     found = value.get(name)
     if not isinstance(found, str) or not found:
         raise InvalidMessage(f"{name} must be text", index=index, field=name)
@@ -38,7 +38,7 @@ def text_field(value: Mapping[str, Json], name: str, index: int) -> str:
 def content_field(
     value: Mapping[str, Json], index: int, name: str = "content"
 ) -> str | Sequence[Mapping[str, Json]] | None:
-    """A content field: text, a list of parts of any type, or None if it is null. Raises InvalidMessage."""
+    """Return a content field: text, a list of parts of any type, or None if it is null. Raises InvalidMessage."""
     found = value.get(name)
     if isinstance(found, str) or (found is None and name in value):
         return found
@@ -51,7 +51,7 @@ def content_field(
 
 
 def input_field(value: Mapping[str, Json], index: int) -> str:
-    """A custom tool call's input, which may be any text. Raises InvalidMessage."""
+    """Return a custom tool call's input, which may be any string. Raises InvalidMessage."""
     found = value.get("input")
     if not isinstance(found, str):
         raise InvalidMessage("input must be text", index=index, field="input")

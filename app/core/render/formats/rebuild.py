@@ -1,8 +1,8 @@
-"""Messages from logged events: the inverse of the readers, by which events that carry `native` are judged.
+"""Reconstruction of messages from logged events, the inverse of the readers, to validate events with `native`.
 
-A client that writes a log again (an import, a move to another server) sends events with the `native` that they were
-read back with. It is accepted exactly where this format's reader makes that event of some message, so that such a log
-holds nothing that could not have come as messages.
+A client that writes a log again (an import, a move to another server) sends events with the `native` that it read. It
+is accepted if this format's reader makes that event of some message, so that such a log holds nothing that could not
+have come as messages.
 """
 
 import re
@@ -31,30 +31,30 @@ _ROLES: Final = {
     EventType.ASSISTANT_MESSAGE: "assistant",
 }
 _BEFORE: Final = {"role": "user", "content": "."}
-"""A message in front of a system message, so that it is not read as the system prompt."""
+"""A message placed before a system message, so that it is not read as the system prompt."""
 
 _Object = dict[str, Json]
 
 
 def check_native(draft: Draft, index: int) -> None:
     """Raise InvalidEvent if the draft's `native` is not what its format's reader makes of a message."""
-    if draft.native is not None and not _is_read_so(draft, draft.native):
+    if draft.native is not None and not _is_readable(draft, draft.native):
         detail = "native: the event is not what its format makes of a message; leave native out, or post messages"
         raise InvalidEvent(detail, index=index, field="native")
 
 
-def _is_read_so(draft: Draft, native: Mapping[str, Json]) -> bool:
+def _is_readable(draft: Draft, native: Mapping[str, Json]) -> bool:
     form = native.get("format")
     if not isinstance(form, str) or form not in _MESSAGES or not _has_shape(form, native):
         return False
     if "call_id" in native:
-        # The log gave the call another id than the client (`core/log/pairing`); it is judged by the client's.
+        # The log gave the call another id than the client (`core/log/pairing`); the client's is compared.
         if draft.type not in _CALLS or not isinstance(native["call_id"], str):
             return False
         native = dict(native)
         draft = replace(draft, call_id=native.pop("call_id"), native=native)
     if form == gemini_parts.NAME and native.get("part", {}).get("no_id") is True:
-        # The reader numbers what has no id by what is around it; by itself it is judged as if it had one.
+        # The reader numbers a call without an id within its content; alone, it is compared as if it had one.
         if draft.type is EventType.TOOL_CALL and not re.fullmatch(
             rf"{re.escape(str(draft.tool))}#\d+", str(draft.call_id)
         ):
@@ -65,16 +65,18 @@ def _is_read_so(draft: Draft, native: Mapping[str, Json]) -> bool:
     message = _MESSAGES[form](draft, native.get("head", {}), native.get("part", {}))
     if message is None:
         return False
-    before = [*_named_by(draft, message), *([_BEFORE] if draft.type is EventType.SYSTEM_MESSAGE else ())]
+    before = [*_referenced_call(draft, message), *([_BEFORE] if draft.type is EventType.SYSTEM_MESSAGE else ())]
     try:
         read = FORMATS[form].read([*before, message])[len(before) :]
     except InvalidMessage:
         return False
-    return len(read) == 1 and _told(read[0], head="head" in native) == _told(_bare(draft), head=True)
+    return len(read) == 1 and _set_fields(read[0], head="head" in native) == _set_fields(
+        _reader_fields(draft), head=True
+    )
 
 
 def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
-    """Whether all is an object that must be one; the reader decides about the rest."""
+    """Return whether everything that must be an object is one; the reader checks the rest."""
     if not _FIELDS.issuperset(native):
         return False
     part = native.get("part", {})
@@ -84,14 +86,14 @@ def _has_shape(form: str, native: Mapping[str, Json]) -> bool:
     return all(isinstance(value, Mapping) or value is True for value in inner)
 
 
-def _bare(draft: Draft) -> _Object:
-    """What a reader decides of an event."""
+def _reader_fields(draft: Draft) -> _Object:
+    """Return the fields of an event that a reader sets."""
     names = ("content", "call_id", "tool", "arguments", "is_error", "native")
     return {"type": draft.type} | {name: getattr(draft, name) for name in names}
 
 
-def _told(event: Mapping[str, Json], *, head: bool) -> _Object:
-    """The fields that are set; without `head`, as an event that does not begin its message."""
+def _set_fields(event: Mapping[str, Json], *, head: bool) -> _Object:
+    """Return the fields that are set; without `head`, those of an event that does not begin its message."""
     fields = {name: value for name, value in event.items() if value is not None}
     if not head:
         fields["native"] = {name: value for name, value in fields["native"].items() if name != "head"}
@@ -129,10 +131,10 @@ def _anthropic(draft: Draft, head: _Object, part: _Object) -> _Object | None:
         use = {"type": "tool_use", "id": draft.call_id, "name": draft.tool, **_set(input=draft.arguments), **part}
         return {"role": "assistant", "content": [use], **head}
     if draft.type is EventType.TOOL_RESULT:
-        told = _set(content=draft.content, is_error=draft.is_error)
+        fields = _set(content=draft.content, is_error=draft.is_error)
         return {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": draft.call_id, **told, **part}],
+            "content": [{"type": "tool_result", "tool_use_id": draft.call_id, **fields, **part}],
             **head,
         }
     return {"role": _ROLES.get(draft.type), **_content(draft), **head}
@@ -153,12 +155,12 @@ def _responses(draft: Draft, head: _Object, part: _Object) -> _Object | None:
 def _responses_call(draft: Draft, item: _Object) -> _Object:
     kind = item.get("type", "function_call")
     if kind == "function_call":
-        told = {"name": draft.tool, **_set(arguments=draft.arguments)}
+        fields = {"name": draft.tool, **_set(arguments=draft.arguments)}
     elif kind == "custom_tool_call":
-        told = {"name": draft.tool, "input": _input(draft)}
+        fields = {"name": draft.tool, "input": _input(draft)}
     else:
-        told = dict(draft.arguments) if isinstance(draft.arguments, Mapping) else {}
-    return {"type": kind, **told, "call_id": draft.call_id, **item}
+        fields = dict(draft.arguments) if isinstance(draft.arguments, Mapping) else {}
+    return {"type": kind, **fields, "call_id": draft.call_id, **item}
 
 
 def _responses_result(draft: Draft, item: _Object, part: _Object) -> _Object:
@@ -174,30 +176,30 @@ def _responses_result(draft: Draft, item: _Object, part: _Object) -> _Object:
 
 
 def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
-    beside, inner, content = part.get("part", {}), part.get("inner", {}), draft.content
-    if beside is True or inner is True:
+    extra, inner, content = part.get("part", {}), part.get("inner", {}), draft.content
+    if extra is True or inner is True:
         return None
     if draft.type is EventType.TOOL_CALL:
         args = {} if part.get("no_args") else {"args": draft.arguments}
         call = {"id": draft.call_id, "name": draft.tool, **args, **inner}
-        return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **beside}], **head}
+        return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **extra}], **head}
     if draft.type is EventType.TOOL_RESULT:
         try:
             if part.get("response") == WHOLE:
                 check_values(content_text(content))
-            told = own_response(content, part)
+            response = own_response(content, part)
         except (ValueError, TypeError, AttributeError, IndexError):
             return None
-        answer = {"id": draft.call_id, "name": "any", **told, **inner}
-        return {"role": "user", "parts": [{part.get("key", gemini_parts.RESPONSES[0]): answer, **beside}], **head}
+        answer = {"id": draft.call_id, "name": "any", **response, **inner}
+        return {"role": "user", "parts": [{part.get("key", gemini_parts.RESPONSES[0]): answer, **extra}], **head}
     if not isinstance(content, list):
         return None
     role = "model" if draft.type is EventType.ASSISTANT_MESSAGE else _ROLES.get(draft.type)
     return {"role": role, "parts": [gemini_parts.untyped(one) for one in content], **head}
 
 
-def _named_by(draft: Draft, message: _Object) -> list[_Object]:
-    """The call of an output that refers to it by the id of its item."""
+def _referenced_call(draft: Draft, message: _Object) -> list[_Object]:
+    """Return the call of an output that refers to it by the id of its item."""
     if message.get("type") != openai_responses.LOCAL_SHELL_OUTPUT or "call_id" in message:
         return []
     return [{"type": "local_shell_call", "id": message.get("id"), "call_id": draft.call_id}]

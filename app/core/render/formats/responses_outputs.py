@@ -11,11 +11,11 @@ BLANK_IMAGE: Final = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
-"""One pixel, in place of a screenshot that is not shown: a computer call accepts nothing else."""
+"""One pixel, for a screenshot that is not shown: the output of a computer call accepts nothing else."""
 
 
 def output_item(call_kind: str, block: Block) -> dict[str, Json]:
-    """The output item, without its call_id, for a result that is replaced or came in another format."""
+    """Return the output item, without its call_id, for a result that is replaced or came in another format."""
     text = plain_text(block.content) or NO_OUTPUT
     if block.is_error and not block.replaced:
         text = f"[error] {text}"
@@ -23,7 +23,7 @@ def output_item(call_kind: str, block: Block) -> dict[str, Json]:
 
 
 def input_part(piece: Piece) -> Part:
-    """A text, an image or a file in this API's shape."""
+    """Return a text, an image or a file in this API's shape."""
     if isinstance(piece, Text):
         return {"type": "input_text", "text": piece.text}
     if isinstance(piece, Image):
@@ -40,7 +40,7 @@ def _plain(call_kind: str, block: Block, text: str) -> dict[str, Json]:
 
 
 def _rich(call_kind: str, block: Block, text: str) -> dict[str, Json]:
-    """A function's or custom tool's output: text, or parts if it holds more than text."""
+    """Return a function's or custom tool's output: text, or parts if it holds more than text."""
     found = pieces(block.content)
     if all(isinstance(piece, Text) for piece in found):
         return _plain(call_kind, block, text)

@@ -32,9 +32,9 @@ class _Tool:
 
 
 def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> list[dict[str, Json]]:
-    """The definitions in one provider's shape: its own as they were, without other providers' built-in tools.
+    """Return the definitions in one provider's shape: its own verbatim, without other providers' built-in tools.
 
-    The client's `cache_control` is removed. Names are unique: of two tools with one name the first stays, and a name
+    The client's `cache_control` is removed. Names are unique: of two tools with one name the first is kept, and a name
     that equals another only after cleaning gets a hash.
     """
     if shape == "gemini":
@@ -57,8 +57,8 @@ def write_tools(tools: Sequence[Mapping[str, Json]], shape: NativeFormat) -> lis
 
 
 def tool_names(tools: Sequence[Mapping[str, Json]], legal: Callable[[str], str] = tool_name) -> Mapping[str, str]:
-    """The name of each function tool in a request, by its own name; calls must use the same names. `legal` makes a name
-    one that the provider accepts."""
+    """Return the request's name of each function tool, by its own name; calls must use the same. `legal` returns a name
+    that the provider accepts."""
     own_names = [parsed.name for _, parsed in _flat(tools) if parsed]
     taken = {name for name in own_names if legal(name) == name}
     names: dict[str, str] = {}
@@ -78,7 +78,7 @@ def _unmarked(tool: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Json], _Tool | None]]:
-    """The definitions one by one: Gemini has those of functions in lists. None for a tool that is no function."""
+    """Yield the definitions one by one, those in Gemini's lists too. None for a tool that is not a function."""
     for tool in tools:
         declared = _declarations(tool)
         if declared is None:
@@ -89,7 +89,7 @@ def _flat(tools: Sequence[Mapping[str, Json]]) -> Iterator[tuple[Mapping[str, Js
 
 
 def _declarations(tool: Mapping[str, Json]) -> Sequence[Mapping[str, Json]] | None:
-    """The declarations of functions in one of Gemini's tools; None for any other tool."""
+    """Return the declarations of functions in one of Gemini's tools; None for any other tool."""
     found = next((tool[name] for name in _DECLARATIONS if isinstance(tool.get(name), list)), None)
     return None if found is None else [one for one in found if isinstance(one, Mapping)]
 
@@ -102,7 +102,7 @@ def _declared(tool: Mapping[str, Json]) -> _Tool:
 
 
 def _json_schema(schema: Json) -> Json:
-    """JSON Schema of a schema in Gemini's notation, which has the names of types in capitals."""
+    """Return the JSON Schema of a schema in Gemini's notation, which has the names of types in capitals."""
     if isinstance(schema, list):
         return [_json_schema(one) for one in schema]
     if not isinstance(schema, Mapping):
@@ -114,7 +114,7 @@ def _json_schema(schema: Json) -> Json:
 
 
 def _gemini_tools(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
-    """The definitions in Gemini's shape: its own lists as they were, all others in one list where the first stood."""
+    """Return the definitions in Gemini's shape: its own lists verbatim, all others in one list where the first was."""
     names = tool_names(tools, dotted_name)
     seen: set[str] = set()
     written: list[dict[str, Json]] = []
@@ -144,7 +144,7 @@ def _gemini_tools(tools: Sequence[Mapping[str, Json]]) -> list[dict[str, Json]]:
 def _renamed(
     declared: Sequence[Mapping[str, Json]], names: Mapping[str, str], seen: set[str]
 ) -> list[Mapping[str, Json]]:
-    """Declarations as they were, under the names that the request has for them, without those that were `seen`."""
+    """Return declarations under their names in the request, without those that were `seen`."""
     kept = []
     for declaration in declared:
         name = _declared(declaration).name
@@ -175,8 +175,8 @@ def _tool(shape: NativeFormat | None, value: Mapping[str, Json], schema: str) ->
 
 
 def _builtin_of(tool: Mapping[str, Json]) -> NativeFormat:
-    """Whose built-in tool it is: Anthropic's have a dated type and a name, OpenAI's chat has only custom ones, Gemini's
-    are fields of one object."""
+    """Return the provider of a built-in tool: Anthropic's have a dated type and a name, OpenAI's chat has only custom
+    ones, Gemini's are fields of one object."""
     if tool and tool.keys() <= _GEMINI_TOOLS:
         return "gemini"
     kind = str(tool.get("type", ""))

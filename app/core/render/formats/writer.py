@@ -1,4 +1,4 @@
-"""Messages that are written once: what no later block can change becomes JSON, and is not looked at again."""
+"""Writers of messages that serialize each message once: a message that no later block can change becomes JSON."""
 
 import re
 from abc import ABC, abstractmethod
@@ -13,14 +13,14 @@ _ESCAPES: Final = re.compile(r"\\(?:ud[89a-f][0-9a-f]{2}|.)")
 
 
 class Frame(NamedTuple):
-    """The text of a request in front of its messages and behind them."""
+    """The text of a request before and after its messages."""
 
     opening: bytes
     closing: bytes
 
 
 class Marked(NamedTuple):
-    """A request's cache markers: the frame with them, the messages with them by number, and the breakpoints set."""
+    """A request's cache markers: the frame and, by number, the messages that carry them, and the breakpoints set."""
 
     frame: Frame
     messages: Mapping[int, bytes]
@@ -28,7 +28,7 @@ class Marked(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Where a writer stood: how many messages were settled, and what it held beside them."""
+    """The state of a writer at some time: the number of settled messages, and its other attributes."""
 
     messages: int
     held: Mapping[str, Any]
@@ -37,12 +37,12 @@ class Mark(NamedTuple):
 class Writer(ABC):
     """Writes the messages of a request, block by block.
 
-    Only the newest message can still change; the others are settled, and `texts` holds their JSON. A writer that is
-    kept for later is not added to: its copy is.
+    Only the newest message can still change; the others are settled, and `texts` holds their JSON. Blocks are added to
+    a copy of a writer that is kept for later contexts, never to the writer itself.
     """
 
     frame: Frame
-    """Without cache markers."""
+    """The frame without cache markers."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
@@ -57,15 +57,15 @@ class Writer(ABC):
         self._settle()
 
     def copy(self) -> Self:
-        """A writer with the same messages, to which blocks can be added apart."""
+        """Return an independent writer with the same messages."""
         return self.back(self.mark())
 
     def mark(self) -> Mark:
-        """Where it stands, for `back`; little, however much has been written."""
+        """Return a mark for `back`; its size does not depend on the number of messages."""
         return Mark(len(self.texts), self._held())
 
     def back(self, mark: Mark) -> Self:
-        """The writer as it stood at one of its marks; not added to either, but its copy is."""
+        """Return the writer as of one of its marks. Blocks may be added to its copy only."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.__dict__.update(mark.held)
@@ -73,7 +73,7 @@ class Writer(ABC):
         return other
 
     def _held(self) -> dict[str, Any]:
-        """The attributes that blocks change beside the settled messages, as they are now."""
+        """Return the attributes, other than the settled messages, that added blocks change."""
         return {"_newest": self._newest}
 
     @property
@@ -82,11 +82,11 @@ class Writer(ABC):
         return {}
 
     def marked(self, points: Sequence[Breakpoint], places: Places) -> Marked:
-        """The markers for these breakpoints at their places; none in formats that carry none."""
+        """Return the markers for these breakpoints at their places; none in formats without markers."""
         return Marked(self.frame, {}, ())
 
     def _begin(self, message: Any) -> None:
-        """Begin a message; the one before it is settled."""
+        """Settle the newest message and begin the next."""
         self._settle()
         self._newest = message
 
@@ -96,14 +96,14 @@ class Writer(ABC):
             self._newest = None
 
 
-def framed(before: Mapping[str, Json], messages: str, behind: Mapping[str, Json]) -> Frame:
-    """The frame of a request with these fields before and behind the field `messages`."""
+def framed(before: Mapping[str, Json], messages: str, after: Mapping[str, Json]) -> Frame:
+    """Return the frame of a request with these fields before and after the field `messages`."""
     opening = sendable({**before, messages: []}).removesuffix(b"]}")
-    return Frame(opening, b"]" + (b"," + sendable(behind)[1:] if behind else b"}"))
+    return Frame(opening, b"]" + (b"," + sendable(after)[1:] if after else b"}"))
 
 
 def sendable(value: Json) -> bytes:
-    """Canonical JSON; lone surrogates, which no provider accepts, are replaced."""
+    """Return canonical JSON in which lone surrogates, which no provider accepts, are replaced."""
     text = canonical_json(value)
     if "\\ud" in text:
         text = _ESCAPES.sub(lambda found: REPLACEMENT if found[0].startswith("\\ud") else found[0], text)

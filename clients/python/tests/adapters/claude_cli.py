@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A stand-in for the `claude` program: speaks the SDK's protocol, writes its transcript, and says what it remembers."""
+"""A stand-in for the `claude` program: it speaks the SDK's protocol, writes its transcript, and counts its entries."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A real Palimpsest server on an embedded Postgres, once for all tests, and a gate in front of it for each."""
+"""A real Palimpsest server on an embedded Postgres for all tests, and a gate to it for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """The address of the server, run from the repository's own environment."""
+    """Return the URL of the server, which runs in the repository's own environment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -49,7 +49,7 @@ def _ready(url: str) -> bool:
 
 @pytest.fixture
 def palimpsest(server: str) -> Iterator[Gate]:
-    """The way to the server, which a test can shut. What other tests' overflows taught it is forgotten."""
+    """Return a gate to the server, which a test can close. Calibrations of other tests are deleted."""
     Palimpsest(base_url=server).delete_calibrations()
     with gate(server) as state:
         yield state
@@ -57,5 +57,5 @@ def palimpsest(server: str) -> Iterator[Gate]:
 
 @pytest.fixture
 def sid(request: pytest.FixtureRequest) -> str:
-    """A session id of the test's own."""
+    """Return a session id of the test's own."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.nodeid.rpartition("/")[2])[-100:]

@@ -1,4 +1,4 @@
-"""What the adapters' tests share: a gate in front of the real server, and a long piece of work for an agent."""
+"""Code shared by the adapters' tests: a gate to the real server, and a long task for an agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palimpsest import Palimpsest
 
 ROUNDS = 20
 ROOM = 6_000
-"""Tokens; twenty reports take four times as many."""
+"""Window in tokens; twenty reports take four times as many."""
 CHARS_PER_TOKEN = 4
 POLICY = {"reserve_tokens": 500}
 TROUBLES = ("broken", "garbage", "hollow", "refusing", "midway", "silent")
@@ -26,13 +26,13 @@ TOO_LONG = "This model's maximum context length is 12000 tokens. However, your m
 
 
 def report(number: int) -> str:
-    """What the tool says: some 1,200 tokens, none like the last ones."""
+    """Return the tool's result: some 1,200 tokens, different for each number."""
     lines = [f"Item {number}-{n}: crate {n * 7919 % 997} of depot {number} was weighed and sealed." for n in range(64)]
     return "\n".join(lines)
 
 
 def size(messages: Any) -> int:
-    """Tokens of what a model was sent, by a rule of thumb that is on the safe side of this text's real count."""
+    """Return an upper estimate of the tokens of a model's input."""
     return len(messages if isinstance(messages, str) else json.dumps(messages, default=str)) // CHARS_PER_TOKEN
 
 
@@ -50,51 +50,51 @@ ANSWERS = {
 class Gate:
     """A reverse proxy on loopback.
 
-    It passes requests on (`open`), answers 503 (`failing`), 500 (`broken`), a page (`garbage`), an empty object
-    (`hollow`) or 422 (`refusing`), says nothing for longer than anybody waits (`silent`), or fails after the next
-    context (`midway`).
+    It forwards requests (`open`), responds with 503 (`failing`), 500 (`broken`), a page (`garbage`), an empty object
+    (`hollow`) or 422 (`refusing`), does not respond before any timeout (`silent`), or fails after the next context
+    (`midway`).
     """
 
     target: str
     mode: str = "open"
     url: str = ""
     timeout: float = 10.0
-    """The setting of that name for adapters; set with `trouble`."""
+    """Adapters' setting of that name, changed by `trouble`."""
     seen: list[tuple[str, str, Any, Any]] = field(default_factory=list)
-    """Each request that was passed on: method, path, body, answer."""
+    """Each forwarded request: method, path, body, response."""
 
     def posted(self, ending: str) -> list[tuple[Any, Any]]:
-        """Bodies and answers of the POST requests whose path has this ending."""
+        """Return bodies and responses of the POST requests whose path has this ending."""
         return [
             (body, answer) for method, path, body, answer in self.seen if method == "POST" and path.endswith(ending)
         ]
 
     @property
     def contexts(self) -> list[tuple[Any, Any]]:
-        """Bodies and answers of the contexts that were asked for."""
+        """Bodies and responses of the context requests."""
         return self.posted("/context")
 
     @property
     def outcomes(self) -> list[Any]:
-        """Bodies of the outcomes that were reported."""
+        """Bodies of the reported outcomes."""
         return [body for body, _ in self.posted("/outcome")]
 
     def trouble(self, mode: str) -> None:
-        """Begin a mode in which no context is made, before an adapter is made for it."""
+        """Enter a mode in which no context is made; call it before an adapter is created."""
         self.mode, self.timeout = mode, 2.0 if mode == "silent" else 10.0
 
     def client(self, **more: Any) -> Palimpsest:
-        """A client of the server behind the gate."""
+        """Return a client of the server that uses the gate."""
         return Palimpsest(base_url=self.url, **more)
 
     def events(self, session: str) -> list[Any]:
-        """What is in a session's log."""
+        """Return the events of a session."""
         return list(self.client().session(session).list_events())
 
 
 @contextmanager
 def gate(target: str) -> Iterator[Gate]:
-    """Listen as long as the block lasts."""
+    """Listen while the block lasts."""
     state = Gate(target)
     done = threading.Event()
 
@@ -134,7 +134,7 @@ def gate(target: str) -> Iterator[Gate]:
         do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _pass_on
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -149,14 +149,14 @@ def gate(target: str) -> Iterator[Gate]:
 
 
 def warnings_of(caplog: Any) -> list[str]:
-    """The warnings of contexts that were not made, in short."""
+    """Return the kinds of the warnings about contexts that were not made."""
     kinds = {"the server is away": "away", "the server is back": "back", "no context was made": "refused"}
     messages = [record.message for record in caplog.records if record.name == "palimpsest"]
     return [kind for message in messages for words, kind in kinds.items() if words in message]
 
 
 def expected_warnings(trouble: str) -> list[str]:
-    """The warnings of a trouble and its end."""
+    """Return the kinds of warnings for a trouble and its end."""
     return ["refused"] if trouble == "refusing" else ["away", "back"]
 
 

@@ -1,4 +1,4 @@
-"""What all adapters share, against the real server: plans carried out, outages, overflows, errors that are raised."""
+"""Behaviour shared by all adapters, on the real server: plans, outages, overflows, and errors that are raised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report,
 
 
 def conversation(rounds: int) -> list[dict[str, Any]]:
-    """A user, and so many rounds with a tool."""
+    """Return a user message and `rounds` rounds with a tool."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Look at all depots."}]
     for n in range(rounds):
         function = {"name": "depot", "arguments": f'{{"number": {n}}}'}
@@ -32,15 +32,15 @@ def conversation(rounds: int) -> list[dict[str, Any]]:
     return messages
 
 
-def replaced(message: dict[str, Any], step: Any) -> dict[str, Any]:
-    """The copy of a message that says something else."""
+def replacement(message: dict[str, Any], step: Any) -> dict[str, Any]:
+    """Return a copy of a message with a plan's content."""
     if message["role"] == "tool":
         return {**message, "content": change(step, message["tool_call_id"])[1]}
     raise AssertionError(f"only results are shortened here: {step}")
 
 
-def inserted(one: Any) -> dict[str, Any]:
-    """A message that the client does not have."""
+def insertion(one: Any) -> dict[str, Any]:
+    """Return a message that the plan inserts."""
     return {"role": one["role"], "content": one["text"]}
 
 
@@ -50,14 +50,14 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     assert size(messages) > 3 * ROOM
     fit = budget.run(budget.fit(sid, messages, model="gpt-4o", system=None))
     assert isinstance(fit, Fit)
-    sent = fit.applied(messages, replaced, inserted)
+    sent = fit.applied(messages, replacement, insertion)
     assert size(sent) < ROOM
     assert sent[-1] is messages[-1]
     assert sum(1 for one in sent if any(one is own for own in messages)) >= 4
     assert len(palimpsest.contexts) == 1
 
 
-def test_a_reply_is_logged_behind_its_call_and_nowhere_else(palimpsest: Gate, sid: str) -> None:
+def test_a_reply_is_logged_after_its_call_only(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     messages = [{"role": "user", "content": "Hello."}]
     first, second = (budget.run(budget.fit(sid, messages)) for _ in range(2))
@@ -77,7 +77,7 @@ def test_a_reply_is_logged_behind_its_call_and_nowhere_else(palimpsest: Gate, si
 
 @pytest.mark.parametrize("mode", ["failing", "silent"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_outage_is_said_once_and_so_is_its_end(
+def test_an_outage_and_its_end_are_logged_once_each(
     palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture, mode: str, asynchronous: bool
 ) -> None:
     caplog.set_level(logging.INFO, "palimpsest")
@@ -103,7 +103,7 @@ def test_an_outage_is_said_once_and_so_is_its_end(
     assert [record.message.split(" at ")[0] for record in caplog.records[1:]] == ["the server is back"]
 
 
-def test_messages_of_an_erased_session_go_as_they_are_and_that_is_said_once(
+def test_messages_of_an_erased_session_are_sent_unchanged_and_logged_once(
     palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = palimpsest.client()
@@ -117,17 +117,17 @@ def test_messages_of_an_erased_session_go_as_they_are_and_that_is_said_once(
     assert warnings_of(caplog) == ["refused"]
     with pytest.raises(NotFoundError):
         palimpsest.events(sid)
-    restarted = Budget("openai", settings)  # it creates the session with its metadata, by which it can be erased
+    restarted = Budget("openai", settings)  # creates the session with its metadata, by which it can be erased
     assert restarted.run(restarted.fit(sid, messages)) is not None
 
 
-def test_a_server_that_is_not_there_at_all(sid: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_server(sid: str, caplog: pytest.LogCaptureFixture) -> None:
     budget = Budget("openai", {"client": Palimpsest(base_url="http://127.0.0.1:9")})
     assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is None
     assert len(caplog.records) == 1
 
 
-def test_what_fits_nowhere_goes_as_it_is_with_a_word_on_what_takes_the_room(
+def test_an_infeasible_context_is_sent_unchanged_with_a_warning_of_its_parts(
     palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": 1_000, "policy": POLICY})
@@ -136,7 +136,7 @@ def test_what_fits_nowhere_goes_as_it_is_with_a_word_on_what_takes_the_room(
     assert "away" not in caplog.text
 
 
-def test_what_is_wrong_for_good_is_raised(palimpsest: Gate, sid: str) -> None:
+def test_permanent_errors_are_raised(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client(), "policy": "there is none of this name"})
     with pytest.raises((InvalidRequestError, NotFoundError)):
         budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
@@ -158,7 +158,7 @@ def test_what_is_wrong_for_good_is_raised(palimpsest: Gate, sid: str) -> None:
         [{"role": "user", "content": float("nan")}],
     ],
 )
-def test_what_the_server_cannot_take_goes_as_it_is_and_is_said_once(
+def test_refused_messages_are_sent_unchanged_and_logged_once(
     palimpsest: Gate, sid: str, caplog: pytest.LogCaptureFixture, messages: Any
 ) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
@@ -169,13 +169,13 @@ def test_what_the_server_cannot_take_goes_as_it_is_and_is_said_once(
     assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is not None
 
 
-def test_messages_that_cannot_be_converted_go_as_they_are(palimpsest: Gate, sid: str) -> None:
+def test_messages_that_cannot_be_converted_are_sent_unchanged(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     assert budget.run(budget.fit(sid, ({"role": "user", "content": 1 / 0} for _ in range(1)))) is None
     assert budget.passed_through == {sid: 1}
 
 
-def test_a_key_that_ends_while_a_run_goes_on_ends_no_run(palimpsest: Gate, sid: str) -> None:
+def test_a_key_that_expires_during_a_run_does_not_end_it(palimpsest: Gate, sid: str) -> None:
     budget = Budget("openai", {"client": palimpsest.client()})
     assert budget.run(budget.fit(sid, [{"role": "user", "content": "Hello."}])) is not None
     palimpsest.mode = "locked"
@@ -209,7 +209,7 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     again = await budget.arun(budget.failed(fit, error))
     assert again is not None
     assert again.context.tokens.estimate < fit.context.tokens.estimate
-    assert size(again.applied(messages, replaced, inserted)) < size(fit.applied(messages, replaced, inserted))
+    assert size(again.applied(messages, replacement, insertion)) < size(fit.applied(messages, replacement, insertion))
     assert await budget.arun(budget.failed(again, error)) is None
     await client.close()
 

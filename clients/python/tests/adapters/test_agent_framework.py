@@ -49,18 +49,18 @@ class TooLong(Exception):
     code = "context_length_exceeded"
 
 
-def said(messages: Sequence[Message]) -> Any:
-    """What a model reads of messages."""
+def content_of(messages: Sequence[Message]) -> Any:
+    """Return the parts of messages that a model reads."""
     return [[one.text or one.result or one.arguments for one in message.contents] for message in messages]
 
 
 def tokens(messages: Sequence[Message]) -> int:
-    """What a request is as the provider counts it."""
-    return size(said(messages)) + OUTSIDE
+    """Return the tokens of a request as the provider counts them."""
+    return size(content_of(messages)) + OUTSIDE
 
 
 class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc, type-arg]
-    """Looks at two depots a round, until it has seen all, and says how many. It notes what it was sent."""
+    """A model that looks at two depots a round until it has seen all, and returns their number. Records its inputs."""
 
     model = "gpt-4o"
 
@@ -88,7 +88,7 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ) -> Awaitable[ChatResponse[Any]] | ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         usage: Any = {"input_token_count": tokens(messages), "output_token_count": 7}
-        if any(one.role == "assistant" for one in messages):  # the first answer names no cache reads
+        if any(one.role == "assistant" for one in messages):  # the first response names no cache reads
             usage["cache_read_input_token_count"] = 9
 
         async def whole() -> ChatResponse[Any]:
@@ -103,7 +103,7 @@ class Model(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # ty
 
 
 def check(messages: Sequence[Message]) -> None:
-    """Hold that each call has its result behind it, and each result its call, as providers demand."""
+    """Assert that each call is followed by its result, and each result preceded by its call, as providers require."""
     waiting: list[str | None] = []
     for message in messages:
         results = [one.call_id for one in message.contents if one.type == "function_result"]
@@ -115,7 +115,7 @@ def check(messages: Sequence[Message]) -> None:
 
 
 class Own(ChatMiddleware):
-    """Notes the framework's own messages before they are budgeted."""
+    """Records the framework's own messages before they are budgeted."""
 
     def __init__(self) -> None:
         self.seen: list[list[Message]] = []
@@ -134,7 +134,7 @@ def agent(model: Model, *more: Any, **settings: Any) -> Agent[Any]:
     return Agent(client=model, instructions=PROMPT, tools=[depot], context_providers=list(more), **settings)
 
 
-def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestProvider:
+def provider_of(palimpsest: Gate, **more: Any) -> PalimpsestProvider:
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     return PalimpsestProvider(**given, **more)
 
@@ -147,23 +147,23 @@ async def run(one: Agent[Any], prompt: str, session: Any, *, stream: bool) -> st
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_messages(
+async def test_every_call_of_a_long_run_fits_and_kept_messages_are_the_same_objects(
     palimpsest: Gate, sid: str, stream: bool
 ) -> None:
     model, own = Model(), Own()
-    one = agent(model, budgeted(palimpsest), middleware=[own])
+    one = agent(model, provider_of(palimpsest), middleware=[own])
     session = one.create_session(session_id=sid)
     assert (await run(one, "Look at all depots.", session, stream=stream)).endswith(f"I looked at {ROUNDS}.")
     assert len(model.sent) == ROUNDS // 2 + 1
-    assert all(size(said(messages)) < ROOM for messages in model.sent)
-    assert size(said(own.seen[-1])) > 3 * ROOM
+    assert all(size(content_of(messages)) < ROOM for messages in model.sent)
+    assert size(content_of(own.seen[-1])) > 3 * ROOM
     last, before = model.sent[-1], own.seen[-1]
     kept = [one for one in last if any(one is other for other in before)]
     assert last[-1] is before[-1]
     assert 2 < len(kept) < len(before)
     assert report(ROUNDS) in str(last[-1].contents[-1].result)
-    assert report(1) not in json.dumps(said(last))
-    assert report(1) in json.dumps(said(before), ensure_ascii=False).replace("\\n", "\n")
+    assert report(1) not in json.dumps(content_of(last))
+    assert report(1) in json.dumps(content_of(before), ensure_ascii=False).replace("\\n", "\n")
 
     events = palimpsest.events(sid)
     assert [event.type for event in events].count("tool.result") == ROUNDS
@@ -177,12 +177,12 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_messa
     model.rounds = 0
     assert await run(one, "Once more?", session, stream=stream) == f"I looked at {ROUNDS}."
     after = palimpsest.events(sid)
-    assert len(after) == len(events) + 2  # the prompt and the answer: nothing came twice
+    assert len(after) == len(events) + 2  # the prompt and the response, nothing twice
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: Gate, sid: str, stream: bool) -> None:
+async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Gate, sid: str, stream: bool) -> None:
     model = Model()
     one = agent(model, PalimpsestProvider(client=palimpsest.client(), max_tokens=20_000, policy=POLICY))
     session = one.create_session(session_id=sid)
@@ -190,7 +190,7 @@ async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: 
     calls, model.overflows = len(model.sent), 1
     assert await run(one, "And now?", session, stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == calls + 2
-    assert size(said(model.sent[-1])) < size(said(model.sent[-2]))
+    assert size(content_of(model.sent[-1])) < size(content_of(model.sent[-2]))
     assert [one["error"]["code"] for one in palimpsest.outcomes if one.get("error")] == ["context_length_exceeded"]
     model.overflows = 2
     with pytest.raises(TooLong):
@@ -199,11 +199,11 @@ async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_while_the_server_is_away_the_messages_go_as_they_are(
+async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, own = Model(4), Own()
-    one = agent(model, budgeted(palimpsest), middleware=[own])
+    one = agent(model, provider_of(palimpsest), middleware=[own])
     session = one.create_session(session_id=sid)
     palimpsest.mode = "failing"
     assert (await run(one, "Look at four.", session, stream=stream)).endswith("I looked at 4.")
@@ -216,11 +216,11 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
-    model, provider = Model(2), budgeted(palimpsest)
+    model, provider = Model(2), provider_of(palimpsest)
     one = agent(model, provider)
     session = one.create_session(session_id=sid)
     assert (await run(one, "Look at two.", session, stream=False)).endswith("I looked at 2.")
@@ -246,7 +246,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate,
             return self._build_response_stream(pieces())
 
     model = Endless()
-    one = agent(model, budgeted(palimpsest))
+    one = agent(model, provider_of(palimpsest))
     answer = one.run("Go on.", session=one.create_session(session_id=sid), stream=True)
     async with answer:
         async for _ in answer:
@@ -254,8 +254,8 @@ async def test_a_stream_that_nobody_reads_to_its_end_is_closed(palimpsest: Gate,
     assert model.closed == 1
 
 
-async def test_two_conversations_at_once_and_one_without_a_session(palimpsest: Gate, sid: str) -> None:
-    provider = budgeted(palimpsest)
+async def test_two_concurrent_conversations_and_one_without_a_session(palimpsest: Gate, sid: str) -> None:
+    provider = provider_of(palimpsest)
 
     async def converse(name: str | None) -> str:
         one = agent(Model(6), provider)
@@ -278,28 +278,28 @@ async def test_the_model_recalls_what_it_no_longer_sees(palimpsest: Gate, sid: s
             return super().answer(messages)
 
     model = Recalling()
-    one = agent(model, budgeted(palimpsest, recall=True))
+    one = agent(model, provider_of(palimpsest, recall=True))
     answer = await one.run("Look at all depots.", session=one.create_session(session_id=sid))
     assert answer.text.endswith(f"I looked at {ROUNDS}.")
     assert "of depot 3 was weighed" in str(model.sent[-1][-1].contents[-1].result)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_strategy_leaves_what_it_leaves_out_in_the_list(palimpsest: Gate, sid: str, stream: bool) -> None:
+async def test_a_strategy_keeps_excluded_messages_in_the_list(palimpsest: Gate, sid: str, stream: bool) -> None:
     model = Model()
     settings: Any = {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "outside_tokens": 200}
     one = agent(model, compaction_strategy=PalimpsestStrategy(session=sid, **settings))
     session = one.create_session()
     assert (await run(one, "Look at all depots.", session, stream=stream)).endswith(f"I looked at {ROUNDS}.")
-    assert all(size(said(messages)) < ROOM for messages in model.sent)
+    assert all(size(content_of(messages)) < ROOM for messages in model.sent)
     events = palimpsest.events(sid)
     assert [event.type for event in events].count("tool.result") == ROUNDS
     palimpsest.mode, model.rounds = "failing", 0
     assert await run(one, "And now?", session, stream=stream) == f"I looked at {ROUNDS}."
-    assert size(said(model.sent[-1])) > 3 * ROOM
+    assert size(content_of(model.sent[-1])) > 3 * ROOM
     palimpsest.mode = "open"
     assert await run(one, "And then?", session, stream=stream) == f"I looked at {ROUNDS}."
-    assert size(said(model.sent[-1])) < ROOM
+    assert size(content_of(model.sent[-1])) < ROOM
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 
@@ -327,5 +327,5 @@ async def test_all_that_a_message_holds_is_counted_and_stays(palimpsest: Gate, s
 
 
 @pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
+def capture_warnings(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)

@@ -1,4 +1,4 @@
-"""The Anthropic middleware in the SDK's own clients, with a provider that is a function."""
+"""The Anthropic middleware in the SDK's own clients, with a function as the provider."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OVERFLOW = (
 
 
 def calls(*numbers: int, text: str = "") -> list[Json]:
-    """The content of an answer that asks for depots."""
+    """Return the content of a response that calls for depots."""
     said = [{"type": "text", "text": text}] if text else []
     return [
         *said,
@@ -45,12 +45,12 @@ def calls(*numbers: int, text: str = "") -> list[Json]:
 
 
 def text(said: str) -> list[Json]:
-    """The content of an answer that only says something."""
+    """Return the content of a response of text only."""
     return [{"type": "text", "text": said}]
 
 
 class Provider:
-    """Answers by a script: contents of messages, or a status and an error. It keeps the bodies that it was sent."""
+    """Responds by a script: contents of messages, or a status and an error. It records the bodies of its requests."""
 
     def __init__(self, script: Sequence[Any]) -> None:
         self.script, self.seen, self.headers = list(script), list[Json](), list[Mapping[str, str]]()
@@ -73,7 +73,7 @@ class Provider:
             "stop_sequence": None,
             "usage": {"input_tokens": size(body), "output_tokens": 7},
         }
-        if len(self.seen) > 1:  # the first answer names no cache reads
+        if len(self.seen) > 1:  # the first response names no cache reads
             message["usage"]["cache_read_input_tokens"] = 3
         if not body.get("stream"):
             return httpx2.Response(200, json=message)
@@ -82,7 +82,7 @@ class Provider:
 
 
 def events(message: Json) -> Iterator[Json]:
-    """A message as the API streams it."""
+    """Yield a message as the API streams it."""
     yield {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         if block["type"] == "text":
@@ -101,7 +101,7 @@ def events(message: Json) -> Iterator[Json]:
 
 
 class Agent:
-    """A loop as people write it: it sends everything that was said, each time."""
+    """An agent loop that sends the whole conversation each time."""
 
     def __init__(self, provider: Provider, middleware: PalimpsestMiddleware, way: str) -> None:
         self.way, self.messages = way, list[Json]()
@@ -110,7 +110,7 @@ class Agent:
         self.asynchronous = AsyncAnthropic(http_client=httpx2.AsyncClient(transport=transport), **more)
 
     def turn(self, said: str, **more: Any) -> str:
-        """A turn until the model asks for no more tools."""
+        """Run a turn until the model calls no more tools."""
         self.messages.append({"role": "user", "content": said})
         given = {"model": MODEL, "max_tokens": 500, "system": PROMPT, "tools": TOOLS, **more}
         while True:
@@ -146,14 +146,14 @@ WAYS = pytest.mark.parametrize("way", ["create", "stream", "async create", "asyn
 
 
 def middleware_of(palimpsest: Gate, sid: str | None, **settings: Any) -> PalimpsestMiddleware:
-    """The middleware, with a room that is too small for all."""
+    """Return the middleware with a window that is too small for the whole conversation."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= settings
     return PalimpsestMiddleware(sid, **given)
 
 
 @WAYS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, way: str) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([*(calls(n) for n in range(ROUNDS)), text(DONE)])
     agent = Agent(provider, middleware_of(palimpsest, sid), way)
     assert agent.turn("Look at all depots.") == DONE
@@ -187,7 +187,7 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @WAYS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, way: str) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, way: str) -> None:
     provider = Provider([*(calls(n) for n in range(8)), OVERFLOW, text(DONE)])
     agent = Agent(provider, middleware_of(palimpsest, sid, max_tokens=20_000), way)
     assert agent.turn("Look at all depots.") == DONE
@@ -230,7 +230,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, way: str, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -245,7 +245,7 @@ def test_a_run_goes_on_whatever_the_server_does(
     assert len([event for event in palimpsest.events(sid) if event.type == "tool.result"]) == 3
 
 
-def test_a_note_and_what_the_user_says_are_one_message(palimpsest: Gate, sid: str) -> None:
+def test_a_note_and_the_users_text_are_one_message(palimpsest: Gate, sid: str) -> None:
     provider = Provider([text("One."), text("Two.")])
     agent = Agent(provider, middleware_of(palimpsest, sid), "create")
     agent.turn("Hello.")
@@ -297,7 +297,7 @@ def test_a_stream_that_is_left_early_is_reported(palimpsest: Gate, sid: str) -> 
     assert "not read to its end" in palimpsest.outcomes[-1]["error"]["message"]
 
 
-def test_thinking_goes_back_as_it_came(palimpsest: Gate, sid: str) -> None:
+def test_thinking_is_returned_unchanged(palimpsest: Gate, sid: str) -> None:
     thought = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, *calls(1, text="I look.")]
     provider = Provider([thought, text(DONE)])
     Agent(provider, middleware_of(palimpsest, sid), "create").turn("Depot 1?")

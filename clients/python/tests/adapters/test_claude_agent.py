@@ -38,7 +38,7 @@ async def client(palimpsest: Gate) -> AsyncIterator[AsyncPalimpsest]:
 
 @pytest.fixture
 def options(tmp_path: Path, client: AsyncPalimpsest) -> ClaudeAgentOptions:
-    """The SDK's own process runner, with a program that speaks its protocol."""
+    """Return options for the SDK's own process runner, with a program that speaks its protocol."""
     program = tmp_path / "claude"
     program.write_text(f"#!{sys.executable}\n" + PROGRAM.read_text())
     program.chmod(0o755)
@@ -78,7 +78,7 @@ async def test_a_session_is_resumed_where_its_files_are_gone(
 
     shutil.rmtree(tmp_path / "config")
     options.resume = first.session_id
-    options.session_store = PalimpsestSessionStore(client)  # a process that starts anew
+    options.session_store = PalimpsestSessionStore(client)  # a process that starts again
     assert (await ask("And now?", options)).result == "I remember 7 entries."
     loaded = await options.session_store.load(key)
     assert loaded is not None and loaded[:7] == written and len(loaded) == 14
@@ -86,7 +86,7 @@ async def test_a_session_is_resumed_where_its_files_are_gone(
     assert (await ask("Go on.", options)).result == "I remember 14 entries."
 
 
-async def test_what_was_said_is_in_the_log_and_what_was_not_is_shown_to_no_model(
+async def test_messages_are_in_the_log_and_other_entries_are_never_rendered(
     options: ClaudeAgentOptions, client: AsyncPalimpsest, palimpsest: Gate
 ) -> None:
     told = await ask("Look twice.", options)
@@ -126,7 +126,7 @@ async def test_a_client_that_stays_open_mirrors_each_turn(options: ClaudeAgentOp
 
 
 @pytest.mark.parametrize("mode", ["failing", "broken", "garbage", "hollow", "refusing"])
-async def test_while_the_server_is_away_the_agent_runs_on_and_its_caller_is_told(
+async def test_while_the_server_is_away_the_agent_continues_and_warns_its_caller(
     options: ClaudeAgentOptions, palimpsest: Gate, mode: str
 ) -> None:
     palimpsest.mode = mode

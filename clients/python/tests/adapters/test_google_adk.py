@@ -48,8 +48,8 @@ class TooLong(Exception):
     code = 400
 
 
-def said(contents: Sequence[types.Content]) -> Any:
-    """What a model reads of contents."""
+def content_of(contents: Sequence[types.Content]) -> Any:
+    """Return the parts of contents that a model reads."""
     return [
         part.text
         or (part.function_call and part.function_call.args)
@@ -60,12 +60,12 @@ def said(contents: Sequence[types.Content]) -> Any:
 
 
 def tokens(contents: Sequence[types.Content]) -> int:
-    """What a request is as the provider counts it."""
-    return size(said(contents)) + OUTSIDE
+    """Return the tokens of a request as the provider counts them."""
+    return size(content_of(contents)) + OUTSIDE
 
 
 class Model(BaseLlm):
-    """Looks at two depots a round, until it has seen all, and says how many. It notes what it was sent."""
+    """A model that looks at two depots a round until it has seen all, and returns their number. Records its inputs."""
 
     model: str = "gemini-2.5-flash"
     rounds: int = ROUNDS
@@ -89,7 +89,7 @@ class Model(BaseLlm):
         self, llm_request: LlmRequest, stream: bool = False
     ) -> AsyncGenerator[LlmResponse, None]:
         parts = self.answer(llm_request.contents)
-        cached = 9 if len(llm_request.contents) > 1 else 0  # ADK's LiteLlm has a 0 where its provider names none
+        cached = 9 if len(llm_request.contents) > 1 else 0  # LiteLlm's 0 means no figure
         used = types.GenerateContentResponseUsageMetadata(
             prompt_token_count=tokens(llm_request.contents), cached_content_token_count=cached, candidates_token_count=7
         )
@@ -101,7 +101,7 @@ class Model(BaseLlm):
 
 
 class Own(BasePlugin):
-    """Notes the contents before they are budgeted."""
+    """Records the contents before they are budgeted."""
 
     def __init__(self) -> None:
         super().__init__("own")
@@ -120,7 +120,7 @@ def agent(model: Model, name: str = "looker") -> LlmAgent:
     return LlmAgent(name=name, model=model, instruction=PROMPT, tools=[depot])
 
 
-def budgeted(palimpsest: Gate, **more: Any) -> PalimpsestPlugin:
+def plugin_of(palimpsest: Gate, **more: Any) -> PalimpsestPlugin:
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     return PalimpsestPlugin(**{**given, **more})
 
@@ -147,21 +147,21 @@ def name_of(sid: str) -> str:
 
 
 @STREAMED
-async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_contents(
+async def test_every_call_of_a_long_run_fits_and_kept_contents_are_the_same_objects(
     palimpsest: Gate, stream: bool
 ) -> None:
     sid, model, own = f"long-{stream}", Model(), Own()
-    runner = runner_of(model, own, budgeted(palimpsest))
+    runner = runner_of(model, own, plugin_of(palimpsest))
     assert await run(runner, sid, "Look at all depots.", stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == ROUNDS // 2 + 1
-    assert all(size(said(contents)) < ROOM for contents in model.sent)
-    assert size(said(own.seen[-1])) > 3 * ROOM
+    assert all(size(content_of(contents)) < ROOM for contents in model.sent)
+    assert size(content_of(own.seen[-1])) > 3 * ROOM
     last, before = model.sent[-1], own.seen[-1]
     kept = [one for one in last if any(one is other for other in before)]
     assert last[-1] is before[-1]
     assert 2 < len(kept) < len(before)
     assert report(1) not in str([part.function_response for one in last for part in one.parts or ()])
-    for contents in model.sent:  # the provider wants a response for each call, right behind it
+    for contents in model.sent:  # the provider requires each call's response in the next content
         for at, content in enumerate(contents):
             calls = [part.function_call.name for part in content.parts or () if part.function_call]
             if calls:
@@ -183,19 +183,19 @@ async def test_every_call_of_a_long_run_fits_and_what_is_kept_are_the_very_conte
 
     model.rounds = 0
     assert await run(runner, sid, "Once more?", stream=stream) == f"I looked at {ROUNDS}."
-    assert len(palimpsest.events(name_of(sid))) == len(events) + 2  # the prompt and the answer: nothing came twice
+    assert len(palimpsest.events(name_of(sid))) == len(events) + 2  # the prompt and the response, nothing twice
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{name_of(sid)}@line.1"}
 
 
 @STREAMED
-async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: Gate, stream: bool) -> None:
+async def test_a_call_that_was_too_long_is_retried_once_with_less(palimpsest: Gate, stream: bool) -> None:
     sid, model = f"overflow-{stream}", Model()
-    runner = runner_of(model, budgeted(palimpsest, max_tokens=20_000))
+    runner = runner_of(model, plugin_of(palimpsest, max_tokens=20_000))
     await run(runner, sid, "Look at all depots.", stream=stream)
     calls, model.overflows = len(model.sent), 1
     assert await run(runner, sid, "And now?", stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == calls + 2
-    assert size(said(model.sent[-1])) < size(said(model.sent[-2]))
+    assert size(content_of(model.sent[-1])) < size(content_of(model.sent[-2]))
     assert sum(1 for one in palimpsest.outcomes if one.get("error")) == 1
     model.overflows = 2
     with pytest.raises(TooLong):
@@ -204,11 +204,11 @@ async def test_a_call_that_was_too_long_is_made_once_more_with_less(palimpsest: 
 
 
 @STREAMED
-async def test_while_the_server_is_away_the_contents_go_as_they_are(
+async def test_while_the_server_is_away_contents_are_sent_unchanged(
     palimpsest: Gate, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     sid, model, own = f"away-{stream}", Model(rounds=4), Own()
-    runner = runner_of(model, own, budgeted(palimpsest))
+    runner = runner_of(model, own, plugin_of(palimpsest))
     palimpsest.mode = "failing"
     assert await run(runner, sid, "Look at four.", stream=stream) == "I looked at 4."
     assert [[id(one) for one in sent] for sent in model.sent] == [[id(one) for one in seen] for seen in own.seen]
@@ -220,11 +220,11 @@ async def test_while_the_server_is_away_the_contents_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
-    sid, model, plugin = f"trouble-{trouble}", Model(rounds=2), budgeted(palimpsest)
+    sid, model, plugin = f"trouble-{trouble}", Model(rounds=2), plugin_of(palimpsest)
     runner = runner_of(model, plugin)
     assert await run(runner, sid, "Look at two.") == "I looked at 2."
     assert plugin.passed_through == {name_of(sid): len(model.sent) - (trouble == "midway")}
@@ -235,7 +235,7 @@ async def test_a_run_goes_on_whatever_the_server_does(
 
 
 async def test_agents_side_by_side_in_one_session_and_sessions_side_by_side(palimpsest: Gate) -> None:
-    plugin = budgeted(palimpsest)
+    plugin = plugin_of(palimpsest)
     pair = ParallelAgent(
         name="pair", sub_agents=[agent(Model(rounds=6), "left"), agent(Model(looked=10, rounds=16), "right")]
     )
@@ -252,14 +252,14 @@ async def test_agents_side_by_side_in_one_session_and_sessions_side_by_side(pali
 
 def test_a_runner_that_blocks(palimpsest: Gate) -> None:
     model = Model()
-    runner = runner_of(model, budgeted(palimpsest))
+    runner = runner_of(model, plugin_of(palimpsest))
     asyncio.run(runner.session_service.create_session(app_name=APP, user_id=USER, session_id="blocking"))
     for prompt in ("Look at all depots.", "And now?"):  # each in an event loop of its own
         message = types.Content(role="user", parts=[types.Part(text=prompt)])
         *_, last = runner.run(user_id=USER, session_id="blocking", new_message=message)
         assert last.content is not None and last.content.parts is not None
         assert last.content.parts[0].text == f"I looked at {ROUNDS}."
-    assert all(size(said(contents)) < ROOM for contents in model.sent)
+    assert all(size(content_of(contents)) < ROOM for contents in model.sent)
     assert len(palimpsest.outcomes) == len(palimpsest.contexts) == len(model.sent)
 
 
@@ -273,16 +273,16 @@ async def test_the_model_recalls_what_it_no_longer_sees(palimpsest: Gate) -> Non
             return super().answer(contents)
 
     model = Recalling()
-    runner = runner_of(model, budgeted(palimpsest, recall=True))
+    runner = runner_of(model, plugin_of(palimpsest, recall=True))
     assert await run(runner, "recall", "Look at all depots.") == f"I looked at {ROUNDS}."
-    assert "of depot 3 was weighed" in json.dumps(said(model.sent[-1][-1:]))
+    assert "of depot 3 was weighed" in json.dumps(content_of(model.sent[-1][-1:]))
 
 
 async def test_the_session_has_the_names_of_adks_own_or_what_a_function_gives(palimpsest: Gate) -> None:
-    await run(runner_of(Model(rounds=2), budgeted(palimpsest)), "an odd/name", "Look.")
+    await run(runner_of(Model(rounds=2), plugin_of(palimpsest)), "an odd/name", "Look.")
     own = palimpsest.contexts[0][1]["session"]
     assert own.startswith(f"{APP}:{USER}:an-odd-name:")
-    named = budgeted(palimpsest, session=lambda context: f"mine-{context.user_id}")
+    named = plugin_of(palimpsest, session=lambda context: f"mine-{context.user_id}")
     await run(runner_of(Model(rounds=2), named), "any", "Look.")
     assert palimpsest.contexts[-1][1]["session"] == f"mine-{USER}"
 
@@ -309,7 +309,7 @@ def test_calls_without_ids_are_known_by_name_and_place_and_parts_are_as_gemini_h
     assert shown[2]["parts"][1]["function_response"]["response"] == {"n": str(object)}
 
 
-async def test_a_call_that_waits_for_its_result_gets_one_that_says_so(palimpsest: Gate, sid: str) -> None:
+async def test_an_open_call_gets_a_pending_result(palimpsest: Gate, sid: str) -> None:
     call = types.FunctionCall(name="depot", args={"number": 1})
     own = [
         types.Content(role="user", parts=[types.Part(text="Look.")]),

@@ -40,7 +40,7 @@ def depot(number: int) -> str:
 
 
 def calls(*numbers: int, text: str = "") -> AIMessage:
-    """An answer that asks for depots."""
+    """Return a response that calls for depots."""
     return AIMessage(
         text,
         tool_calls=[{"name": "depot", "args": {"number": n}, "id": f"call_{n}", "type": "tool_call"} for n in numbers],
@@ -48,7 +48,7 @@ def calls(*numbers: int, text: str = "") -> AIMessage:
 
 
 class Scripted(BaseChatModel):
-    """A model that answers by a script; an exception in it is raised. It keeps what it was sent."""
+    """A model that responds by a script; an exception in it is raised. It records its inputs."""
 
     script: list[Any]
     seen: list[list[BaseMessage]]
@@ -68,7 +68,7 @@ class Scripted(BaseChatModel):
             raise said
         tokens = size([message.content for message in messages])
         usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 7, "total_tokens": tokens + 7}
-        if len(self.seen) > 1:  # the first answer names no cache reads
+        if len(self.seen) > 1:  # the first response names no cache reads
             usage["input_token_details"] = {"cache_read": 3}
         return said.model_copy(update={"usage_metadata": usage})
 
@@ -93,14 +93,14 @@ class Scripted(BaseChatModel):
 
 
 def overflow() -> Exception:
-    """The error of a provider whose window was exceeded."""
+    """Return the error of a provider whose window was exceeded."""
     error = ValueError(TOO_LONG)
     error.status_code, error.code = 400, "context_length_exceeded"  # type: ignore[attr-defined]
     return error
 
 
 def agent_of(palimpsest: Gate, model: Scripted, **settings: Any) -> Any:
-    """An agent with a checkpointer, as people have them."""
+    """Return an agent with a checkpointer."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= settings
     return create_agent(
@@ -109,44 +109,44 @@ def agent_of(palimpsest: Gate, model: Scripted, **settings: Any) -> Any:
 
 
 def in_thread(sid: str) -> Any:
-    """The configuration that names a thread, with room for many rounds."""
+    """Return the configuration that names a thread and permits many rounds."""
     return {"configurable": {"thread_id": sid}, "recursion_limit": 200}
 
 
-def said(text: str) -> Any:
-    """What a user says, as input of the graph."""
+def user_input(text: str) -> Any:
+    """Return a user message as input of the graph."""
     return {"messages": [HumanMessage(text)]}
 
 
 def run_blocking(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `invoke`."""
-    found: list[BaseMessage] = agent.invoke(said(text), in_thread(sid))["messages"]
+    """Run with `invoke`."""
+    found: list[BaseMessage] = agent.invoke(user_input(text), in_thread(sid))["messages"]
     return found
 
 
 def run_async(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `ainvoke`, in an event loop of its own."""
+    """Run with `ainvoke`, in an event loop of its own."""
 
     async def run() -> Any:
-        return (await agent.ainvoke(said(text), in_thread(sid)))["messages"]
+        return (await agent.ainvoke(user_input(text), in_thread(sid)))["messages"]
 
     found: list[BaseMessage] = asyncio.run(run())
     return found
 
 
 def run_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `stream`, token by token."""
-    tokens = list(agent.stream(said(text), in_thread(sid), stream_mode="messages"))
+    """Run with `stream`, token by token."""
+    tokens = list(agent.stream(user_input(text), in_thread(sid), stream_mode="messages"))
     assert len(tokens) > 1
     found: list[BaseMessage] = agent.get_state(in_thread(sid)).values["messages"]
     return found
 
 
 def run_async_streamed(agent: Any, sid: str, text: str) -> list[BaseMessage]:
-    """A run with `astream`."""
+    """Run with `astream`."""
 
     async def run() -> Any:
-        return [one async for one in agent.astream(said(text), in_thread(sid), stream_mode="messages")]
+        return [one async for one in agent.astream(user_input(text), in_thread(sid), stream_mode="messages")]
 
     assert len(asyncio.run(run())) > 1
     found: list[BaseMessage] = agent.get_state(in_thread(sid)).values["messages"]
@@ -158,7 +158,7 @@ Run = Callable[[Any, str, str], list[BaseMessage]]
 
 
 @RUNS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     model = Scripted(script=[*(calls(n) for n in range(ROUNDS)), AIMessage(DONE)], seen=[])
     state = run(agent_of(palimpsest, model), sid, "Look at all depots.")
     assert str(state[-1].content).strip() == DONE
@@ -178,7 +178,7 @@ def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, ru
     assert (len(events), events[-1].type) == (2 * ROUNDS + 4, "assistant.message")
 
 
-def test_what_is_kept_are_the_very_objects_of_the_state(palimpsest: Gate, sid: str) -> None:
+def test_kept_messages_are_the_same_objects_as_in_the_state(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[BaseMessage], list[BaseMessage]]] = []
 
     class Watching(PalimpsestMiddleware):
@@ -192,7 +192,7 @@ def test_what_is_kept_are_the_very_objects_of_the_state(palimpsest: Gate, sid: s
     model = Scripted(script=[*(calls(n, n + 100) for n in range(8)), AIMessage(DONE)], seen=[])
     watching = Watching(client=palimpsest.client(), max_tokens=ROOM, policy=POLICY)
     agent = create_agent(model, [depot], system_prompt=PROMPT, middleware=[watching])
-    agent.invoke(said("Look at all depots."), in_thread(sid))
+    agent.invoke(user_input("Look at all depots."), in_thread(sid))
     own, fitted = handed[-1]
     ids = {id(message) for message in own}
     same = [message for message in fitted if id(message) in ids]
@@ -226,7 +226,7 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @RUNS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     model = Scripted(script=[*(calls(n) for n in range(8)), overflow(), AIMessage(DONE)], seen=[])
     state = run(agent_of(palimpsest, model, max_tokens=20_000), sid, "Look at all depots.")
     assert str(state[-1].content).strip() == DONE
@@ -262,7 +262,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -278,7 +278,7 @@ def test_a_run_goes_on_whatever_the_server_does(
 
 
 @pytest.mark.parametrize("run", [run_blocking, run_async])
-def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str, run: Run) -> None:
     recall = AIMessage(
         "", tool_calls=[{"name": "recall", "args": {"query": "crate of depot 0"}, "id": "r", "type": "tool_call"}]
     )
@@ -303,10 +303,10 @@ def test_only_a_middleware_with_recall_changes_the_graph(palimpsest: Gate) -> No
 
 def test_a_subclass_that_cannot_answer_the_recall_tool_is_refused_it(palimpsest: Gate) -> None:
     class Own(PalimpsestMiddleware):
-        """A middleware of a program's own."""
+        """A program's own middleware."""
 
     class OwnRecall(PalimpsestRecallMiddleware):
-        """One that answers the recall tool."""
+        """A middleware that handles the recall tool."""
 
     assert not Own(client=palimpsest.client()).tools
     assert OwnRecall(client=palimpsest.client(), recall=True).tools
@@ -314,11 +314,11 @@ def test_a_subclass_that_cannot_answer_the_recall_tool_is_refused_it(palimpsest:
         Own(client=palimpsest.client(), recall=True)
 
 
-def test_an_agent_without_a_thread_is_told_so(palimpsest: Gate) -> None:
+def test_an_agent_without_a_thread_gets_an_error(palimpsest: Gate) -> None:
     model = Scripted(script=[AIMessage(DONE)], seen=[])
     agent = create_agent(model, [depot], middleware=[PalimpsestMiddleware(client=palimpsest.client())])
     with pytest.raises(ValueError, match="thread_id"):
-        agent.invoke(said("Hello."))
+        agent.invoke(user_input("Hello."))
 
 
 def test_thinking_and_images_go_with_what_they_belong_to(palimpsest: Gate, sid: str) -> None:

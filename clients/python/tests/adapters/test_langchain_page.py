@@ -1,4 +1,4 @@
-"""The code of the documentation's page on LangChain, in an agent that needs four times the room it is given."""
+"""The code of the documentation's page on LangChain, in an agent that needs four times its window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[4] / "docs/adapters/langchain.md"
 LINES_MAX = 10
 ROUNDS = 39
 ROOM = 9_500
-"""Tokens; 39 reports take more than four times as many."""
+"""Window in tokens; 39 reports take more than four times as many."""
 SEAL = "731946"
 
 
@@ -31,7 +31,7 @@ def depot(number: int) -> str:
 
 
 class Strict(Scripted):
-    """A model that refuses what a provider refuses. It looks at all depots, then tells what it saw at an early one."""
+    """A model with a provider's checks. It looks at all depots, then returns a value of an early one."""
 
     def _answer(self, messages: list[BaseMessage]) -> AIMessage:
         unanswered: set[str] = set()
@@ -61,8 +61,7 @@ class Strict(Scripted):
 
 
 def code_of_the_page(sid: str, model: Strict) -> dict[str, Any]:
-    """The page's program, run as it stands, but for its model, tool, thread and window, and for its last line: `asked`
-    has the arguments of that."""
+    """Run the page's program with our model, tool, thread and window; `asked` has its last line's arguments."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= LINES_MAX
     for own, ours in {
@@ -80,13 +79,13 @@ def code_of_the_page(sid: str, model: Strict) -> dict[str, Any]:
 
 
 def invoke(agent: Any, *asked: Any) -> list[BaseMessage]:
-    """A run as on the page."""
+    """Run as on the page."""
     found: list[BaseMessage] = agent.invoke(*asked)["messages"]
     return found
 
 
 def stream_async(agent: Any, *asked: Any) -> list[BaseMessage]:
-    """A run with `astream`, token by token."""
+    """Run with `astream`, token by token."""
 
     async def run() -> list[BaseMessage]:
         tokens, state = 0, {}
@@ -101,7 +100,7 @@ def stream_async(agent: Any, *asked: Any) -> list[BaseMessage]:
 
 
 @pytest.mark.parametrize("run", [invoke, stream_async])
-def test_forty_calls_in_a_quarter_of_their_room(
+def test_forty_calls_in_a_quarter_of_their_window(
     palimpsest: Gate, sid: str, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_URL", palimpsest.url)

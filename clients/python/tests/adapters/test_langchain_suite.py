@@ -6,7 +6,7 @@ from tests.adapters.upstream_suite import failures, sources
 
 SUITE = ["tests/unit_tests/agents/middleware/core"]
 OPTIONS = ["-p", "upstream_middleware", "--noconftest", "-o", "asyncio_mode=auto"]
-"""Their `conftest.py` files need packages that record HTTP and databases on other machines, for other tests."""
+"""Options without their `conftest.py` files, which need packages and databases for other tests."""
 
 
 def test_our_middleware_fails_none_that_passes_without_it(server: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or the import asks another host for it
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise the import requests it from another host
 import litellm
 from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
 
@@ -36,16 +36,16 @@ Json = dict[str, Any]
 TOOLS = [{"type": "function", "function": {"name": "depot", "parameters": {"type": "object", "properties": {}}}}]
 STREAMED = pytest.mark.parametrize("stream", [False, True])
 OUTSIDE = 300
-"""Tokens of the tool's definition and of what encloses messages."""
+"""Tokens of the tool's definition and of the wrapping of messages."""
 
 
 def tokens(messages: list[Json]) -> int:
-    """What a request is as the provider counts it."""
+    """Return the tokens of a request as the provider counts them."""
     return size(messages) + OUTSIDE
 
 
 def usage(messages: list[Json]) -> Json:
-    """What the provider says of a call."""
+    """Return the provider's usage of a call."""
     told = {"prompt_tokens": tokens(messages), "completion_tokens": 7, "total_tokens": tokens(messages) + 7}
     again = any(one["role"] == "assistant" for one in messages)
     # LiteLLM has a 0 where Anthropic's usage names no cache reads.
@@ -54,7 +54,7 @@ def usage(messages: list[Json]) -> Json:
 
 @dataclass
 class Model:
-    """Looks at two depots a round, until it was asked about all, and says so. It notes what it was sent."""
+    """A model that looks at two depots a round, then returns their number, and records its inputs."""
 
     url: str = ""
     rounds: int = ROUNDS
@@ -123,7 +123,7 @@ def model() -> Iterator[Model]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -138,7 +138,7 @@ def model() -> Iterator[Model]:
 async def hooked(palimpsest: Gate) -> AsyncIterator[None]:
     use(palimpsest)
     yield
-    await GLOBAL_LOGGING_WORKER.flush()  # or its reports break off with the event loop
+    await GLOBAL_LOGGING_WORKER.flush()  # otherwise its reports break off with the event loop
     litellm.logging_callback_manager._reset_all_callbacks()
 
 
@@ -150,7 +150,7 @@ def use(palimpsest: Gate, **more: Any) -> None:
 
 
 async def ask(model: Model, messages: list[Json], sid: str | None, *, stream: bool = False, router: Any = None) -> Json:
-    """One call, and its message as an agent logs it."""
+    """Make one call; return its message as an agent logs it."""
     about: Json = {"litellm_session_id": sid} if sid else {}
     given = {"messages": messages, "tools": TOOLS, "stream": stream, **about}
     if stream:
@@ -166,7 +166,7 @@ async def ask(model: Model, messages: list[Json], sid: str | None, *, stream: bo
 
 
 async def run(model: Model, messages: list[Json], sid: str | None, *, stream: bool = False, router: Any = None) -> str:
-    """An agent's run; the messages grow with it."""
+    """Run an agent, which appends to `messages`."""
     while True:
         message = await ask(model, messages, sid, stream=stream, router=router)
         messages.append(message)
@@ -178,11 +178,11 @@ async def run(model: Model, messages: list[Json], sid: str | None, *, stream: bo
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what LiteLLM does behind the caller's back: it logs streams in a task of its own."""
+    """Wait for LiteLLM's background task, which logs streams."""
     await asyncio.to_thread(until, condition)
 
 
-def begun() -> list[Json]:
+def new_conversation() -> list[Json]:
     return [{"role": "system", "content": "You look after depots."}, {"role": "user", "content": "Look at all."}]
 
 
@@ -190,7 +190,7 @@ def begun() -> list[Json]:
 async def test_every_call_of_a_long_run_fits_and_is_reported(
     palimpsest: Gate, model: Model, sid: str, stream: bool
 ) -> None:
-    messages = begun()
+    messages = new_conversation()
     assert await run(model, messages, sid, stream=stream) == f"I looked at {ROUNDS}."
     assert len(model.sent) == ROUNDS // 2 + 1
     assert all(size(sent) < ROOM for sent in model.sent)
@@ -214,8 +214,8 @@ async def test_every_call_of_a_long_run_fits_and_is_reported(
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
 
 
-async def test_what_is_kept_are_the_very_messages(palimpsest: Gate, sid: str) -> None:
-    messages = begun()
+async def test_kept_messages_are_the_same_objects(palimpsest: Gate, sid: str) -> None:
+    messages = new_conversation()
     for n in range(ROUNDS):
         call = {"id": f"c{n}", "type": "function", "function": {"name": "depot", "arguments": "{}"}}
         messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -229,7 +229,7 @@ async def test_what_is_kept_are_the_very_messages(palimpsest: Gate, sid: str) ->
     kept = [message for message, step in zip(messages, plan, strict=True) if step["action"] == "keep"]
     assert 2 < len(kept) < len(messages)
     assert all(any(one is own for one in changed["messages"]) for own in kept)
-    again = {**changed, "litellm_session_id": sid}  # an attempt with what was made to fit before
+    again = {**changed, "litellm_session_id": sid}  # an attempt with messages that were already fitted
     await litellm.callbacks[0].async_pre_call_deployment_hook(again, "acompletion")
     assert palimpsest.contexts[-1][1]["appended"] == []
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
@@ -246,7 +246,7 @@ async def test_a_router_that_tries_again_after_too_long_a_call_sends_less(
         context_window_fallbacks=[{"gpt": ["same"]}],
         num_retries=0,
     )
-    messages = begun()
+    messages = new_conversation()
     await run(model, messages, sid, router=router)
     messages.append({"role": "user", "content": "And now?"})
     calls, model.overflows, model.rounds = len(model.sent), 1, 0
@@ -257,10 +257,10 @@ async def test_a_router_that_tries_again_after_too_long_a_call_sends_less(
 
 
 @STREAMED
-async def test_while_the_server_is_away_the_messages_go_as_they_are(
+async def test_while_the_server_is_away_messages_are_sent_unchanged(
     palimpsest: Gate, model: Model, sid: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model.rounds, messages = 4, begun()
+    model.rounds, messages = 4, new_conversation()
     palimpsest.mode = "failing"
     assert await run(model, messages, sid, stream=stream) == "I looked at 4."
     assert model.sent[-1] == messages[:-1]
@@ -273,12 +273,12 @@ async def test_while_the_server_is_away_the_messages_go_as_they_are(
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, model: Model, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
     use(palimpsest)
-    model.rounds, messages = 2, begun()
+    model.rounds, messages = 2, new_conversation()
     assert await run(model, messages, sid) == "I looked at 2."
     [hook] = [one for one in litellm.callbacks if isinstance(one, PalimpsestHook)]
     assert hook.passed_through == {sid: len(model.sent) - (trouble == "midway")}
@@ -294,7 +294,7 @@ async def test_conversations_side_by_side_and_one_without_a_session(
 ) -> None:
     model.rounds = 6
     names = [f"{sid}-1", f"{sid}-2", None]
-    answers = await asyncio.gather(*(run(model, begun(), name) for name in names))
+    answers = await asyncio.gather(*(run(model, new_conversation(), name) for name in names))
     assert set(answers) == {"I looked at 6."}
     for name in names[:2]:
         assert [event.type for event in palimpsest.events(str(name))].count("tool.result") == 6
@@ -308,7 +308,7 @@ async def test_other_calls_go_untouched_and_recall_is_refused(palimpsest: Gate, 
     about = {"api_base": model.url, "api_key": "none", "litellm_session_id": sid}
     model.rounds = 0
     blocking = litellm.completion
-    await asyncio.to_thread(blocking, model="openai/gpt-4o", messages=begun(), **about)
-    assert model.sent == [begun()] and palimpsest.contexts == []
+    await asyncio.to_thread(blocking, model="openai/gpt-4o", messages=new_conversation(), **about)
+    assert model.sent == [new_conversation()] and palimpsest.contexts == []
     with pytest.raises(ValueError, match="recall"):
         PalimpsestHook(recall=True)

@@ -35,13 +35,13 @@ def depot(number: int) -> str:
     return report(number)
 
 
-def answering(*output: Any) -> ModelStep:
-    """An answer with these items, and what the provider counts."""
+def response_step(*output: Any) -> ModelStep:
+    """Return a response with these items, and the provider's usage."""
 
     def respond(call: Any) -> ModelStep:
         tokens = size(call.input)
         counted = Usage(requests=1, input_tokens=tokens, output_tokens=7, total_tokens=tokens + 7)
-        if len(call.input) > 1:  # of the first call, the SDK has a 0 that no provider named
+        if len(call.input) > 1:  # for the first call, the SDK has a 0 that no provider named
             counted.input_tokens_details.cached_tokens = 3
         return ModelStep(output=output, usage=counted)
 
@@ -49,38 +49,40 @@ def answering(*output: Any) -> ModelStep:
 
 
 def calls(*numbers: int) -> ModelStep:
-    """An answer that asks for depots."""
-    return answering(*(function_call("depot", {"number": n}, call_id=f"call_{n}", item_id=f"fc_{n}") for n in numbers))
+    """Return a response that calls for depots."""
+    return response_step(
+        *(function_call("depot", {"number": n}, call_id=f"call_{n}", item_id=f"fc_{n}") for n in numbers)
+    )
 
 
-def says(text: str, number: int = 0) -> ModelStep:
-    """An answer that only says something."""
-    return answering(assistant_message(text, item_id=f"msg_{number}"))
+def text_step(text: str, number: int = 0) -> ModelStep:
+    """Return a response of text only."""
+    return response_step(assistant_message(text, item_id=f"msg_{number}"))
 
 
 def overflow() -> Exception:
-    """The error of a provider whose window was exceeded."""
+    """Return the error of a provider whose window was exceeded."""
     error = ValueError(TOO_LONG)
     error.status_code, error.code = 400, "context_length_exceeded"  # type: ignore[attr-defined]
     return error
 
 
 def session_of(palimpsest: Gate, sid: str, **settings: Any) -> PalimpsestSession:
-    """A session with a room that is too small for all."""
+    """Return a session with a window that is too small for the whole conversation."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= {"model": "gpt-4o", **settings}
     return PalimpsestSession(sid, **given)
 
 
 async def run_whole(memory: PalimpsestSession, model: Any, said: str, **more: Any) -> str:
-    """A run with `Runner.run`."""
+    """Run with `Runner.run`."""
     agent = Agent("clerk", instructions="You look after depots.", tools=[depot, *more.pop("tools", ())])
     config = memory.run_config(model=model)
     return str((await Runner.run(agent, said, session=memory, run_config=config, max_turns=99)).final_output)
 
 
 async def run_streamed(memory: PalimpsestSession, model: Any, said: str, **more: Any) -> str:
-    """A run with `Runner.run_streamed`."""
+    """Run with `Runner.run_streamed`."""
     agent = Agent("clerk", instructions="You look after depots.", tools=[depot, *more.pop("tools", ())])
     result = Runner.run_streamed(agent, said, session=memory, run_config=memory.run_config(model=model), max_turns=99)
     assert len([one async for one in result.stream_events()]) > 1
@@ -92,9 +94,9 @@ Run = Any
 
 
 @RUNS
-async def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+async def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(ROUNDS)), text_step(DONE)])
     assert await run(memory, model, "Look at all depots.") == DONE
     items = await memory.get_items()
     assert len(items) == 2 * ROUNDS + 2
@@ -111,7 +113,7 @@ async def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: s
     assert kinds == ["user.message", *["tool.call", "tool.result"] * ROUNDS, "assistant.message"]
 
 
-async def test_what_is_kept_are_the_very_items(palimpsest: Gate, sid: str) -> None:
+async def test_kept_items_are_the_same_objects(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[Any], list[Any]]] = []
     memory = session_of(palimpsest, sid)
     agent = Agent("clerk", tools=[depot])
@@ -122,7 +124,7 @@ async def test_what_is_kept_are_the_very_items(palimpsest: Gate, sid: str) -> No
         handed.append((own, fitted.input))
         return fitted
 
-    model = ScriptedModel([*(calls(n, n + 100) for n in range(8)), says(DONE)])
+    model = ScriptedModel([*(calls(n, n + 100) for n in range(8)), text_step(DONE)])
     await Runner.run(agent, "Look.", run_config=RunConfig(model=model, call_model_input_filter=watched), max_turns=99)
     own, fitted = handed[-1]
     ids = {id(item) for item in own}
@@ -135,7 +137,7 @@ async def test_what_is_kept_are_the_very_items(palimpsest: Gate, sid: str) -> No
 
 @RUNS
 async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpsest: Gate, sid: str, run: Run) -> None:
-    model = ScriptedModel([calls(1, 2), says("Both are fine.", 1), says("You are welcome.", 2)])
+    model = ScriptedModel([calls(1, 2), text_step("Both are fine.", 1), text_step("You are welcome.", 2)])
     await run(session_of(palimpsest, sid, max_tokens=60_000), model, "Depots 1 and 2?")
     memory = session_of(palimpsest, sid, max_tokens=60_000)  # another process
     assert await run(memory, model, "Thank you.") == "You are welcome."
@@ -149,8 +151,8 @@ async def test_parallel_calls_and_a_conversation_that_goes_on_elsewhere(palimpse
 
 
 @RUNS
-async def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
-    model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), says(DONE)])
+async def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
+    model = ScriptedModel([*(calls(n) for n in range(8)), overflow(), text_step(DONE)])
     assert await run(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
     assert size(model.calls[-1].input) < size(model.calls[-2].input)
@@ -169,7 +171,7 @@ async def test_an_overflow_that_comes_in_the_stream(palimpsest: Gate, sid: str) 
         }
         return [ResponseCreatedEvent.model_validate(begun), ResponseFailedEvent.model_validate(ended)]
 
-    model = ScriptedModel([*(calls(n) for n in range(8)), ModelStep.stream(failing(None)), says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(8)), ModelStep.stream(failing(None)), text_step(DONE)])
     assert await run_streamed(session_of(palimpsest, sid, max_tokens=20_000), model, "Look at all depots.") == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
 
@@ -185,7 +187,9 @@ async def test_an_error_is_reported_and_raised(palimpsest: Gate, sid: str, run: 
 @RUNS
 async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([says("Good morning.", 1), calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
+    model = ScriptedModel(
+        [text_step("Good morning.", 1), calls(1), calls(2), text_step("One.", 2), calls(3), text_step("Two.", 3)]
+    )
     await run(memory, model, "Hello.")
     palimpsest.mode = "failing"
     assert await run(memory, model, "Depots?") == "One."
@@ -202,13 +206,13 @@ async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, ca
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_a_run_goes_on_whatever_the_server_does(
+async def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await run_whole(session_of(palimpsest, sid), ScriptedModel([says("Good morning.")]), "Hello.")
+    await run_whole(session_of(palimpsest, sid), ScriptedModel([text_step("Good morning.")]), "Hello.")
     palimpsest.trouble(trouble)
-    memory = session_of(palimpsest, sid)  # another process, which knows nothing of the conversation
-    model = ScriptedModel([calls(1), calls(2), says("One.", 2), calls(3), says("Two.", 3)])
+    memory = session_of(palimpsest, sid)  # another process, without the conversation in memory
+    model = ScriptedModel([calls(1), calls(2), text_step("One.", 2), calls(3), text_step("Two.", 3)])
     assert await run_whole(memory, model, "Depots?") == "One."
     if trouble == "midway":
         assert len(model.calls[-1].input) == 7
@@ -230,7 +234,7 @@ async def test_a_run_that_needs_its_history_does_not_begin_without_it(palimpsest
     palimpsest.mode = "failing"
     memory = session_of(palimpsest, sid, require_history=True)
     with pytest.raises((ConnectionFailed, ServerError)):
-        await run_whole(memory, ScriptedModel([says(DONE)]), "Hello.")
+        await run_whole(memory, ScriptedModel([text_step(DONE)]), "Hello.")
 
 
 PROGRAM = [
@@ -272,7 +276,7 @@ async def test_items_come_back_with_every_field_that_they_had(palimpsest: Gate, 
     assert await memory.get_items() == PROGRAM[:-1]
 
 
-async def test_items_that_no_append_takes_are_kept_too(palimpsest: Gate, sid: str) -> None:
+async def test_items_that_no_append_accepts_are_kept(palimpsest: Gate, sid: str) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "depot", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "fine"}
     orphan = {"type": "function_call_output", "call_id": "lost", "output": "whose?"}
@@ -297,10 +301,10 @@ async def test_items_that_the_server_refuses_are_kept_here_until_it_takes_them(
     assert warnings_of(caplog) == ["refused"]
 
 
-async def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str) -> None:
+async def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
     recall = ModelStep(output=[function_call("recall", {"query": "crate of depot 0"}, call_id="r")])
-    model = ScriptedModel([*(calls(n) for n in range(12)), recall, says(DONE)])
+    model = ScriptedModel([*(calls(n) for n in range(12)), recall, text_step(DONE)])
     assert await run_whole(memory, model, "Look at all depots.", tools=[memory.recall_tool()]) == DONE
     found = next(item for item in model.calls[-1].input if item.get("call_id") == "r" and "output" in item)
     assert "Item 0-" in found["output"]
@@ -308,7 +312,7 @@ async def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid
 
 def test_a_blocking_run(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
-    model = ScriptedModel([calls(1), says(DONE), says("Again.")])
+    model = ScriptedModel([calls(1), text_step(DONE), text_step("Again.")])
     agent = Agent("clerk", tools=[depot])
     for said in ("Look.", "Once more."):
         result = Runner.run_sync(agent, said, session=memory, run_config=memory.run_config(model=model))
@@ -316,7 +320,7 @@ def test_a_blocking_run(palimpsest: Gate, sid: str) -> None:
     assert len(asyncio.run(memory.get_items())) == 6
 
 
-async def test_the_session_goes_back_and_begins_anew(palimpsest: Gate, sid: str) -> None:
+async def test_the_session_is_popped_and_cleared(palimpsest: Gate, sid: str) -> None:
     memory = session_of(palimpsest, sid)
     assert await memory.get_items() == []
     assert await memory.pop_item() is None

@@ -1,4 +1,4 @@
-"""The SDK's own tests of sessions and runners, with ours in the place of its `SQLiteSession`."""
+"""The SDK's own tests of sessions and runners, with ours in place of its `SQLiteSession`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OF_SQLITE = {
     "post_commit_cancellation_propagates_after_known_outcome[pop]": "its transactions",
     "post_commit_cancellation_propagates_after_known_outcome[clear]": "its transactions",
 }
-"""Tests of `SQLiteSession` itself, by what each looks at: they open its files and call its private methods."""
+"""Tests of `SQLiteSession` itself by their subject: they open its files and call its private methods."""
 
 
 def test_our_session_passes_them(server: str) -> None:

@@ -1,4 +1,4 @@
-"""The Pydantic AI capability in agents, with models that are functions."""
+"""The Pydantic AI capability in agents, with functions as models."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ DONE = "All depots are in order."
 
 
 def calls(*numbers: int, text: str = "") -> list[Any]:
-    """The parts of an answer that asks for depots."""
+    """Return the parts of a response that calls for depots."""
     said: list[Any] = [TextPart(text)] if text else []
     return [*said, *(ToolCallPart("depot", {"number": n}, f"call_{n}") for n in numbers)]
 
 
 def overflow() -> Exception:
-    """The error of a provider whose window was exceeded."""
+    """Return the error of a provider whose window was exceeded."""
     return ModelHTTPError(400, "gpt-4o", {"error": {"message": TOO_LONG, "code": "context_length_exceeded"}})
 
 
-def words(messages: list[ModelMessage]) -> str:
-    """All that a model was sent, as text."""
+def text_of(messages: list[ModelMessage]) -> str:
+    """Return the text of a model's input."""
     return "".join(str(getattr(part, "content", part)) for message in messages for part in message.parts)
 
 
 class Script:
-    """Answers one after the other; an exception among them is raised. It keeps what it was sent."""
+    """Responses in order; an exception among them is raised. It records its inputs."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers, self.seen, self.instructions = list(answers), list[list[ModelMessage]](), list[str | None]()
 
     def model(self) -> FunctionModel:
-        """The model of the script, whole and streamed."""
+        """Return the model of the script, whole and streamed."""
         return FunctionModel(self._whole, stream_function=self._streamed, model_name="gpt-4o")
 
     def _next(self, messages: list[ModelMessage], info: AgentInfo) -> list[Any]:
@@ -74,8 +74,8 @@ class Script:
         return [TextPart(said)] if isinstance(said, str) else said
 
     def _whole(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        counted = RequestUsage(input_tokens=size(words(messages)), output_tokens=7)
-        if self.seen:  # the first answer names no cache reads
+        counted = RequestUsage(input_tokens=size(text_of(messages)), output_tokens=7)
+        if self.seen:  # the first response names no cache reads
             counted.cache_read_tokens = 3
         return ModelResponse(self._next(messages, info), usage=counted)
 
@@ -89,7 +89,7 @@ class Script:
 
 
 def agent_of(palimpsest: Gate, script: Script, **settings: Any) -> Agent[None, str]:
-    """An agent with a room that is too small for all."""
+    """Return an agent with a window that is too small for the whole conversation."""
     given = {"client": palimpsest.client(), "timeout": palimpsest.timeout, "max_tokens": ROOM, "policy": POLICY}
     given |= settings
     agent = Agent(script.model(), instructions="You look after depots.", capabilities=[PalimpsestCapability(**given)])
@@ -103,17 +103,17 @@ def agent_of(palimpsest: Gate, script: Script, **settings: Any) -> Agent[None, s
 
 
 def run_async(agent: Agent[None, str], sid: str, said: Any, history: Any = None) -> Any:
-    """A run with `run`."""
+    """Run with `run`."""
     return asyncio.run(agent.run(said, conversation_id=sid, message_history=history))
 
 
 def run_blocking(agent: Agent[None, str], sid: str, said: Any, history: Any = None) -> Any:
-    """A run with `run_sync`."""
+    """Run with `run_sync`."""
     return agent.run_sync(said, conversation_id=sid, message_history=history)
 
 
 def run_streamed(agent: Agent[None, str], sid: str, said: Any, history: Any = None) -> Any:
-    """A run whose model requests are streamed."""
+    """Run with streamed model requests."""
     count = 0
 
     async def watch(_: Any, events: Any) -> None:
@@ -131,19 +131,19 @@ Run = Any
 
 
 @RUNS
-def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_twenty_rounds_in_a_quarter_of_their_window(palimpsest: Gate, sid: str, run: Run) -> None:
     script = Script(*(calls(n) for n in range(ROUNDS)), DONE)
     result = run(agent_of(palimpsest, script), sid, "Look at all depots.")
     assert result.output.strip() == DONE
     assert len(result.all_messages()) == 2 * ROUNDS + 2, "the history keeps everything"
-    assert size(words(result.all_messages())) > 3 * ROOM
-    assert all(size(words(sent)) < ROOM for sent in script.seen)
+    assert size(text_of(result.all_messages())) > 3 * ROOM
+    assert all(size(text_of(sent)) < ROOM for sent in script.seen)
     assert set(script.instructions) == {"You look after depots."}
     assert len(palimpsest.contexts) == ROUNDS + 1
     assert palimpsest.contexts[-1][1]["evictions"]
     assert {answer["line"] for _, answer in palimpsest.contexts} == {f"{sid}@line.1"}
     assert len(palimpsest.outcomes) == ROUNDS + 1
-    if run is not run_streamed:  # of a stream, the model that is a function counts by itself
+    if run is not run_streamed:  # a function model counts the usage of a stream itself
         assert set(palimpsest.outcomes[0]["usage"]) == {"input_tokens", "output_tokens"}
         assert palimpsest.outcomes[-1]["usage"]["cache_read_tokens"] == 3
         assert {outcome["usage"]["output_tokens"] for outcome in palimpsest.outcomes} == {7}
@@ -153,7 +153,7 @@ def test_twenty_rounds_in_a_quarter_of_their_room(palimpsest: Gate, sid: str, ru
     assert [event.type for event in events[2:]] == kinds
 
 
-def test_what_is_kept_are_the_very_objects_of_the_history(palimpsest: Gate, sid: str) -> None:
+def test_kept_messages_are_the_same_objects_as_in_the_history(palimpsest: Gate, sid: str) -> None:
     handed: list[tuple[list[ModelMessage], list[ModelMessage]]] = []
 
     class Watching(PalimpsestCapability):
@@ -194,11 +194,11 @@ def test_parallel_calls_and_a_conversation_that_goes_on(palimpsest: Gate, sid: s
 
 
 @RUNS
-def test_a_request_that_was_too_long_is_sent_once_more_and_tighter(palimpsest: Gate, sid: str, run: Run) -> None:
+def test_a_request_that_was_too_long_is_retried_with_less(palimpsest: Gate, sid: str, run: Run) -> None:
     script = Script(*(calls(n) for n in range(8)), overflow(), DONE)
     assert run(agent_of(palimpsest, script, max_tokens=20_000), sid, "Look at all depots.").output.strip() == DONE
     assert [bool(outcome.get("error")) for outcome in palimpsest.outcomes] == [False] * 8 + [True, False]
-    assert size(words(script.seen[-1])) < size(words(script.seen[-2]))
+    assert size(text_of(script.seen[-1])) < size(text_of(script.seen[-2]))
 
 
 @RUNS
@@ -234,7 +234,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_run_goes_on_whatever_the_server_does(
+def test_a_run_continues_whatever_the_server_does(
     palimpsest: Gate, sid: str, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     palimpsest.trouble(trouble)
@@ -268,7 +268,7 @@ def test_runs_of_one_agent_at_once(palimpsest: Gate, sid: str) -> None:
     assert len(set(reported)) == len(reported) == 21
 
 
-def test_the_recall_tool_gets_back_what_was_left_out(palimpsest: Gate, sid: str) -> None:
+def test_the_recall_tool_returns_evicted_content(palimpsest: Gate, sid: str) -> None:
     recall = [ToolCallPart("recall", {"query": "crate of depot 0"}, "r")]
     script = Script(*(calls(n) for n in range(12)), recall, DONE)
     result = run_async(agent_of(palimpsest, script, recall=True), sid, "Look at all depots.")

@@ -1,4 +1,4 @@
-"""A plugin of pytest that adds our middleware to every agent of LangChain's own tests."""
+"""A pytest plugin that adds our middleware to every agent of LangChain's own tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _create_agent = factory.create_agent
 
 
 def create_agent(*args: Any, middleware: Any = (), **more: Any) -> Any:
-    """An agent with our middleware behind its own."""
+    """Return an agent with our middleware after its own."""
     client = Palimpsest(base_url=os.environ["PALIMPSEST_URL"])
     return _create_agent(*args, middleware=[*middleware, PalimpsestMiddleware(uuid4().hex, client=client)], **more)
 
@@ -28,5 +28,5 @@ if "PALIMPSEST_URL" in os.environ:
 
 @pytest.fixture(params=["memory"])
 def sync_checkpointer() -> InMemorySaver:
-    """The fixture of their `conftest.py`, which needs servers for its other kinds."""
+    """Return the checkpointer of their `conftest.py`, which needs servers for its other kinds."""
     return InMemorySaver()

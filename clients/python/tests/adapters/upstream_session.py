@@ -1,4 +1,4 @@
-"""A plugin of pytest that puts our session in the place of the SDK's own `SQLiteSession`, for the SDK's own tests."""
+"""A pytest plugin that replaces the SDK's own `SQLiteSession` by ours in the SDK's own tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.openai_agents import PalimpsestSession
 
 
 class Ours(PalimpsestSession):
-    """A session that takes what `SQLiteSession` takes. Each database of a test has sessions of its own."""
+    """A session with the arguments of `SQLiteSession`. Each database of a test has sessions of its own."""
 
     def __init__(self, session_id: str, db_path: Any = None, **settings: Any) -> None:
         own = uuid4() if db_path in (None, ":memory:") else db_path
@@ -22,7 +22,7 @@ class Ours(PalimpsestSession):
         super().__init__(f"{session_id}-{apart}", client=Palimpsest(base_url=os.environ["PALIMPSEST_URL"]), **settings)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 agents.SQLiteSession = Ours  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Tests of others, out of the source package of the version that is installed."""
+"""Test suites of other projects, from the source package of the installed version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?::\S+)", re.MULTILINE)
 
 
 def sources(distribution: str) -> Path:
-    """The unpacked source package, fetched once for each environment; skips the test if it cannot be had."""
+    """Return the unpacked source package, downloaded once for each environment; skip the test if that fails."""
     number = version(distribution)
     name = f"{distribution.replace('-', '_')}-{number}"
     folder = Path(sys.prefix) / "sources"
@@ -35,10 +35,10 @@ def sources(distribution: str) -> Path:
 
 
 def failures(suite: Path, tests: Sequence[str], options: Sequence[str], server: str | None) -> tuple[set[str], int]:
-    """The ids of the tests that fail twice, and how many pass; with our adapter if a server is given.
+    """Return the ids of the tests that fail twice, and the number that pass, with our adapter if a server is given.
 
-    A test that fails is run once more, with the other ones that did: the Agents SDK gives a tool that ends late a tenth
-    of a second of wall-clock time (`_FUNCTION_TOOL_POST_INVOKE_WAIT_SECONDS`), which a busy machine misses.
+    Failed tests are run again together: the Agents SDK gives a tool that ends late a tenth of a second of wall-clock
+    time (`_FUNCTION_TOOL_POST_INVOKE_WAIT_SECONDS`), which a busy machine misses.
     """
     failed, passed = _run(suite, tests, options, server)
     if not failed:
