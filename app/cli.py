@@ -1,22 +1,51 @@
 """The command line. Every expected failure is one line on standard error and a non-zero exit status.
 
-A command imports its own modules when it runs, so that the others start at once.
+A command imports its own modules when it runs, so that the others start faster.
 """
 
 import asyncio
 import json
 import sys
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from app import commands, operator_commands, settings_report
+from app import operator_commands, settings_report
 from app import serve as serving
-from app.command_line import DatabaseUrl, DataDir, database_of, or_stop, require_url, run, settings_of
-from app.remote.stopping import stop
+from app.command_line import DatabaseUrl, DataDir, database_of, or_stop, require_url, run, settings_of, stop
 from app.version import VERSION
 
+ENTRY_POINTS: Final = "palimpsest.commands"
+"""The entry points of other distributions' commands: functions with Typer's annotations."""
+_TOOLS: Final = frozenset({"replay", "explain", "verify", "import", "export"})
+"""The commands of palimpsest-context-tools."""
+
+
+class _Commands(TyperGroup):
+    """The server's commands, and those of other distributions, which are imported only to run or list them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the server's first."""
+        return [*super().list_commands(ctx), *(found.name for found in entry_points(group=ENTRY_POINTS))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; stop with a line that says how to install it if it is a missing tool."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        for found in entry_points(group=ENTRY_POINTS, name=cmd_name):
+            single = typer.Typer(add_completion=False)
+            single.command(cmd_name)(found.load())
+            return typer.main.get_command(single)
+        if cmd_name in _TOOLS:
+            stop(f"{cmd_name} is not installed; in a clone of Palimpsest: pip install ./clients/python ./tools")
+        return None
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -176,11 +205,6 @@ def config(
         typer.echo(line)
 
 
-app.command()(commands.replay)
-app.command()(commands.explain)
-app.command()(commands.verify)
-app.command("import")(commands.import_files)
-app.command("export")(commands.export_sessions)
 app.command()(operator_commands.retention)
 
 

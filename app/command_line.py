@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -12,7 +12,6 @@ from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
 from app.database_wait import DatabaseAway
-from app.remote.stopping import stop
 from app.settings import InvalidSetting, Settings, load
 
 if TYPE_CHECKING:
@@ -25,6 +24,12 @@ DatabaseUrl = Annotated[
 ]
 
 _T = TypeVar("_T")
+
+
+def stop(message: str, status: int = 1) -> NoReturn:
+    """End the command with a line on standard error."""
+    typer.echo(f"palimpsest: {message}", err=True)
+    raise typer.Exit(status)
 
 
 def settings_of(**given: object) -> Settings:

@@ -6,9 +6,8 @@ from uuid import UUID
 
 import typer
 
-from app.command_line import DatabaseUrl, DataDir, on_database, require_database, settings_of
+from app.command_line import DatabaseUrl, DataDir, on_database, require_database, settings_of, stop
 from app.core.lexicon.times import parse_time
-from app.remote.stopping import stop
 
 if TYPE_CHECKING:
     from app.store.engine import Database

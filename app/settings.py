@@ -267,14 +267,6 @@ class Settings(BaseSettings):
         """Whether any provider is named for the gateway."""
         return bool(self.gateway_anthropic_url or self.gateway_openai_url)
 
-    @property
-    def server_url(self) -> str:
-        """The address of the running server: the one named, or where `serve` listens with these settings."""
-        if self.url:
-            return self.url
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 (as seen from here)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
     @field_validator("database_url", "database_pooler_url", "read_database_url")
     @classmethod
     def _with_driver(cls, url: str | None, info: ValidationInfo) -> str | None:

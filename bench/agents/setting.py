@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from app.recordings.recording import Recording
 from app.store import embedded
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.driver import target_of
@@ -17,6 +16,7 @@ from bench.agents.lag import Prober
 from bench.agents.sides import Ask, Floor, Ours, Side, Whole, a_floor, ours, postmaster
 from bench.agents.traffic import Life, lives_of
 from bench.quality.servers import temporary_folder
+from palimpsest_tools.recordings.recording import Recording
 
 
 @dataclass(slots=True)

@@ -18,7 +18,6 @@ import uvicorn
 from sqlalchemy.engine import make_url
 
 from app.core.policy.presets import DOCUMENTS
-from app.remote.server import free_port
 from app.serve import GC_THRESHOLDS, KEEP_ALIVE_SECONDS
 from app.settings import Settings
 from app.store.embedded import EmbeddedPostgres
@@ -27,6 +26,7 @@ from bench.http import Http, Spread
 from bench.quality.servers import IDLE_SECONDS, Stack
 from bench.speed import floor
 from bench.speed.servers import dsn
+from palimpsest_tools.server import free_port
 
 READY_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.05

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.log.events import Json
-from app.recordings import neutral
-from app.recordings.recording import AppendEvents, ModelCall, Object, Recording
 from bench.quality.recorded import SYSTEM
+from palimpsest_tools.recordings import neutral
+from palimpsest_tools.recordings.recording import AppendEvents, ModelCall, Object, Recording
 
 PREFERRED: Final = ("coding_agent", "long_coding_agent")
 """Recordings that hold coding sessions; of a folder that has them, only these are used."""

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from app.core.policy.presets import PRESETS
 from app.core.tokens.cache_profiles import CacheProfile
-from app.recordings.recording import MalformedRecording
 from bench.cost import optimum, rivals
 from bench.cost import outside as keeping
 from bench.cost.billing import PROFILES, Tally, account
 from bench.cost.picture import svg
 from bench.cost.rivals import Player
 from bench.cost.sessions import Session, load
+from palimpsest_tools.recordings.recording import MalformedRecording
 
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"
 WINDOW = 200_000

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.tokens.cache_profiles import ANTHROPIC, ANTHROPIC_HOUR, OPENAI, OPENAI_PAID, CacheProfile
-from app.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge
 from bench.cost.rivals import Sent
 from bench.cost.sessions import Edit, Session, text_of
 from bench.edits import parsed, strings, unnumbered
+from palimpsest_tools.replay.bill import Bill, BilledBlock, BilledRequest, Cache, charge
 
 PROFILES: Final = {
     "Anthropic, 5 minutes": ANTHROPIC,

@@ -10,11 +10,11 @@ from app.core.log.event import Event, OpenCall, SessionState, as_stored, place
 from app.core.log.events import EventType
 from app.core.log.parse import body_text, parse_batch
 from app.core.tokens.counter import Counter
-from app.recordings import neutral
-from app.recordings.recording import AppendEvents, ModelCall
 from app.services.counting import Counting
 from bench.cost.runs import runs
 from bench.edits import quoted, strings, unnumbered
+from palimpsest_tools.recordings import neutral
+from palimpsest_tools.recordings.recording import AppendEvents, ModelCall
 
 MODEL: Final = "claude-sonnet-4-5"
 COUNTER: Final[Counter] = Counting({}).counter(MODEL)

@@ -42,13 +42,13 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from app.core.policy.presets import DOCUMENTS
-from app.recordings.recording import MalformedRecording
 from bench.quality import baselines, tables
 from bench.quality.kept import Kept
 from bench.quality.picture import svg
 from bench.quality.recorded import Recorded, load
 from bench.quality.scenarios import Lane, Record
 from bench.quality.servers import a_stack
+from palimpsest_tools.recordings.recording import MalformedRecording
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
 WINDOWS: Final = (8_000, 12_000, 16_000, 24_000, 32_000, 48_000, 64_000)

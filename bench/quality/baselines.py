@@ -7,12 +7,12 @@ from app.core.log.event import Event
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import REQUEST_TOKENS
-from app.recordings.recording import Object
 from bench.cost.sessions import COUNTER
 from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.retention.points import message_of
+from palimpsest_tools.recordings.recording import Object
 
 
 def newest(recording: Recorded, moment: Moment, window: int) -> Kept:

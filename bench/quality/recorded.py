@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.core.log.events import Json
-from app.recordings import neutral
-from app.recordings.recording import Object
 from bench.quality.answers import ShortAnswer, short_answers
 from bench.retention.points import Point, points
+from palimpsest_tools.recordings import neutral
+from palimpsest_tools.recordings.recording import Object
 
 SYSTEM: Final = "You are a coding agent. Never push without being asked. Always say which tests you ran."
 """Prompt of a recording that lacks one."""

@@ -3,16 +3,19 @@
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from palimpsest import AsyncSession, ContextInfeasibleError
+from palimpsest.types import PolicyDocument
 
 from app.core.policy.presets import DOCUMENTS
-from app.recordings.recording import AppendEvents, AppendMessages, Object
-from app.remote.client import RequestFailed
 from bench.cost.sessions import MODEL
 from bench.quality.answers import with_questions
 from bench.quality.kept import Kept, covered, lost, seen, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Object
+from palimpsest_tools.server import append
 
 FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
 UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
@@ -79,8 +82,8 @@ class Lane:
         """
         lives = [_Life(recording, self._name()) for recording in recordings]
         for life in lives:
-            await self.stack.client.put_session(life.session, policy_of("default", window), MODEL)
-            await self.stack.client.append(life.session, AppendEvents(life.recording.head))
+            session = await self._created(life.session, policy_of("default", window))
+            await append(session, AppendEvents(life.recording.head))
         for number in range(max((len(life.recording.moments) for life in lives), default=0)):
             there = [life for life in lives if number < len(life.recording.moments)]
             for life in there:
@@ -93,21 +96,19 @@ class Lane:
 
     async def _live(self, life: "_Life", moment: Moment, window: int) -> Record:
         """Advance the session to the moment's point, and measure the context there."""
-        at, client = moment.point.at, self.stack.client
+        at, session = moment.point.at, self.stack.client.session(life.session)
         written = 0
         for begun, upto in life.recording.calls(life.done, at):
-            await client.append(life.session, AppendMessages("openai", life.recording.messages[begun:upto]))
+            await append(session, AppendMessages("openai", life.recording.messages[begun:upto]))
             life.done = upto
             if upto == at:
                 break
             now = life.recording.times[upto - 1]
             try:
-                answer = await client.context(life.session, _asked({"max_tokens": window}, now))
-            except RequestFailed as problem:
-                if problem.type != "context-infeasible":
-                    raise
+                answer = await session.post_context(**_asked({"max_tokens": window}, now))
+            except ContextInfeasibleError:
                 continue
-            written += answer["compaction"]["state"] in ("scheduled", "running")
+            written += answer.compaction.state in ("scheduled", "running")
             if self.settle and written >= self.settle:
                 await self.stack.idle()
                 written = 0
@@ -117,24 +118,27 @@ class Lane:
 
     async def _loaded(self, recording: Recorded, moment: Moment, policy: Mapping[str, Any] | None) -> str:
         """Create a session with all messages before a moment, and wait for the worker's summaries."""
-        client, session = self.stack.client, self._name()
-        await client.put_session(session, policy, MODEL)
-        await client.append(session, AppendEvents(recording.head))
+        session = await self._created(self._name(), policy)
+        await append(session, AppendEvents(recording.head))
         for begun in range(0, moment.point.at, BULK_MESSAGES):
             messages = recording.messages[begun : min(begun + BULK_MESSAGES, moment.point.at)]
-            await client.append(session, AppendMessages("openai", messages))
+            await append(session, AppendMessages("openai", messages))
             await self.stack.idle()
+        return session.id
+
+    async def _created(self, name: str, policy: Mapping[str, Any] | None) -> AsyncSession:
+        session = self.stack.client.session(name)
+        await session.put_session(policy=cast(PolicyDocument | None, policy), model=MODEL)
         return session
 
     async def _measured(self, scenario: str, session: str, recording: Recorded, moment: Moment, body: Object) -> Record:
         """Request a context and measure it."""
         record = Record(scenario, body["max_tokens"], recording.id, moment.point.at, seen(moment, recording.system, ""))
         try:
-            answer = await self.stack.client.context(session, _asked(body, moment.now))
-        except RequestFailed as problem:
-            if problem.type != "context-infeasible":
-                raise
+            context = await self.stack.client.session(session).post_context(**_asked(body, moment.now))
+        except ContextInfeasibleError as problem:
             return replace(record, kept=replace(record.kept, refused=problem.detail))
+        answer = context.to_dict()
         live = await self.stack.all(f"/v1/sessions/{session}/summaries", live="true")
         epochs = await self.stack.all(f"/v1/sessions/{session}/epochs", view=body.get("view", "main"))
         text = text_of(answer["request"])
@@ -169,5 +173,5 @@ def policy_of(preset: str, window: int) -> Mapping[str, Any]:
     return {**DOCUMENTS[preset], "window_tokens": window}
 
 
-def _asked(body: Object, now: str | None) -> Object:
+def _asked(body: Object, now: str | None) -> dict[str, Any]:
     return {"format": "openai", **body} | ({} if now is None else {"now": now})

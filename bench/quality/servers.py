@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx2
+from palimpsest import AsyncPalimpsest
 
-from app.remote.client import Client
-from app.remote.server import free_port, is_palimpsest
 from app.store import embedded, migrate
+from palimpsest_tools.server import free_port, is_palimpsest
 
 READY_SECONDS: Final = 90.0
 IDLE_SECONDS: Final = 300.0
@@ -54,7 +54,7 @@ class Stack:
         self._roles, self._checkout = roles, checkout
         self._running: dict[str, Process] = {}
         self.http = httpx2.AsyncClient(base_url=self._url, timeout=120)
-        self.client = Client(self.http)
+        self.client = AsyncPalimpsest(base_url=self._url, timeout=120, http_client=self.http)
 
     async def start(self) -> None:
         """Start all roles; return when the API responds."""

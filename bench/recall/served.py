@@ -8,11 +8,9 @@ from uuid import uuid4
 
 import httpx2
 
-from app.remote.address import Address
-from app.remote.server import running_server
-from app.settings import Settings
 from bench.recall.ranking import FIRST, Asked, Question
 from bench.retention.points import message_of
+from palimpsest_tools.server import address, running_server
 
 
 @dataclass(slots=True)
@@ -46,8 +44,10 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
     """Return Markdown: all and any evidence among the server's results, and their latency."""
     asking = [Asking(FIRST), Asking(None)]
     first: list[float] = []
-    address = Address(url or Settings().server_url, named=url is not None)
-    async with running_server(address) as server, httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with (
+        running_server(address(url, None)) as server,
+        httpx2.AsyncClient(base_url=server.url, timeout=60) as http,
+    ):
         for asked in dialogues:
             session = f"/v1/sessions/bench-recall-{uuid4()}"
             await _append(http, session, asked)

@@ -18,11 +18,11 @@ from typing import TypeVar
 from app.core.compaction.extractive.summary import extractive
 from app.core.digest.digest import digest_of, unite
 from app.core.tokens.counter import TextKind
-from app.recordings.recording import MalformedRecording
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue, truth
 from bench.retention.points import Point, load
 from bench.retention.told import Told
+from palimpsest_tools.recordings.recording import MalformedRecording
 
 T = TypeVar("T")
 SAMPLES = Path(__file__).parents[2] / "tests" / "samples"

@@ -6,13 +6,13 @@ from random import Random
 from typing import Final
 
 import asyncpg
+from palimpsest import PalimpsestError
 
 from app.core.render.formats import FORMATS
-from app.recordings.recording import Object
-from app.remote.client import RequestFailed
-from app.replay.verify import verify_log
 from bench.quality.servers import Stack
 from bench.soak.mix import Written
+from palimpsest_tools.recordings.recording import Object
+from palimpsest_tools.replay.run import check_log
 
 SESSIONS: Final = 8
 """Sessions whose logs are read back and whose calls are all rendered again."""
@@ -45,7 +45,7 @@ async def sample(stack: Stack, written: Sequence[Written], form: str) -> tuple[i
     """Compare some sessions with what was posted and render their calls; return the calls and the faults."""
     calls, wrong = 0, []
     for one in Random(1).sample(list(written), min(SESSIONS, len(written))):
-        _, faults = await verify_log(stack.client, one.name, posted(one, form))
+        _, faults = await check_log(stack.client.session(one.name), posted(one, form))
         wrong += [f"{one.name}: {fault}" for fault in faults]
         recorded = await stack.all(f"/v1/sessions/{one.name}/calls")
         calls += len(recorded)
@@ -53,11 +53,11 @@ async def sample(stack: Stack, written: Sequence[Written], form: str) -> tuple[i
             wrong.append(f"{one.name}: {one.calls} contexts were answered, {len(recorded)} are recorded")
         for call in recorded:
             try:
-                again = await stack.client.call_again(call["line"], call["call_id"])
-            except RequestFailed as problem:
+                again = await stack.client.session(call["line"]).get_call_context(call["call_id"])
+            except PalimpsestError as problem:
                 wrong.append(f"{one.name}, call {call['call_id']}: {problem}")
                 continue
-            if again["sha256"] != call["sha256"]:
+            if again.sha256 != call["sha256"]:
                 wrong.append(f"{one.name}, call {call['call_id']}: other bytes")
     return calls, wrong
 

@@ -182,5 +182,5 @@ async def test_erased_words_stay_erased(run: Run, client: httpx.AsyncClient) -> 
 
 async def test_a_session_that_is_not_there_writes_nothing(run: Run, tmp_path: Path) -> None:
     done = await run("export", "nobody", "-o", tmp_path / "out.jsonl")
-    assert (done.returncode, done.stderr) == (1, "palimpsest: not-found: there is no session 'nobody'\n")
+    assert (done.returncode, done.stderr) == (1, "palimpsest: there is no session 'nobody'\n")
     assert not names(tmp_path)

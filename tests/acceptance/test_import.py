@@ -9,7 +9,7 @@ import pytest
 from app.settings import Settings
 from tests.acceptance.transfers import SAMPLES, Run, command, exported, imported, log
 from tests.conftest import serving
-from tests.unit.recordings.logs import lines, log_line, result, text, use
+from tests.tools.logs import lines, log_line, result, text, use
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from app.core.tokens.cache_profiles import cache_profile
-from app.replay.bill import Bill, Cache, charge
-from app.replay.requests import rendered
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import ledger as store
 from app.store.engine import Database
+from palimpsest_tools.replay.bill import Bill, Cache, charge
+from palimpsest_tools.replay.requests import rendered
 from tests.contract.test_context import append, rounds
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

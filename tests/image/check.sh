@@ -180,8 +180,9 @@ environment=(
 url=http://127.0.0.1:$port
 
 say "importing everything"
-in_image python3 -c "import app, importlib, pkgutil
-names = {one.name for one in pkgutil.walk_packages(app.__path__, 'app.')} - {'app.store.embedded'}
+in_image python3 -c "import app, importlib, palimpsest_tools, pkgutil
+names = {one.name for package in (app, palimpsest_tools)
+         for one in pkgutil.walk_packages(package.__path__, package.__name__ + '.')} - {'app.store.embedded'}
 for name in names: importlib.import_module(name)
 print(f'ok: {len(names)} modules and what they import, the vendors\' SDKs among it')"
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.recordings.recording import AppendEvents, AppendMessages, Recording
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.long.test_recordings import pytest_generate_tests, recordings  # noqa: F401  # pytest finds them by name
 
 WINDOW = 60_000

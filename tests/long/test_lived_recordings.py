@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording, Step
+from palimpsest_tools.recordings.files import decode, parse
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conformance.conftest import preset, working
 from tests.conformance.lived import Quiet, quiet

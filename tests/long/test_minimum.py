@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording
+from palimpsest_tools.recordings.files import decode, parse
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.long.test_recordings import SAMPLES
 
 SESSIONS = 14

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.recordings.load import decode, parse
-from app.recordings.recording import AppendEvents, AppendMessages, Recording
+from palimpsest_tools.recordings.files import decode, parse
+from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording
 from tests.support import validators
 
 SAMPLES = Path(__file__).parent.parent / "samples"

@@ -13,8 +13,8 @@ from app.core.render.breakpoints import Marking
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Layout
 from app.core.tokens.cache_profiles import ANTHROPIC
-from app.replay.bill import Cache, charge
-from app.replay.requests import rendered
+from palimpsest_tools.replay.bill import Cache, charge
+from palimpsest_tools.replay.requests import rendered
 from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
 from tests.support.examples import examples

@@ -20,7 +20,7 @@ from app.core.audit.ledger import (
 from app.core.audit.ledger_totals import accounts, money_of, totals
 from app.core.policy.provider import Prices
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID
-from app.replay.bill import BilledBlock, BilledRequest, Cache, charge
+from palimpsest_tools.replay.bill import BilledBlock, BilledRequest, Cache, charge
 from tests.support.examples import examples
 
 RULES = {"claude": ANTHROPIC, "other-claude": ANTHROPIC, "gpt": OPENAI, "paid": OPENAI_PAID}

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from app.core.render.formats import FORMATS
-from app.recordings import neutral
 from bench.agents.driver import Slice, spread
 from bench.agents.lived import Lived
 from bench.agents.rows import Row, rows_table
 from bench.agents.tables import lived_table, worker_table
 from bench.agents.traffic import WRITERS, a_life, body_of
+from palimpsest_tools.recordings import neutral
 
 LINE: dict[str, Any] = {
     "id": "one",

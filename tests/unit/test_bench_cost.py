@@ -7,7 +7,6 @@ from app.core.log.events import EventType
 from app.core.policy.presets import PRESETS
 from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID, CacheProfile
 from app.core.tokens.counter import REQUEST_TOKENS
-from app.replay.bill import BilledBlock
 from bench.cost import optimum, rivals
 from bench.cost.billing import Tally, account, breakpoints
 from bench.cost.outside import keeping_outside
@@ -15,6 +14,7 @@ from bench.cost.picture import svg
 from bench.cost.rivals import STUB_TOKENS, Player
 from bench.cost.runs import runs
 from bench.cost.sessions import Call, Session, Value, session, without_prefix
+from palimpsest_tools.replay.bill import BilledBlock
 
 FIXED = 2_000 + REQUEST_TOKENS
 LINE = {

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.recordings import neutral
 from bench.agents.traffic import a_life
 from bench.soak import checks, verdicts
 from bench.soak.flat import Bound, Series, trend
 from bench.soak.mix import Written, spread
 from bench.soak.verdicts import by_window, few, none, of_series, table
 from bench.soak.wire import Listener
+from palimpsest_tools.recordings import neutral
 from tests.unit.test_bench_agents import LINE
 
 BOUND = Bound(share=0.1, slack=2.0)

@@ -16,6 +16,7 @@ import click
 import pytest
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
 
 from app.api.schemas import common as schemas
 from app.cli import app
@@ -55,16 +56,21 @@ def test_the_conformance_page_names_tests_that_exist() -> None:
 
 
 PAGES = (DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-ROOMS = "api|core|services|store|worker|providers|replay|recordings|remote|transfer"
+ROOMS = "api|core|services|store|worker|providers|palimpsest_tools"
 NAMED = re.compile(rf"(?<![\w/.])((?:{ROOMS})(?:/\w+)+)((?:\.[A-Za-z_]\w*)+)(?![\w/(])")
 MODULES = re.compile(rf"`((?:{ROOMS})(?:/\w+)+)`")
-FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests)/[\w./-]+\.\w+)`")
+FILES = re.compile(r"`((?:app|bench|docs|examples|migrations|openapi|tests|tools)/[\w./-]+\.\w+)`")
 COLUMN = re.compile(r"`(\w+)\.(\w+)`")
+
+
+def dotted(module: str) -> str:
+    """The name of a module that a document calls by its path."""
+    return f"{'' if module.startswith('palimpsest_tools/') else 'app.'}{module.replace('/', '.')}"
 
 
 def find_object(module: str, names: list[str]) -> object:
     """Return the object that a document calls `module.name`, defined in that module. Raises AttributeError."""
-    thing: object = import_module(f"app.{module.replace('/', '.')}")
+    thing: object = import_module(dotted(module))
     for depth, name in enumerate(names):
         if depth and name in getattr(thing, "__dataclass_fields__", {}):
             return thing
@@ -72,13 +78,13 @@ def find_object(module: str, names: list[str]) -> object:
             return thing
         thing = getattr(thing, name)
         if not depth and isinstance(thing, type | FunctionType):
-            assert thing.__module__ == f"app.{module.replace('/', '.')}", f"{name} is not at home in {module}"
+            assert thing.__module__ == dotted(module), f"{name} is not at home in {module}"
     return thing
 
 
 def names_in(text: str) -> list[tuple[str, list[str]]]:
     """Return every `room/module.name` of a text; a path that ends in `.py` or `.md` is a file and no name."""
-    names = ((module, dotted.split(".")[1:]) for module, dotted in NAMED.findall(text))
+    names = ((module, tail.split(".")[1:]) for module, tail in NAMED.findall(text))
     return [(module, parts) for module, parts in names if parts[0] not in ("py", "md")]
 
 
@@ -88,7 +94,7 @@ def test_names_on_a_page_exist(page: Path) -> None:
     for module, names in names_in(text):
         assert find_object(module, names) is not None, (module, names)
     for module in MODULES.findall(text):
-        assert import_module(f"app.{module.replace('/', '.')}")
+        assert import_module(dotted(module))
     for path in FILES.findall(text):
         assert (DOCS.parent / path).exists(), path
 
@@ -163,7 +169,7 @@ def distribution(project: Path) -> str:
     return name
 
 
-OURS = frozenset({distribution(DOCS.parent), distribution(DOCS.parent / "clients" / "python")})
+OURS = frozenset(distribution(DOCS.parent / place) for place in ("", "clients/python", "tools"))
 OTHERS = frozenset({"anthropic", "google-genai", "langchain-openai", "openai", "pydantic-ai-slim"})
 """Packages of others that a page tells its reader to install."""
 
@@ -214,7 +220,7 @@ def test_the_names_that_are_installed_are_found(text: str, names: str) -> None:
 
 def test_pages_install_only_known_packages() -> None:
     """The names `palimpsest` and `palimpsest-client` belong to others on the index."""
-    assert {"palimpsest-context", "palimpsest-context-client"} == OURS
+    assert {"palimpsest-context", "palimpsest-context-client", "palimpsest-context-tools"} == OURS
     kinds = (".md", ".sh", ".yml", ".yaml", ".toml", ".py", ".html", "Makefile", "Dockerfile", ".ci/run")
     files = [one for one in tracked() if one.endswith(kinds) and not one.startswith("tests/")]
     assert len(files) > 400
@@ -290,8 +296,10 @@ def test_pictures_and_help_have_no_marks_of_markdown() -> None:
         yield path, command.help or ""
         for parameter in command.params:
             yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
-        for name, inner in getattr(command, "commands", {}).items():
-            yield from helps(inner, f"{path} {name}")
+        if isinstance(command, TyperGroup):
+            context = typer.Context(command)
+            for name in command.list_commands(context):
+                yield from helps(command.get_command(context, name), f"{path} {name}")
 
     found = dict(helps(typer.main.get_command(app), "palimpsest"))
     assert len(found) > 60

@@ -7,6 +7,7 @@ import re
 import palimpsest
 import pytest
 
+import palimpsest_tools
 from app.store.migrate import revisions
 from app.version import VERSION
 from tests.support.releases import ROOT, git, is_here, releases, suits
@@ -24,6 +25,7 @@ def number(version: str) -> tuple[int, ...]:
 def test_the_newest_release_has_the_version_of_all_files() -> None:
     assert SECTIONS[0][0] == VERSION
     assert palimpsest.__version__ == VERSION
+    assert palimpsest_tools.VERSION == VERSION
     assert json.loads((ROOT / "openapi" / "palimpsest.json").read_text())["info"]["version"] == VERSION
 
 

@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -34,20 +33,6 @@ def test_variables_are_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -
     assert Settings().port == 1234
     assert Settings().data_dir == Path("/somewhere")
     assert Settings(port=4321).port == 4321
-
-
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ({}, "http://127.0.0.1:8700"),
-        ({"host": "0.0.0.0", "port": 81}, "http://127.0.0.1:81"),
-        ({"host": "::"}, "http://[::1]:8700"),
-        ({"host": "10.0.0.7"}, "http://10.0.0.7:8700"),
-        ({"host": "0.0.0.0", "url": "https://context.example"}, "https://context.example"),
-    ],
-)
-def test_clients_use_the_listening_address_unless_another_is_named(given: dict[str, Any], address: str) -> None:
-    assert Settings(**given).server_url == address
 
 
 @pytest.mark.parametrize(

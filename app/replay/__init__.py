@@ -1,1 +1,0 @@
-"""Replay: a recorded session through a real server, call by call, and what a provider would have billed for it."""

@@ -1,1 +1,0 @@
-"""Transfer: files into sessions, and sessions into files."""

@@ -1,0 +1,1 @@
+"""Replay of recorded sessions on a running server, and the provider's bill for them."""

@@ -1,0 +1,1 @@
+"""Import of files into a running server, and export of its sessions."""
