@@ -119,7 +119,7 @@ def test_every_term_of_the_glossary_is_carried_by_the_code() -> None:
 
 
 def test_the_packages_are_those_of_the_contracts() -> None:
-    """The page lists every room of the core, in the order of the import contract."""
+    """The page lists every package of the core, in the order of the import contract."""
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["app.core"])
     section = (
