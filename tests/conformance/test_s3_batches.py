@@ -1,4 +1,4 @@
-"""S3: batches of messages, each with a summary, and the archive they are shown in, under the preset `clip`."""
+"""S3: batches of messages, each with a summary, and the archive that shows them, under the preset `clip`."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tests.support import summarizers as stand_in
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok, refusal, status
 
 TEXT = "word " * 80
-"""A hundred tokens."""
+"""A text of a hundred tokens."""
 
 
 def numbered() -> Behaviour:
@@ -21,7 +21,7 @@ def numbered() -> Behaviour:
 
 
 async def begin(client: httpx.AsyncClient, policy: object, messages: int, times: int = 1) -> Agent:
-    """A session with messages of a hundred tokens, or some times that, and far from full."""
+    """Create a session with messages of `times` hundred tokens each, far from full."""
     agent = await Agent.begin(client, policy, max_tokens=100_000)
     await more(agent, messages, times=times)
     await agent.context()
@@ -33,8 +33,8 @@ async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> N
     await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
-def stand_before(asked: Asked) -> str:
-    """What a request gives as the summary of what came before."""
+def previous_summary(asked: Asked) -> str:
+    """Return the previous summary in a request."""
     return asked.prompt.partition("<previous-summary>\n")[2].partition("\n</previous-summary>")[0]
 
 
@@ -43,15 +43,15 @@ def spans(found: list[Json]) -> list[tuple[int, int, int]]:
 
 
 async def cover(client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object) -> Agent:
-    """A session of so many batches of two messages, and five long ones that stay."""
+    """Create a session with `batches` batches of two messages, and five long messages that are kept."""
     agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches, times)
     await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * kept}"} for _ in range(5)))
     await compact(client)
     return agent
 
 
-async def folded(agent: Agent) -> Json:
-    """Its context in a window that asks for every batch."""
+async def fully_folded_context(agent: Agent) -> Json:
+    """Return a context whose window requires every batch."""
     return await agent.context(max_tokens=4_000, format="openai")
 
 
@@ -72,7 +72,7 @@ async def test_s3_02_all_but_the_newest_five_become_a_batch(client: httpx.AsyncC
     assert [m["content"].split()[0] for m in messages[1:]] == [f"message-{n}." for n in range(6, 11)]
 
 
-async def test_s3_02_fewer_than_that_are_left_alone(
+async def test_s3_02_too_few_messages_are_left_alone(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, "clip", 3)
@@ -81,19 +81,21 @@ async def test_s3_02_fewer_than_that_are_left_alone(
     assert (model.requests, (await agent.context(force=True))["summaries"]) == ([], [])
 
 
-async def test_s3_03_chunks_of_so_many_messages(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s3_03_chunks_are_limited_by_messages(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
     model.default = numbered()
     await begin(client, await preset(client, "clip", chunk_events=3), 15)
     await compact(client)
     assert spans(await summaries(client)) == [(1, 3, 0), (4, 6, 0), (7, 9, 0), (10, 10, 0)]
 
 
-async def test_s3_03_or_of_so_many_tokens(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s3_03_chunks_are_limited_by_tokens(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     model.default = numbered()
     rules = {"chunk_events": None, "chunk_tokens": 300, "max_tokens": 150}
     await begin(client, await preset(client, "clip", **rules), 10)
     await compact(client)
-    assert spans(await summaries(client)) == [(1, 3, 0), (4, 5, 0)]  # one is full with the message that fills it
+    assert spans(await summaries(client)) == [(1, 3, 0), (4, 5, 0)]  # a batch includes the message that fills it
 
 
 async def test_s3_04_each_chunk_sees_the_summary_before_it(
@@ -104,7 +106,7 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     await compact(client)
     await more(agent, 3, 12)
     await compact(client)
-    previous = [stand_before(asked) for asked in model.requests]
+    previous = [previous_summary(asked) for asked in model.requests]
     assert previous[:2] == ["", "told 1"]
     assert previous[2].startswith("[Context Summary — 6 messages compressed across 1 compaction cycle]")
     assert [line for line in previous[2].splitlines() if line.startswith("told")] == ["told 1", "told 2"]
@@ -113,12 +115,12 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     assert not any(line.startswith("#") for line in model.requests[0].system.splitlines())  # a narrative
 
 
-async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive_as_it_is_shown(
+async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
     agent = await cover(client, 5)
-    small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: a context so small would ask for a compaction
+    small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: one this small would request a compaction
     shown = (await client.post("/v1/sessions/s/context:preview", json=small)).raise_for_status().json()
     archive = shown["request"]["messages"][0]["content"]
     assert all(f"\ntold {number}" in archive for number in range(1, 6))
@@ -126,7 +128,7 @@ async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive_as_i
     model.default = ok("told on")
     await more(agent, 4, 16)
     await compact(client)
-    first, second = (stand_before(asked) for asked in model.requests[:2])
+    first, second = (previous_summary(asked) for asked in model.requests[:2])
     assert first == archive
     assert second == "told on"
 
@@ -182,7 +184,7 @@ async def test_s3_08_merged_when_there_are_more_than_the_first_the_last_and_two(
         ("middle", [(1, 2, 0), (3, 4, 0), (5, 10, 1), (11, 12, 0), (13, 14, 0)]),
     ],
 )
-async def test_s3_09_one_batch_in_the_place_of_several(
+async def test_s3_09_several_batches_are_merged_into_one(
     client: httpx.AsyncClient, worker: None, model: Summarizers, scope: str, left: list[tuple[int, int, int]]
 ) -> None:
     model.default = numbered()
@@ -194,11 +196,11 @@ async def test_s3_09_one_batch_in_the_place_of_several(
     assert merged["events"] == sum(row["events"] for row in sources) == merged["to_seq"] - merged["from_seq"] + 1
     assert {(row["status"], row["superseded_by"]) for row in sources} == {("superseded", merged["id"])}
     assert "told 3" in model.requests[-1].prompt and "told 7" not in model.requests[-1].prompt
-    await folded(agent)
+    await fully_folded_context(agent)
     assert [row["from_seq"] for row in await proven(client)] == [row[0] for row in left] + [15]
 
 
-async def test_s3_09_a_merged_one_is_merged_again_one_level_up(
+async def test_s3_09_a_merged_batch_is_merged_again_one_level_up(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
@@ -221,7 +223,7 @@ async def test_s3_10_a_source_is_superseded_and_told_of(
 
 
 async def first_message(agent: Agent) -> str:
-    message = (await folded(agent))["request"]["messages"][0]
+    message = (await fully_folded_context(agent))["request"]["messages"][0]
     assert message["role"] == "system"
     return str(message["content"])
 
@@ -243,8 +245,10 @@ async def test_s3_11_the_archive_is_the_first_message(
     assert not any(line.startswith("##") for line in lines)
 
 
-async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    """Where the batches take more than there is room for; while they fit, all of them are shown (I11)."""
+async def test_s3_11_the_archives_middle_is_left_out_if_it_exceeds_its_room(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """The middle is left out if the batches exceed their room; while they fit, all of them are shown (I11)."""
     numbers = itertools.count(1)
     model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 64}")
     agent = await cover(client, 6, times=2, kept=5)
@@ -309,7 +313,7 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was(
 async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigger(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    """Nothing goes for want of a summary until the target itself is exceeded, and all of it comes back by one (I11)."""
+    """Without a summary nothing is dropped below the target, and a later summary covers all that was (I11)."""
     agent = await Agent.begin(client, {**await preset(client, "clip"), "window_tokens": 4_000}, format="openai")
     model.default = status(400)
     for number in range(1, 36):
@@ -330,7 +334,7 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigge
         assert context["summaries"][-1]["to_seq"] >= max(evicted(lost, "dropped"))
 
 
-async def test_s3_15_a_timeout_is_tried_twice_again(
+async def test_s3_15_a_timeout_is_retried_twice(
     client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 10)
@@ -341,9 +345,7 @@ async def test_s3_15_a_timeout_is_tried_twice_again(
     assert (await one(client))["to_seq"] == 5
 
 
-async def test_s3_15_other_errors_are_not_tried_again(
-    client: httpx.AsyncClient, worker: None, model: Summarizers
-) -> None:
+async def test_s3_15_other_errors_are_not_retried(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await begin(client, "clip", 10)
     model.default = status(400)
     run = await compact(client)
@@ -366,7 +368,7 @@ async def test_s3_15_a_chunk_that_is_too_long_for_the_model_is_halved(
     assert "<previous-summary>" in model.requests[2].prompt
 
 
-async def test_s3_15_after_three_failures_it_is_left_alone_for_a_while(
+async def test_s3_15_after_three_failures_the_model_is_not_called_for_a_while(
     client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 15)

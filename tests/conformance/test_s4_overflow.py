@@ -1,4 +1,4 @@
-"""S4: thresholds by the last real usage, overflow by its list of patterns, under the preset `threshold`."""
+"""S4: thresholds by the last reported usage, and overflow by its list of patterns, under the preset `threshold`."""
 
 import httpx
 import pytest
@@ -33,7 +33,7 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
     await outcome(client, context, used(8_950))
     grown = await agent.context(wait_ms=WAIT_MS)
     assert (grown["epoch"], grown["tokens"]["estimate"]) == (context["epoch"], 8_950)
-    await agent.user(TEXT)  # a hundred tokens more are above the threshold
+    await agent.user(TEXT)  # a hundred tokens more exceed the threshold
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
     assert evicted(reduced, "summarized")
@@ -42,7 +42,7 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
 async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    """Nobody waits: what was used is known to the append behind it, which wakes the worker."""
+    """No request waits: the append after the report knows the usage and wakes the worker."""
     agent = await begun(client, 20)
     context = await agent.context()
     await outcome(client, context, used(8_950))
@@ -57,7 +57,7 @@ async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
 async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_wakes_the_worker(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    """Nothing is appended behind the report, and nobody waits."""
+    """Nothing is appended after the report, and no request waits."""
     agent = await begun(client, 20)
     context = await agent.context()
     await outcome(client, context, used(9_500))
@@ -101,7 +101,7 @@ async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is
     assert estimate < 8_950
     again = await agent.context()
     assert again["epoch"] == reduced["epoch"]
-    assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # and not what was used before
+    assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # not the usage reported before
 
 
 @pytest.mark.parametrize("phrase", THRESHOLD)
@@ -163,16 +163,16 @@ async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx
 
 
 async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, worker: None) -> None:
-    """The run's record stands for the original's two events: when it began and ended, why, and what it saved."""
+    """The run's record replaces the original's two events: start and end times, reason, and savings."""
     agent = await begun(client, 30)
     context = await agent.context()
     verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": WAIT_MS})
     assert evicted(again, "summarized")
     assert await outcome(client, again, used(again["tokens"]["estimate"])) == {"overflow": False, "action": "none"}
-    told = [run for run in await runs(client) if run["reason"] == "overflow"]
-    assert told  # the one that the report began, and the one that the retry waited for
-    assert {run["state"] for run in told} <= {"succeeded", "skipped"}
+    overflow_runs = [run for run in await runs(client) if run["reason"] == "overflow"]
+    assert overflow_runs  # one from the report, one from the retry's wait
+    assert {run["state"] for run in overflow_runs} <= {"succeeded", "skipped"}
     done = next(run for run in await runs(client) if run["state"] == "succeeded" and run["started_at"])
     assert done["started_at"] <= done["finished_at"]
     assert done["tokens_after"] < done["tokens_before"]

@@ -1,4 +1,4 @@
-"""Streams over HTTP: what is added to a session, each once and in order, whoever is killed and wherever it goes on."""
+"""Streams over HTTP: every change of a session once and in order, across disconnects and servers."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 async def append(http: httpx.AsyncClient, *texts: str, session: str = SESSION) -> int:
-    """The head after it."""
+    """Append user messages and return the new head."""
     events = [{"type": "user.message", "content": text} for text in texts]
     answer = await http.post(f"{session}/events", json={"events": events})
     assert answer.status_code == 201, answer.text
@@ -56,9 +56,9 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def read_with_kills(urls: list[str], head: int, kills: int, chance: random.Random) -> list[Event]:
-    """All up to `head`, by a reader that is killed so often, between any two messages, and goes on at any server.
+    """Read all events up to `head` with a reader that is disconnected `kills` times and continues on any server.
 
-    What it has been sent and not looked at yet is lost with it.
+    Messages sent but not read before a disconnect are lost with the connection.
     """
     found: list[Event] = []
     for stop in [*sorted(chance.choices(range(head), k=kills)), head]:
@@ -68,8 +68,8 @@ async def read_with_kills(urls: list[str], head: int, kills: int, chance: random
     return found
 
 
-async def test_each_event_once_and_in_order_by_a_reader_that_is_killed(database_url: str) -> None:
-    """Four writers through two servers; the long version of this is in tests/long."""
+async def test_a_reader_that_reconnects_gets_each_event_once_and_in_order(database_url: str) -> None:
+    """Four writers use two servers; tests/long has a longer version."""
     chance = random.Random(SEED)
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(Settings(), database_url)) for _ in range(2)]
@@ -88,7 +88,7 @@ async def test_each_event_once_and_in_order_by_a_reader_that_is_killed(database_
         assert [event.data for event in found] == listed
 
 
-async def test_messages_are_as_they_are_listed_and_texts_stay_whole(server: str, client: httpx.AsyncClient) -> None:
+async def test_streamed_events_equal_the_listed_ones(server: str, client: httpx.AsyncClient) -> None:
     texts = ["two\nlines\r\nand a\rthird", "data: x\n\nid: 7", "\u2028é \x85 \u2029🙂", ""]
     await append(client, *texts[:3])
     async with streaming(server, STREAM) as events:
@@ -98,7 +98,7 @@ async def test_messages_are_as_they_are_listed_and_texts_stay_whole(server: str,
     assert len({event.id for event in found}) == 3
 
 
-async def test_it_begins_behind_a_seq_or_goes_on_behind_a_message(server: str, client: httpx.AsyncClient) -> None:
+async def test_a_stream_starts_after_a_seq_or_continues_after_a_message(server: str, client: httpx.AsyncClient) -> None:
     await append(client, *"abcdef")
     async with streaming(server, STREAM, after=2) as events:
         found = await within(take(events, 2))
@@ -112,7 +112,7 @@ async def test_it_begins_behind_a_seq_or_goes_on_behind_a_message(server: str, c
         assert seqs(await within(take(events, 1))) == [101]
 
 
-async def test_epochs_and_compactions_come_in_order_behind_their_events(server: str, client: httpx.AsyncClient) -> None:
+async def test_epochs_and_compactions_are_streamed_in_order_with_events(server: str, client: httpx.AsyncClient) -> None:
     await append(client, "one", "two")
     assert (await client.get(f"{SESSION}/context", params={"max_tokens": 8_000})).status_code == 200
     assert (await client.get(f"{SESSION}/context", params={"max_tokens": 9_000, "view": "w"})).status_code == 200
@@ -126,8 +126,8 @@ async def test_epochs_and_compactions_come_in_order_behind_their_events(server: 
     kinds = ["appended", "appended", "epoch", "epoch", "appended", "compaction", "appended", "epoch"]
     assert [event.kind for event in found] == kinds
     epochs = (await client.get(f"{SESSION}/epochs")).json()["items"]
-    told = [found[2].data, found[7].data]
-    for item, data in zip(epochs, told, strict=True):
+    main_epochs = [found[2].data, found[7].data]
+    for item, data in zip(epochs, main_epochs, strict=True):
         assert data == {**item, "session": "s", "view": "main", "current": True}
     assert (found[3].data["view"], found[3].data["epoch"], found[3].data["current"]) == ("w", 1, True)
     assert found[5].data == {
@@ -150,7 +150,7 @@ async def test_epochs_and_compactions_come_in_order_behind_their_events(server: 
         assert (await within(take(events, 1)))[0].data == found[5].data
 
 
-async def test_a_stream_of_a_name_stays_on_the_line_that_was_current_when_it_began(
+async def test_a_stream_stays_on_the_line_that_was_current_when_it_began(
     server: str, client: httpx.AsyncClient
 ) -> None:
     await append(client, "one", "two")
@@ -165,7 +165,7 @@ async def test_a_stream_of_a_name_stays_on_the_line_that_was_current_when_it_beg
     assert [(one.data["seq"], one.data["content"]) for one in (other, three)] == [(2, "other"), (3, "three")]
 
 
-async def test_a_fork_tells_what_it_shares_and_then_its_own(server: str, client: httpx.AsyncClient) -> None:
+async def test_a_forks_stream_has_the_shared_events_and_then_its_own(server: str, client: httpx.AsyncClient) -> None:
     fork = "/v1/sessions/f"
     await append(client, *(str(number) for number in range(50)))
     made = await client.post(f"{SESSION}/fork", json={"at": 45, "id": "f"})
@@ -191,7 +191,7 @@ async def test_a_fork_tells_what_it_shares_and_then_its_own(server: str, client:
         ({"after": "-1"}, {}, 422, "invalid-request"),
     ],
 )
-async def test_what_cannot_be_streamed_is_refused(
+async def test_invalid_stream_requests_are_refused(
     client: httpx.AsyncClient, params: dict[str, str], headers: dict[str, str], status: int, slug: str
 ) -> None:
     await append(client, "one")
@@ -201,7 +201,7 @@ async def test_what_cannot_be_streamed_is_refused(
     assert missing.status_code == 404
 
 
-async def test_it_ends_with_the_session_and_what_it_left_off_is_not_mistaken_for_its_successor(
+async def test_a_stream_ends_with_its_session_and_does_not_continue_in_a_new_one(
     server: str, client: httpx.AsyncClient
 ) -> None:
     await append(client, "one")
@@ -214,7 +214,7 @@ async def test_it_ends_with_the_session_and_what_it_left_off_is_not_mistaken_for
     assert (await client.get(STREAM, headers={"Last-Event-ID": first.id or ""})).status_code == 409
 
 
-async def test_it_ends_when_the_server_stops(database_url: str) -> None:
+async def test_a_stream_ends_when_the_server_stops(database_url: str) -> None:
     async with AsyncExitStack() as readers:
         async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=url) as http:
             await append(http, "one")
@@ -226,7 +226,9 @@ async def test_it_ends_when_the_server_stops(database_url: str) -> None:
                 await within(take(events, 1))
 
 
-async def test_it_ends_when_its_key_no_longer_works(server: str, database: Database, client: httpx.AsyncClient) -> None:
+async def test_a_stream_ends_when_its_key_is_revoked(
+    server: str, database: Database, client: httpx.AsyncClient
+) -> None:
     tenants = Tenants(database, None)
     reader = await tenants.create_key("default", "reader", ["read"])
     writer = await tenants.create_key("default", "writer", ["ingest"])
@@ -247,7 +249,7 @@ async def test_it_ends_when_its_key_no_longer_works(server: str, database: Datab
         writing.cancel()
 
 
-async def test_tenants_do_not_stream_each_other(client: httpx.AsyncClient, database: Database) -> None:
+async def test_tenants_cannot_stream_each_others_sessions(client: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     ours = await tenants.create_key("acme", "k", ["admin"])
     theirs = await tenants.create_key("other", "k", ["admin"])
@@ -257,15 +259,15 @@ async def test_tenants_do_not_stream_each_other(client: httpx.AsyncClient, datab
     assert answer.status_code == 404
 
 
-class Ear:
-    """What has been notified, in the order of its commits."""
+class Listener:
+    """A listener that records notifications in commit order."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def so_far(self) -> list[str]:
-        """What has come since this was last asked."""
+        """Return the notifications since the last call."""
         await self._database.execute("SELECT pg_notify(:channel, :said)", channel=store.CHANNEL, said=str(UUID(int=0)))
         found: list[str] = []
         while (said := await within(self.heard.get())) != str(UUID(int=0)):
@@ -274,40 +276,40 @@ class Ear:
 
 
 @pytest.fixture
-async def ear(database_url: str, database: Database) -> AsyncIterator[Ear]:
-    ear = Ear(database)
+async def listener(database_url: str, database: Database) -> AsyncIterator[Listener]:
+    listener = Listener(database)
     connection = await asyncpg.connect(dsn.for_asyncpg(database_url))
-    await connection.add_listener(store.CHANNEL, lambda *said: ear.heard.put_nowait(said[-1]))
-    yield ear
+    await connection.add_listener(store.CHANNEL, lambda *said: listener.heard.put_nowait(said[-1]))
+    yield listener
     await connection.close()
 
 
-async def test_an_append_tells_only_those_who_listen(
-    server: str, client: httpx.AsyncClient, database: Database, ear: Ear
+async def test_an_append_notifies_only_if_a_stream_is_open(
+    server: str, client: httpx.AsyncClient, database: Database, listener: Listener
 ) -> None:
     quiet = "/v1/sessions/quiet"
     for session in (SESSION, quiet):
         await append(client, "one", session=session)
         assert (await client.post(f"{session}/compactions", json={})).status_code == 202
-    assert await ear.so_far() == []
+    assert await listener.so_far() == []
     async with streaming(server, STREAM) as events:
         await within(take(events, 2))
         for session in (quiet, SESSION):
             await append(client, "two", session=session)
             assert (await client.post(f"{session}/compactions", json={})).status_code == 202
-        assert await ear.so_far() == [str(KEY)] * 2
+        assert await listener.so_far() == [str(KEY)] * 2
     await append(client, "three")
-    assert await ear.so_far() == [str(KEY)]  # until the lease has ended
+    assert await listener.so_far() == [str(KEY)]  # the lease has not ended yet
     await database.execute("UPDATE sessions SET streamed_until = now()")
     await append(client, "four")
-    assert await ear.so_far() == []
+    assert await listener.so_far() == []
 
 
 @pytest.mark.parametrize("kind", ["appended", "compaction"])
-async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
+async def test_a_change_in_progress_when_a_stream_begins_is_not_missed(
     server: str, client: httpx.AsyncClient, database: Database, kind: str
 ) -> None:
-    """It was not told of, since nobody listened yet: the stream waits for it before it reads."""
+    """The change was not notified, since nobody listened yet; the stream waits for its transaction before reading."""
     await append(client, "one")
     async with database.transaction() as tx:
         if kind == "appended":
@@ -333,7 +335,7 @@ async def test_what_is_under_way_when_a_stream_begins_is_not_missed(
     assert (await within(reading)).kind == kind
 
 
-async def test_a_lost_listener_comes_back_and_what_it_missed_is_looked_for(
+async def test_a_lost_listener_reconnects_and_misses_nothing(
     server: str, client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RECONNECT_SECONDS", 0.2)
@@ -351,7 +353,7 @@ async def test_a_lost_listener_comes_back_and_what_it_missed_is_looked_for(
             assert seqs(await within(take(events, 1))) == [head]
 
 
-async def test_a_lease_that_ended_is_taken_anew_and_its_streams_look(
+async def test_an_expired_lease_is_renewed_and_its_streams_read_again(
     server: str, client: httpx.AsyncClient, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "RENEW_SECONDS", 0.05)
@@ -364,7 +366,7 @@ async def test_a_lease_that_ended_is_taken_anew_and_its_streams_look(
         assert seqs(await within(take(events, 1))) == [head]
 
 
-async def test_readers_that_come_back_write_nothing_until_the_session_is_another(
+async def test_reconnecting_readers_write_nothing_unless_the_session_was_replaced(
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
     async def version() -> object:
@@ -387,7 +389,7 @@ async def test_readers_that_come_back_write_nothing_until_the_session_is_another
             assert seqs(await within(take(successor, 1))) == [head]
 
 
-async def test_a_reader_that_is_gone_does_not_undo_the_lease_that_others_wait_for(
+async def test_a_cancelled_reader_does_not_cancel_the_lease_others_wait_for(
     server: str, client: httpx.AsyncClient, database: Database
 ) -> None:
     await append(client, "one")
@@ -410,7 +412,7 @@ async def test_a_reader_that_is_gone_does_not_undo_the_lease_that_others_wait_fo
     assert await within(stays) == 1
 
 
-async def test_idle_streams_hold_no_connection_of_the_pool_and_are_kept_alive(
+async def test_idle_streams_hold_no_pool_connection_and_are_kept_alive(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "KEEP_ALIVE_SECONDS", 0.05)
@@ -438,7 +440,7 @@ async def opens(url: str) -> bool:
         return answer.status_code == 200
 
 
-async def test_no_more_streams_than_the_setting_says_and_one_whose_client_is_gone_is_none(database_url: str) -> None:
+async def test_streams_are_limited_and_end_with_their_client(database_url: str) -> None:
     async with (
         serving(Settings(streams_max=2), database_url) as url,
         httpx.AsyncClient(base_url=url) as http,
@@ -452,7 +454,7 @@ async def test_no_more_streams_than_the_setting_says_and_one_whose_client_is_gon
         await until(lambda: opens(url))
 
 
-async def test_a_client_that_takes_nothing_is_given_up(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "SEND_SECONDS", 0.2)
     async with (
         serving(Settings(streams_max=1), database_url) as url,
@@ -472,7 +474,7 @@ async def test_a_client_that_takes_nothing_is_given_up(database_url: str, monkey
         writer.transport.abort()
 
 
-async def test_a_read_is_bounded_in_bytes_but_brings_one_event_whatever_its_size(
+async def test_a_read_is_bounded_in_bytes_but_returns_at_least_one_event(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     sizes = [300_000, 100_000, 100_000, 100_000, *[10] * 300]

@@ -1,8 +1,8 @@
-"""Both providers' models on loopback, as an agent calls them: a window they refuse to exceed, and a small mind.
+"""Fake OpenAI and Anthropic models on loopback that refuse requests over their window and follow a small script.
 
-The mind knows two kinds of request. "Look up order N." makes it call the tool `lookup` and then say that it is done.
-"What is the gate word of order N?" it answers from what it sees, and recalls once where it does not see it.
-Only users make requests: a tool's result may quote an earlier one.
+"Look up order N." makes a model call the tool `lookup` and then say that it is done. "What is the gate word of order
+N?" is answered from the messages, after one recall if they do not contain the word. Only user messages are tasks: a
+tool result may quote an earlier one.
 """
 
 import json
@@ -24,7 +24,7 @@ _TASK = re.compile(r"Look up order (\d+)\.|What is the gate word of order (\d+)\
 
 @dataclass(frozen=True)
 class Thought:
-    """What the mind does: call a tool, or say something."""
+    """A model's next step: a tool call or a text."""
 
     tool: str | None
     arguments: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass
 class Models:
-    """Where they listen, and what became of every request: its size in tokens and what was thought."""
+    """The fake models' URL, the token size of every request, and every step they took."""
 
     window_tokens: int
     url: str = ""
@@ -50,7 +50,7 @@ class Models:
     refused: int = 0
 
     def think(self, said: list[Said]) -> Thought:
-        """From the texts of all messages, in order, to the next step."""
+        """Return the next step for the texts of all messages, in order."""
         texts = [one.text for one in said]
         requests = ((at, _TASK.search(one.text)) for at, one in enumerate(said) if one.by_user)
         at, task = [(at, found) for at, found in requests if found][-1]
@@ -77,7 +77,7 @@ def _asked(task: re.Match[str], texts: list[str], results: list[str]) -> Thought
 
 @asynccontextmanager
 async def models(window_tokens: int) -> AsyncIterator[Models]:
-    """Serve as long as the block lasts."""
+    """Serve the models until the block ends."""
     state = Models(window_tokens)
     app = FastAPI()
 

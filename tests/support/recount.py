@@ -1,7 +1,7 @@
-"""An independent look at a written request: every text in it that a model could be made to read.
+"""An independent reader of a request's texts, to check token counts.
 
-Of each known shape only the skeleton is left out (roles, types, ids, our own cache markers, an image's data): what the
-documented overheads of `core/tokens/counter.py` stand for. Whatever else a request holds is given as the JSON it is.
+It leaves out only the skeleton of known shapes (roles, types, ids, our cache markers, image data), which the documented
+overheads of `core/tokens/counter.py` cover. Unknown content is returned as JSON.
 """
 
 import json
@@ -20,17 +20,17 @@ _MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
 
 
 def said(request: Mapping[str, Any]) -> list[Said]:
-    """Every text of a request in any format, and what it is."""
+    """Return every text of a request in any format, with its kind."""
     return list(_request(request))
 
 
 def tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) -> int:
-    """What a counter makes of these texts."""
+    """Return the sum of `count` over a request's texts."""
     return sum(count(text, kind) for text, kind in said(request))
 
 
 _UNSIGNED = "skip_thought_signature_validator"
-"""What stands for the signature of a call that another model made."""
+"""The placeholder for the signature of a call that another model made."""
 
 
 def _request(request: Mapping[str, Any]) -> Iterator[Said]:
@@ -150,7 +150,7 @@ def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[Said]:
 
 
 def _without_image(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What an image's part holds that is neither the image nor one of the few words that say what it is."""
+    """Return the fields of an image part other than the image and its description."""
     known = ("type", "media_type", "mime", "detail", "data", "file_id")
     rest: dict[str, Any] = {}
     for name, value in part.items():
