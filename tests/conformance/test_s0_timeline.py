@@ -50,9 +50,7 @@ async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: http
 async def test_s0_01_what_nothing_stands_for_stays_until_the_target_itself_is_exceeded(
     client: httpx.AsyncClient,
 ) -> None:
-    """Without a worker, raw events stay above the threshold, where the original would cut (I7), and the view is
-    stalled.
-    """
+    """Without a worker, raw events stay above the threshold, where the original would cut (I7): the view is stalled."""
     agent, last = await filled(client, 4_000, over=False)
     assert 3_600 < last["tokens"]["estimate"] <= last["tokens"]["target"]
     assert last["compaction"]["state"] == "stalled"

@@ -71,8 +71,9 @@ async def test_s2_03_without_a_reserve_nothing_may_be_injected(client: httpx.Asy
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "blocks"])
 @pytest.mark.parametrize("after_results", [False, True])
 async def test_s2_04_beside_the_final_user_message(client: httpx.AsyncClient, form: str, after_results: bool) -> None:
-    """Injections become parts of the last user message if the provider requires alternating roles, otherwise messages
-    after it, so that no sent message changes when the injection is gone (I5).
+    """Injections are parts of the last user message for alternating roles, otherwise messages after it.
+
+    Either way no sent message changes when the injection is gone (I5).
     """
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=500), format=form, max_tokens=30_000)
     await agent.post({"type": "system.prompt", "content": "SYSTEM"})

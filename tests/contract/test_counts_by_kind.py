@@ -94,9 +94,7 @@ def _text(kind: str, size: int, seed: int) -> str:
 async def _over(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], policy: Any, kind: str, model: str
 ) -> list[Any]:
-    """Return the context of a policy if its true count exceeds the estimate or it shows too little; else an empty
-    list.
-    """
+    """Return a context's figures if it exceeds its estimate or shows too little; an empty list otherwise."""
     view = f"{policy if isinstance(policy, str) else 'own'}-{model}"
     params = {"policy": policy, "max_tokens": WINDOW, "view": view, "format": "openai"}
     posted = await client.post(f"/v1/sessions/{kind}/context", json=params | ({"model": model} if model else {}))

@@ -1,6 +1,4 @@
-"""The ledger over HTTP, with the replay's cache simulation as the provider: expected and reported caching, the causes
-of losses, and each epoch's costs and savings.
-"""
+"""The ledger over HTTP, with the replay's cache simulation as the provider: expectations, losses, epochs and money."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -25,10 +23,7 @@ MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5"}
 
 
 class Provider:
-    """A provider that counts as the server does and simulates a cache.
-
-    `bend` may change the reported caching; None reports nothing.
-    """
+    """A provider that counts as the server does and simulates a cache; `bend` may change or suppress its reports."""
 
     def __init__(self, client: httpx.AsyncClient, format: str, sid: str = "s", **body: object) -> None:
         self.client = client

@@ -63,9 +63,7 @@ async def post_rounds(agent: Agent, first: int, last: int) -> None:
 
 
 def check_requests(model: Summarizers, above: int) -> None:
-    """Check that no request exceeds the window, none is repeated after a refusal, and each contains the user's
-    request.
-    """
+    """Check that every request fits the window, has the user's request, and is not repeated after a refusal."""
     assert model.requests
     for asked in model.requests:
         assert size(asked) <= WINDOW_TOKENS

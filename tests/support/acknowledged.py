@@ -1,6 +1,6 @@
 """Agents that record every acknowledged request, and checks that the server kept each exactly once.
 
-A request that fails because the database is away is repeated unchanged until it succeeds.
+A request refused because the database is away is repeated unchanged until it succeeds.
 """
 
 import asyncio

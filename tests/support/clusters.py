@@ -84,10 +84,7 @@ class Page:
         """The steps that have not been run yet."""
 
     async def run(self, step: str, *, us: bool = False, **instead: str) -> str:
-        """Run a step with `old -> new` replacements and return its output.
-
-        `us` runs it as the current user instead of Postgres's.
-        """
+        """Run a step with `old -> new` replacements and return its output; `us` runs it as the current user."""
         self.left.discard(step)
         script = self._steps[step]
         for words in instead.values():

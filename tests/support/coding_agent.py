@@ -69,10 +69,7 @@ class Exchange:
 
 @dataclass
 class Agent:
-    """A simulated coding agent.
-
-    `check` is called for each request that reached the provider, with the messages that the client meant.
-    """
+    """A simulated coding agent; `check` gets each request that reached the provider, and the messages meant by it."""
 
     name: str
     form: str
@@ -167,9 +164,7 @@ class Agent:
         return ["no-session", *at_provider, *(["context-infeasible"] if self.words_infeasible else [])]
 
     async def post(self, raw: bytes, headers: dict[str, str], *, drops: bool = False) -> tuple[str, int | None]:
-        """Send a request and return its mode and status, None for a broken stream; check the bytes against the
-        provider's.
-        """
+        """Send a request and return its mode and status, None for a broken stream; the bytes must be the provider's."""
         self.requests += 1
         fields = {"x-agent": self.name, "content-type": "application/json", "x-api-key": KEY, **headers}
         fields["authorization"] = f"Bearer {KEY}"

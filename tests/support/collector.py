@@ -1,4 +1,4 @@
-"""A trace collector on loopback that takes OTLP over HTTP and decodes it with OpenTelemetry's own types."""
+"""A trace collector on loopback for OTLP over HTTP that decodes with OpenTelemetry's own types."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence

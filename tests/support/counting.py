@@ -37,9 +37,7 @@ class Provider:
     asked: list[int] = field(default_factory=list)
 
     def count(self, body: dict[str, Any]) -> int:
-        """Return the provider's token count of a chat request, or of a messages request without its system prompt and
-        tools.
-        """
+        """Return the provider's token count of a request; only the `messages` of a chat or messages request count."""
         form = "anthropic" if "system" in body else "openai"
         drafts = parse_batch(FORMATS[form].read(body["messages"]), native=True)
         ours = sum(COUNTER.event(replace(draft, native=None)) for draft in drafts) + REQUEST_TOKENS

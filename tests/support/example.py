@@ -1,7 +1,4 @@
-"""Generator of docs/example.md: a log, its summary and a context of a sample session.
-
-Run it with `python -m tests.support.example`.
-"""
+"""`python -m tests.support.example` writes docs/example.md: a log, its summary and a context of a sample session."""
 
 import json
 from collections.abc import Iterator, Sequence

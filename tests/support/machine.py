@@ -1,9 +1,8 @@
-"""Clients that run random programs on several servers of one database, checked against a model of acknowledged
-requests.
+"""Clients that run random programs on several servers of one database, checked against a model of the log.
 
 A program is a list of steps, each a name and its arguments as plain data. Numbers choose among the sessions and events
-that exist at that moment, so every program can run, and any part of one. The server is compared with the model after
-every step (`Machine.run`).
+that exist at that moment, so every program can run, and any part of one. The server is compared with the model of
+acknowledged requests after every step (`Machine.run`).
 
 Known and not asserted: in the format `openai`, an assistant message whose `content` was null may gain a text within an
 epoch, if a context was requested between a call and the text of its round. For the same reason the last message of a
@@ -55,9 +54,9 @@ LEFT_OUT: Final = ("dropped", "not_rendered", "redacted")
 
 
 def policy_of(number: int) -> Json:
-    """Return a preset, or a policy with random settings of every reducer in a small window.
+    """Return a preset, or a policy with random settings of every reducer.
 
-    Authors' settings are left out: `tests/property` covers what they protect.
+    No policy excludes authors; `tests/property` covers what is protected then.
     """
     names = sorted(PRESETS)
     if number < len(names):
@@ -179,10 +178,7 @@ class Call:
 
 @dataclass
 class Session:
-    """The model of an existing session.
-
-    `pins` holds the head at each decision, the seq, and whether it was pinned.
-    """
+    """The model of an existing session; `pins` holds (head at the decision, seq, pinned)."""
 
     name: str
     entries: list[Entry] = field(default_factory=list)

@@ -9,7 +9,7 @@ COMMITTED: Final = Path(__file__).parent.parent.parent / "openapi" / "palimpsest
 
 @cache
 def document() -> str:
-    """Return the committed document, since generating it takes half a second; `test_openapi` checks it against the
-    code.
+    """Return the committed document, since generating it takes half a second; `test_openapi` checks that it is
+    current.
     """
     return COMMITTED.read_text()

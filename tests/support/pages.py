@@ -115,10 +115,7 @@ class Reader:
             await process.wait()
 
     async def run(self, block: Block) -> str:
-        """Run a block and return its output.
-
-        Raises AssertionError with the output if a command or a request fails.
-        """
+        """Run a block and return its output; raise AssertionError if a command or a request fails."""
         text = block.text
         for old, new in self._instead.items():
             text = text.replace(old, new)

@@ -265,10 +265,8 @@ GEMINI_DATA += ("codeExecutionResult", "toolCall", "toolResponse")
 
 
 def check_gemini(request: Value) -> None:
-    """Check a generateContent request.
-
-    A content with calls is followed by one with as many responses, and two contents of the model never follow each
-    other.
+    """Check a generateContent request: after calls comes a content with as many responses, and the model never speaks
+    twice.
     """
     assert set(request) <= {"systemInstruction", "contents", "tools"}, set(request)
     for part in request.get("systemInstruction", {"parts": [{"text": "none"}]})["parts"]:
@@ -347,9 +345,7 @@ def _name(name: object, where: str) -> None:
 
 
 def _arguments(arguments: object, where: str) -> None:
-    """Check that arguments are the JSON text of an object, or empty: some vendors send "" for a call without
-    arguments.
-    """
+    """Check that arguments are JSON of an object, or "", which some vendors send for a call without arguments."""
     assert isinstance(arguments, str), (where, "arguments must be JSON text")
     assert arguments == "" or isinstance(json.loads(arguments), dict), (where, "arguments must be an object")
 

@@ -94,10 +94,7 @@ class Walker:
 
 
 async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
-    """Run the walk.
-
-    It needs a running worker. Everything it creates stays, except what its last steps erase.
-    """
+    """Run the walk, which needs a worker; everything it creates stays, except what its last steps erase."""
     on = Walker(http)
     sid = "s"
     for operation in ("/healthz", "/readyz", "/metrics", "/v1/tools/recall", "/v1/tools/compact"):
