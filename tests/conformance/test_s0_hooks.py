@@ -24,14 +24,14 @@ async def test_s0_16_before_comes_before_and_after_shares_its_id(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     await timeline.whole(client)
-    late = asyncio.Event()
-    model.will(slow(late, ok(timeline.WHOLE)))
+    answering = asyncio.Event()
+    model.will(slow(answering, ok(timeline.WHOLE)))
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()
     scheduled, before = await compaction_events(server, 2)  # before the model has answered
     assert (scheduled["state"], before["state"], before["run"]["state"]) == ("scheduled", "started", "running")
     assert before["tokens"]["before"] > 0
     assert (before["tokens"]["after"], before["tokens"]["compacted"]) == (None, None)
-    late.set()
+    answering.set()
     after = (await compaction_events(server, 3))[2]
     assert [step["run"]["id"] for step in (scheduled, before, after)] == [run["id"]] * 3
     assert (after["state"], after["run"]["state"]) == ("finished", "succeeded")

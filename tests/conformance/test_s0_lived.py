@@ -68,7 +68,7 @@ def test_s0_10_one_summary_stands_before_the_cut(lived: Lived) -> None:
         assert made["digest"]["events"] == made["events"]
 
 
-def said(made: Json) -> str:
+def model_text(made: Json) -> str:
     """Return the model's part of a summary, without the lists appended to it."""
     return str(made["text"]).partition("\n\n<")[0]
 
@@ -91,7 +91,7 @@ def test_s0_11_each_tells_of_what_has_come_since_the_last_and_is_given_that(live
             if limits.count(640) > 1:  # a span over the model's window is sent in pieces
                 assert "<previous-summary>" in previous
             elif last and one.max_tokens == 640:
-                assert f"<previous-summary>\n{said(last)}\n" in previous
+                assert f"<previous-summary>\n{model_text(last)}\n" in previous
             else:
                 assert "<previous-summary>" not in one.prompt
         assert sorted(limits) in ([640], [320, 640], [320], [640, 640])

@@ -147,9 +147,9 @@ async def test_s0_11_a_summary_covers_the_events_from_the_last_one_to_the_cut(
     asked = sorted(model.requests, key=is_prefix)[0]
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in asked.prompt
-    told = asked.prompt.split("</conversation>")[0]
-    assert "first question" not in told
-    assert f"said-{first['to_seq'] - 4}." not in told and f"said-{first['to_seq'] - 3}." in told
+    conversation = asked.prompt.split("</conversation>")[0]
+    assert "first question" not in conversation
+    assert f"said-{first['to_seq'] - 4}." not in conversation and f"said-{first['to_seq'] - 3}." in conversation
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
     assert second["to_seq"] > first["to_seq"]
 
@@ -162,8 +162,8 @@ async def test_s0_11_a_turns_beginning_is_divided_to_fit_the_model(
     assert len(taken) > 1
     assert all("THE QUESTION" in prompt for prompt in taken)
     assert ["<previous-summary>" in prompt for prompt in taken] == [False, *(True for _ in taken[1:])]
-    told = [int(found) for prompt in taken for found in re.findall(r"said-(\d+)\.", prompt)]
-    assert told == list(range(len(told)))
+    numbers = [int(found) for prompt in taken for found in re.findall(r"said-(\d+)\.", prompt)]
+    assert numbers == list(range(len(numbers)))
     refused = [asked.prompt for asked in model.requests if len(asked.prompt) >= 40_000]
     assert len(refused) == len(set(refused)) > 0
     assert {run["state"] for run in await runs(client)} <= {"succeeded", "skipped"}
@@ -288,9 +288,9 @@ async def test_s0_12_the_request_explains_the_tags_of_notes(
     await compact(client)
     history, prefix = model.parts()
     for asked in (history, prefix):
-        [told] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
-        assert all(tag in told for tag in ("[P]", "[D]", "[S]"))
-        assert "matter most" in told
+        [tag_line] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
+        assert all(tag in tag_line for tag in ("[P]", "[D]", "[S]"))
+        assert "matter most" in tag_line
     for tag, heading in (("[P]", "Constraints & Preferences"), ("[D]", "Key Decisions"), ("[S]", "Critical Context")):
         assert re.search(rf"{re.escape(tag)}[^\[]*{heading}", history.system)
 

@@ -223,16 +223,16 @@ LARGE = {
 """Values beyond each limit, and some just within."""
 
 
-def assert_limited(told: dict[str, Any]) -> None:
+def assert_limited(fields: dict[str, Any]) -> None:
     """Assert that each kind of field of LARGE is cut by its own limit."""
-    assert told["field"] == "f" * 1_000 + "...[truncated]"
-    assert told["inner"] == [{"text": "i" * 1_000 + "...[truncated]"}]
-    assert {name: told[name] for name in ("short", "ref", "base64")} == {
+    assert fields["field"] == "f" * 1_000 + "...[truncated]"
+    assert fields["inner"] == [{"text": "i" * 1_000 + "...[truncated]"}]
+    assert {name: fields[name] for name in ("short", "ref", "base64")} == {
         name: LARGE[name] for name in ("short", "ref", "base64")
     }
-    assert (told["items"][:50], told["items"][50:]) == (list(range(50)), ["... (10 more)"])
-    assert (len(told["keys"]), "..." in told["keys"]) == (81, True)
-    assert told["picture"]["data"].endswith("...[truncated]") and "QUJD" not in told["picture"]["data"]
+    assert (fields["items"][:50], fields["items"][50:]) == (list(range(50)), ["... (10 more)"])
+    assert (len(fields["keys"]), "..." in fields["keys"]) == (81, True)
+    assert fields["picture"]["data"].endswith("...[truncated]") and "QUJD" not in fields["picture"]["data"]
 
 
 @pytest.mark.parametrize("recall", [True, False])
@@ -271,10 +271,10 @@ async def test_s0_22_the_model_is_told_in_that_call(client: httpx.AsyncClient) -
         await agent.user(f"turn {turn}")
         await agent.calls(result=TEXT * 4)
     await agent.context(now=clock(0))
-    told = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
+    notice = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
     pruned = await agent.context(now=clock(400))
-    assert told in pruned["request"]["messages"][-1]["content"]
-    assert told not in shown(await agent.context(now=clock(401)))
+    assert notice in pruned["request"]["messages"][-1]["content"]
+    assert notice not in shown(await agent.context(now=clock(401)))
 
 
 async def test_s0_23_replaced_events_stay_whole_in_the_log(client: httpx.AsyncClient) -> None:

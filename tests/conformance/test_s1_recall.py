@@ -9,7 +9,7 @@ SKILL = "The deploy skill: run migrations first, port 8123. " * 40
 FILE = "def main() -> None: ... # nothing of note here. " * 40
 
 
-async def sources(client: httpx.AsyncClient) -> Agent:
+async def begin_with_sources(client: httpx.AsyncClient) -> Agent:
     """Create a session that read a skill and then a file; only the file is visible."""
     agent = await Agent.begin(client, POLICY, max_tokens=8_000)
     await agent.user("Deploy it.")
@@ -56,7 +56,7 @@ async def read(client: httpx.AsyncClient, path: str, **more: object) -> list[dic
 
 
 async def test_s1_07_what_is_visible_is_said_to_be_and_not_repeated(client: httpx.AsyncClient) -> None:
-    agent = await sources(client)
+    agent = await begin_with_sources(client)
     context = await agent.context()
     hidden = await read(client, "sk:deploy", call_id=context["call_id"])
     assert (hidden[0]["type"], hidden[0]["visible"]) == ("tool.result", False)
@@ -67,5 +67,5 @@ async def test_s1_07_what_is_visible_is_said_to_be_and_not_repeated(client: http
 
 
 async def test_s1_07_what_is_absent_is_missing(client: httpx.AsyncClient) -> None:
-    await sources(client)
+    await begin_with_sources(client)
     assert await read(client, "so:nowhere") == [{"path": "so:nowhere", "visible": False, "tokens": 0, "missing": True}]

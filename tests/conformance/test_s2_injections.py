@@ -30,17 +30,19 @@ async def test_s2_02_reduction_never_sees_what_is_injected(client: httpx.AsyncCl
         for agent, injections in ((plain, []), (hooked, hook)):
             await agent.user(f"turn-{turn}. {TEXT}")
             contexts.append(await agent.context(injections=injections))
-        without, beside = contexts
-        assert beside["evictions"] == without["evictions"]
-        assert beside["epoch"] == without["epoch"]
-        assert beside["request"]["messages"][:-1] == without["request"]["messages"]
-        injected = beside["tokens"]["estimate"] - without["tokens"]["estimate"]
+        without, hooked_context = contexts
+        assert hooked_context["evictions"] == without["evictions"]
+        assert hooked_context["epoch"] == without["epoch"]
+        assert hooked_context["request"]["messages"][:-1] == without["request"]["messages"]
+        injected = hooked_context["tokens"]["estimate"] - without["tokens"]["estimate"]
         assert 900 < injected <= 1_000
-        assert beside["tokens"]["by_source"]["ephemeral"] - without["tokens"]["by_source"]["ephemeral"] == injected
-        assert sum(beside["tokens"]["by_source"].values()) == beside["tokens"]["estimate"]
+        assert (
+            hooked_context["tokens"]["by_source"]["ephemeral"] - without["tokens"]["by_source"]["ephemeral"] == injected
+        )
+        assert sum(hooked_context["tokens"]["by_source"].values()) == hooked_context["tokens"]["estimate"]
         assert without["tokens"]["estimate"] <= without["tokens"]["target"]
-        assert beside["tokens"]["estimate"] <= beside["tokens"]["limit"]
-        tight += beside["tokens"]["estimate"] > beside["tokens"]["target"]
+        assert hooked_context["tokens"]["estimate"] <= hooked_context["tokens"]["limit"]
+        tight += hooked_context["tokens"]["estimate"] > hooked_context["tokens"]["target"]
     assert without["evictions"]
     assert tight  # reduction would have started here had it counted the injection
 

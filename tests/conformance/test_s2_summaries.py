@@ -123,10 +123,10 @@ async def test_s2_11_each_summary_supersedes_the_one_before(
     await compact(client)
     second = await one(client)
     assert (second["from_seq"], second["to_seq"], second["sources"]) == (1, 8, [first["id"]])
-    told, previous = model.requests[-1].prompt.split("</conversation>")
+    conversation, previous = model.requests[-1].prompt.split("</conversation>")
     assert first["text"] in previous
-    assert "question-1." not in told and "question-2." in told
-    assert "[Tool result]: " in told and "found it" in told
+    assert "question-1." not in conversation and "question-2." in conversation
+    assert "[Tool result]: " in conversation and "found it" in conversation
     old = (await summaries(client, live=False))[0]
     assert (old["status"], old["superseded_by"]) == ("superseded", second["id"])
     assert [row["to_seq"] for row in await runs(client)] == [8, 2]

@@ -23,12 +23,12 @@ def numbered() -> Behaviour:
 async def begin(client: httpx.AsyncClient, policy: object, messages: int, times: int = 1) -> Agent:
     """Create a session with messages of `times` hundred tokens each, far from full."""
     agent = await Agent.begin(client, policy, max_tokens=100_000)
-    await more(agent, messages, times=times)
+    await append_messages(agent, messages, times=times)
     await agent.context()
     return agent
 
 
-async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
+async def append_messages(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
     numbers = range(first, first + messages)
     await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
@@ -42,7 +42,9 @@ def spans(found: list[Json]) -> list[tuple[int, int, int]]:
     return sorted((row["from_seq"], row["to_seq"], row["depth"]) for row in found)
 
 
-async def cover(client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object) -> Agent:
+async def begin_with_batches(
+    client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object
+) -> Agent:
     """Create a session with `batches` batches of two messages, and five long messages that are kept."""
     agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches, times)
     await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * kept}"} for _ in range(5)))
@@ -104,7 +106,7 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     model.default = numbered()
     agent = await begin(client, await preset(client, "clip", chunk_events=3), 11)
     await compact(client)
-    await more(agent, 3, 12)
+    await append_messages(agent, 3, 12)
     await compact(client)
     previous = [previous_summary(asked) for asked in model.requests]
     assert previous[:2] == ["", "told 1"]
@@ -119,14 +121,14 @@ async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 5)
+    agent = await begin_with_batches(client, 5)
     small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: one this small would request a compaction
     shown = (await client.post("/v1/sessions/s/context:preview", json=small)).raise_for_status().json()
     archive = shown["request"]["messages"][0]["content"]
     assert all(f"\ntold {number}" in archive for number in range(1, 6))
     model.forget()
     model.default = ok("told on")
-    await more(agent, 4, 16)
+    await append_messages(agent, 4, 16)
     await compact(client)
     first, second = (previous_summary(asked) for asked in model.requests[:2])
     assert first == archive
@@ -144,8 +146,8 @@ async def test_s3_05_a_batch_says_what_it_stands_for(
     await compact(client)
     batch = await one(client)
     assert (batch["depth"], batch["events"], batch["text"]) == (0, 5, "told\nin two lines")
-    told = (await agent.context(force=True))["request"]["messages"][0]["content"]
-    assert "[Batch 1 — depth 0, 2026-01-01T10:00:00Z to 2026-01-01T10:04:00Z]\ntold\nin two lines" in told
+    archive = (await agent.context(force=True))["request"]["messages"][0]["content"]
+    assert "[Batch 1 — depth 0, 2026-01-01T10:00:00Z to 2026-01-01T10:04:00Z]\ntold\nin two lines" in archive
 
 
 async def test_s3_06_what_a_summary_says_of_itself_is_not_believed(
@@ -162,7 +164,7 @@ async def test_s3_06_what_a_summary_says_of_itself_is_not_believed(
 async def test_s3_07_batches_of_a_session_are_its_own(client: httpx.AsyncClient, worker: None) -> None:
     await begin(client, "clip", 10)
     other = await Agent.begin(client, "clip", "s-123", max_tokens=100_000)
-    await more(other, 20)
+    await append_messages(other, 20)
     await compact(client)
     assert len(await summaries(client)) == 1
     assert (await client.get("/v1/sessions/s-123/summaries")).json()["items"] == []
@@ -173,7 +175,7 @@ async def test_s3_08_merged_when_there_are_more_than_the_first_the_last_and_two(
     client: httpx.AsyncClient, worker: None, model: Summarizers, batches: int, live: int
 ) -> None:
     model.default = numbered()
-    await cover(client, batches)
+    await begin_with_batches(client, batches)
     assert len(await summaries(client)) == live
 
 
@@ -188,7 +190,7 @@ async def test_s3_09_several_batches_are_merged_into_one(
     client: httpx.AsyncClient, worker: None, model: Summarizers, scope: str, left: list[tuple[int, int, int]]
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 7, scope=scope)
+    agent = await begin_with_batches(client, 7, scope=scope)
     found = await summaries(client)
     assert spans(found) == left
     merged = next(row for row in found if row["depth"] == 1)
@@ -204,8 +206,8 @@ async def test_s3_09_a_merged_batch_is_merged_again_one_level_up(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 7)
-    await more(agent, 8, 20)
+    agent = await begin_with_batches(client, 7)
+    await append_messages(agent, 8, 20)
     await compact(client)
     assert spans(await summaries(client)) == [(1, 18, 2), (19, 20, 0), (21, 22, 0)]
 
@@ -214,7 +216,7 @@ async def test_s3_10_a_source_is_superseded_and_told_of(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    await cover(client, 7)
+    await begin_with_batches(client, 7)
     merged = next(row for row in await summaries(client) if row["depth"] == 1)
     assert len(merged["sources"]) == 5
     assert merged["id"] in (await runs(client))[0]["summaries"]
@@ -232,7 +234,7 @@ async def test_s3_11_the_archive_is_the_first_message(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 4)
+    agent = await begin_with_batches(client, 4)
     lines = (await first_message(agent)).split("\n")
     assert lines[0] == "[Context Summary — 8 messages compressed across 1 compaction cycle]"
     assert [line.split(",")[0] for line in lines if line.startswith("[Batch")] == [
@@ -251,7 +253,7 @@ async def test_s3_11_the_archives_middle_is_left_out_if_it_exceeds_its_room(
     """The middle is left out if the batches exceed their room; while they fit, all of them are shown (I11)."""
     numbers = itertools.count(1)
     model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 64}")
-    agent = await cover(client, 6, times=2, kept=5)
+    agent = await begin_with_batches(client, 6, times=2, kept=5)
     archive = await first_message(agent)
     lines = [line for line in archive.split("\n") if line]
     assert lines[0] == "[Context Summary — 12 messages compressed across 1 compaction cycle]"
@@ -276,7 +278,7 @@ async def test_s3_11_the_archives_middle_is_left_out_if_it_exceeds_its_room(
 
 async def test_s3_11_cycles_are_counted_by_depth(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     model.default = numbered()
-    agent = await cover(client, 7)
+    agent = await begin_with_batches(client, 7)
     assert "14 messages compressed across 2 compaction cycles]" in await first_message(agent)
 
 
@@ -317,13 +319,13 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigge
     agent = await Agent.begin(client, {**await preset(client, "clip"), "window_tokens": 4_000}, format="openai")
     model.default = status(400)
     for number in range(1, 36):
-        await more(agent, 1, number)
+        await append_messages(agent, 1, number)
         context = await agent.context(wait_ms=60_000)
         assert context["evictions"] == []
     assert 3_200 < context["tokens"]["estimate"] <= context["tokens"]["target"]
     assert context["compaction"]["state"] == "stalled"
     assert {run["state"] for run in await runs(client)} == {"failed"}
-    await more(agent, 371, 36)  # ten windows
+    await append_messages(agent, 371, 36)  # ten windows
     lost = await agent.context()
     assert evicted(lost, "dropped")
     assert "message-406." in shown(lost)

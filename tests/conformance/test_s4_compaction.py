@@ -111,9 +111,9 @@ async def test_s4_09_a_run_continues_from_the_kept_events_with_the_previous_summ
     model.forget()
     await talk(agent, 20, 54)
     await compact(client)
-    told, _, behind = model.requests[0].prompt.partition("</conversation>")
-    assert told.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
-    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in behind
+    conversation, _, rest = model.requests[0].prompt.partition("</conversation>")
+    assert conversation.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
+    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in rest
     second = await one(client)
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
 

@@ -11,7 +11,7 @@ from tests.support.summarizers import Asked, Summarizers, a_summary, ok
 TEXT = "word " * 80
 
 
-async def outgrow(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json]:
+async def append_until_evicted(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json]:
     """Append messages until something is left out; return the last estimate before that, and the context."""
     last = 0
     for turn in range(limit):
@@ -141,7 +141,7 @@ async def test_s4_09_nothing_to_compact_is_no_error(client: httpx.AsyncClient) -
 
 async def test_s4_16_what_is_kept_is_preceded_by_what_stands_for_the_rest(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, "threshold", max_tokens=8_000)
-    _, context = await outgrow(agent, 200)
+    _, context = await append_until_evicted(agent, 200)
     first = context["request"]["messages"][0]
     assert first["role"] == "user"
     assert "Left out of this context" in first["content"]

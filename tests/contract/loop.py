@@ -32,7 +32,7 @@ class Loop:
     async def context(self, **asks: Any) -> dict[str, Any]:
         answer = await self.http.post(f"{self.path}/context", json=self.asks | asks)
         assert answer.status_code == 200, answer.text
-        return checked(answer.json())
+        return check_figures(answer.json())
 
     async def send(self, context: dict[str, Any]) -> dict[str, Any]:
         """Send a context to the provider and return the outcome to report."""
@@ -58,11 +58,11 @@ class Loop:
         verdict = await self.report(context, outcome)
         if verdict["action"] == "retry":
             self.overflows.append(verdict)
-            told = verdict["next"]
-            body = {**told["body"], "wait_ms": WAIT_MS}
-            again = await self.http.request(told["method"], told["path"], json=body)
+            retry = verdict["next"]
+            body = {**retry["body"], "wait_ms": WAIT_MS}
+            again = await self.http.request(retry["method"], retry["path"], json=body)
             assert again.status_code == 200, again.text
-            context = checked(again.json())
+            context = check_figures(again.json())
             verdict = await self.report(context, await self.send(context))
         assert verdict == {"overflow": False, "action": "none"}, "one retry was not enough"
         return context
@@ -82,7 +82,7 @@ class Loop:
         return context
 
 
-def checked(context: dict[str, Any]) -> dict[str, Any]:
+def check_figures(context: dict[str, Any]) -> dict[str, Any]:
     tokens = context["tokens"]
     assert tokens["estimate"] <= tokens["target"] <= tokens["limit"]
     assert sum(tokens["by_source"].values()) == tokens["estimate"]

@@ -212,8 +212,8 @@ async def test_nul_and_surrogates_in_content_work_in_every_operation(client: htt
     injected = await post(client, "/v1/sessions/s/context", asked)
     assert injected.status_code == 200, injected.text
     for id in (small["call_id"], injected.json()["call_id"]):
-        told = await client.get(f"/v1/sessions/s/calls/{id}/context")
-        assert told.status_code == 200, told.text
+        rendered = await client.get(f"/v1/sessions/s/calls/{id}/context")
+        assert rendered.status_code == 200, rendered.text
         assert (await client.get(f"/v1/sessions/s/calls/{id}")).status_code == 200
     assert (await client.post("/v1/sessions/s/fork", json={"at": 8, "id": "f"})).status_code == 201
     assert (await client.post("/v1/sessions/s/fork", json={"at": 5, "id": "g"})).status_code == 201

@@ -229,16 +229,21 @@ async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, databas
     assert b["summaries"]
     one = b["summaries"][0]
     found = await agent.get(f"/calls/{a['call_id']}/diff/{b['call_id']}")
-    told = next(row for row in found["changes"] if row["to"] == "summarized")
-    assert (told["summary"], told["reducer"], told["cause"], told["change"]) == (one["id"], "fold", "forced", "removed")
+    removed = next(row for row in found["changes"] if row["to"] == "summarized")
+    assert (removed["summary"], removed["reducer"], removed["cause"], removed["change"]) == (
+        one["id"],
+        "fold",
+        "forced",
+        "removed",
+    )
     assert sum(found["tokens"]["by_cause"].values()) == found["tokens"]["b"] - found["tokens"]["a"]
     item = (await agent.get(f"/events/{one['from_seq']}/history"))["items"][-1]
     assert (item["disposition"], item["summary"]) == ("summarized", one["id"])
     for query, expected in ({"summary": one["id"]}, [b["call_id"]]), ({"summary": str(uuid4())}, []):
         page = (await agent.client.get("/v1/audit/calls", params=query)).json()
         assert [row["call_id"] for row in page["items"]] == expected
-    elsewhere = {"summary": one["id"], "session": "t"}
-    assert (await agent.client.get("/v1/audit/calls", params=elsewhere)).json()["items"] == []
+    other_session = {"summary": one["id"], "session": "t"}
+    assert (await agent.client.get("/v1/audit/calls", params=other_session)).json()["items"] == []
 
 
 FOLDING = {

@@ -93,24 +93,24 @@ async def test_large_bodies_without_a_key_do_not_delay_other_requests(database_u
 
     async with serving(Settings(api_key=KEY), database_url) as url, httpx.AsyncClient(base_url=url) as http:
         await http.get("/healthz")
-        busy = asyncio.gather(*(keyless(url) for _ in range(4)))
+        requests = asyncio.gather(*(keyless(url) for _ in range(4)))
         slowest = 0.0
-        while not busy.done():
+        while not requests.done():
             began = time.perf_counter()
             assert (await http.get("/healthz")).status_code == 200
             slowest = max(slowest, time.perf_counter() - began)
-        await busy
+        await requests
     assert slowest < 1.0
 
 
 async def test_thirty_megabytes_of_empty_lists_do_not_delay_other_requests(client: httpx.AsyncClient) -> None:
     body = b'{"metadata":{"a":[' + b"[]," * 10_000_000 + b"[]]}}"
-    busy = asyncio.ensure_future(client.put("/v1/sessions/s", content=body, headers=JSON))
+    request = asyncio.ensure_future(client.put("/v1/sessions/s", content=body, headers=JSON))
     answered = 0
-    while not busy.done():
+    while not request.done():
         assert (await client.get("/healthz")).status_code == 200
         answered += 1
-    answer = await busy
+    answer = await request
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/body-too-large")
     assert answer.json()["limit_elements"] == Settings().json_elements_max
     assert answered > 10

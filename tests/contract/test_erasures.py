@@ -106,7 +106,7 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         httpx.AsyncClient(base_url=url, timeout=90) as http,
         working(database_url, monkeypatch),
     ):
-        await live(Walker(http), receiver.url)
+        await fill_sessions(Walker(http), receiver.url)
         ids = [session_key(DEFAULT_TENANT, name) for name in ("ann-1", "ann-2", "ann-2@line.2", "ann-fork")]
         keys = list(map(str, ids))
         before = await tables_containing(database, SECRET_WORD, "ann", *keys)
@@ -138,7 +138,7 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         }
 
 
-async def live(on: Walker, hook: str) -> None:
+async def fill_sessions(on: Walker, hook: str) -> None:
     """Create two users' sessions, one with a fork and one with a further line."""
     await on.ask("PUT", "/v1/webhooks/{name}", {"url": hook, "events": ["compaction.finished"]}, name="h")
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": POLICY, **ANN}, sid="ann-1")
@@ -247,7 +247,7 @@ async def test_sessions_created_or_changed_after_the_request_are_kept(
     assert await database.fetch("SELECT FROM erasures WHERE filter IS NOT NULL") == []
 
 
-class Dies(Exception):
+class SimulatedCrash(Exception):
     pass
 
 
@@ -267,13 +267,13 @@ async def test_another_worker_finishes_an_interrupted_erasure(
     async def dying(*given: Any) -> None:
         nonlocal noted
         if noted == 3:
-            raise Dies
+            raise SimulatedCrash
         noted += 1
         await note(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(erasures, "note", dying)
-        with pytest.raises(Dies):
+        with pytest.raises(SimulatedCrash):
             await work(application, begun)
     now = await receipt(client, begun)
     assert (now["state"], now["sessions"], now["counts"], len(await named(client))) == ("running", 3, None, 3)

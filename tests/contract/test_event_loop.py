@@ -30,9 +30,9 @@ WINDOW = 60_000
 EXCEPTIONS = 3
 """The number of longest stretches that are ignored: work done once per process, and garbage collections."""
 AGENTS = 2
-AT_ONCE = 40
-LIVED = 1_600
-"""The number of events each agent appends, AT_ONCE per request, with a context after each."""
+EVENTS_PER_APPEND = 40
+EVENTS_PER_AGENT = 1_600
+"""The number of events each agent appends, EVENTS_PER_APPEND per request, with a context after each."""
 WORDS = "The build of the parser takes the configuration from src/part_{}.py and writes the result to disk. " * 2
 
 
@@ -135,10 +135,10 @@ async def test_a_server_that_writes_a_summary_never_blocks_its_loop_for_long(
     assert longest(stretches.result()) < reference_seconds(events)
 
 
-async def live(http: httpx.AsyncClient, path: str, events: Sequence[Json]) -> None:
+async def run_agent(http: httpx.AsyncClient, path: str, events: Sequence[Json]) -> None:
     """Append events in batches and request a context after each, as an agent does."""
-    for start in range(0, len(events), AT_ONCE):
-        answer = await http.post(f"{path}/events", json={"events": events[start : start + AT_ONCE]})
+    for start in range(0, len(events), EVENTS_PER_APPEND):
+        answer = await http.post(f"{path}/events", json={"events": events[start : start + EVENTS_PER_APPEND]})
         assert answer.status_code == 201, answer.text
         answer = await http.post(f"{path}/context", json={"max_tokens": WINDOW})
         assert answer.status_code == 200, answer.text
@@ -154,7 +154,7 @@ async def test_a_server_in_use_next_to_a_busy_worker_never_blocks_its_loop_for_l
         httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
     ):
         paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
-        await asyncio.gather(*(live(http, path, events[:LIVED]) for path in paths))
+        await asyncio.gather(*(run_agent(http, path, events[:EVENTS_PER_AGENT]) for path in paths))
         async with quiet(database_url) as done:
             await done()
         for path in paths:

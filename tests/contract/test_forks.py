@@ -315,10 +315,10 @@ async def test_a_redaction_empties_the_summaries_that_forks_inherited(
     assert "hunter2" not in shown(found)
     gone = (await client.get(f"/v1/sessions/b/summaries/{written[0]['id']}")).json()
     assert (gone["status"], gone["text"]) == ("invalid", "")
-    anew = await compacted(client, database_url, database, len(written), "b")
-    assert (anew[0]["from_seq"], anew[0]["to_seq"]) == (written[0]["from_seq"], written[0]["to_seq"])
-    assert anew[0]["id"] not in [row["id"] for row in await live(client, "s")]
-    assert "hunter2" not in json.dumps((await client.get(f"/v1/sessions/b/summaries/{anew[0]['id']}")).json())
+    rewritten = await compacted(client, database_url, database, len(written), "b")
+    assert (rewritten[0]["from_seq"], rewritten[0]["to_seq"]) == (written[0]["from_seq"], written[0]["to_seq"])
+    assert rewritten[0]["id"] not in [row["id"] for row in await live(client, "s")]
+    assert "hunter2" not in json.dumps((await client.get(f"/v1/sessions/b/summaries/{rewritten[0]['id']}")).json())
     await Agent(client, "b").context()
     await proven(client, "b")
 

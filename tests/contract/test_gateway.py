@@ -213,8 +213,10 @@ async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncCl
     assert [(one["head"], one["current"], one["at"]) for one in lines] == [(2, True, None), (2, False, 1)]
     logs = [(await http.get(f"/v1/sessions/{one['id']}/events")).json()["items"] for one in lines]
     assert sorted(log[1]["content"] for log in logs) == ["The first.", "The second."]
-    aside = {"role": "assistant", "content": logs[1][1]["content"]}
-    answer = await http.post(url, json={"model": "m", "messages": [*asked, aside, {"role": "user", "content": "On"}]})
+    second_reply = {"role": "assistant", "content": logs[1][1]["content"]}
+    answer = await http.post(
+        url, json={"model": "m", "messages": [*asked, second_reply, {"role": "user", "content": "On"}]}
+    )
     assert answer.headers["x-palimpsest-line"] == "s@line.2"
     assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 

@@ -64,8 +64,8 @@ async def settled_logs(http: httpx.AsyncClient, database_url: str, agents: list[
     def whole(logs: Logs) -> bool:
         return wanted <= {text for lines in logs.values() for events in lines for text in texts(events)}
 
-    async with behind(database_url) as told:
-        logs = await told.until(lambda: all_logs(http), whole)
+    async with behind(database_url) as writes:
+        logs = await writes.until(lambda: all_logs(http), whole)
     assert whole(logs), "a reply is lost"
     return logs
 
@@ -90,7 +90,7 @@ async def all_logs(http: httpx.AsyncClient) -> Logs:
     return logs
 
 
-def beginnings(items: list[str]) -> Iterator[int]:
+def prefix_hashes(items: list[str]) -> Iterator[int]:
     """Yield a hash of each beginning of a list, from the empty one to the whole."""
     known = 0
     yield known
@@ -106,9 +106,11 @@ def check_logs(agent: Agent, lines: list[list[dict[str, Any]]]) -> None:
     logged = [list(texts(events)) for events in lines]
     for line in logged:
         assert max(Counter(line).values(), default=0) <= 1, "a line holds something twice"
-    found = {one for line in logged for one in beginnings(line)}
+    found = {one for line in logged for one in prefix_hashes(line)}
     meant = [[*texts(one.messages), *texts(one.reply)] for one in agent.exchanges]
-    lost = [one for one in [*meant, *(list(texts(one)) for one in agent.sent)] if [*beginnings(one)][-1] not in found]
+    lost = [
+        one for one in [*meant, *(list(texts(one)) for one in agent.sent)] if [*prefix_hashes(one)][-1] not in found
+    ]
     assert not lost, (len(lost), lost[0][-3:])
     sent = {text for one in agent.sent for text in texts(one) if MARK.findall(text)[0].startswith(f"#{agent.name}")}
     assert {text for line in logged for text in line if f"#{agent.name}" in text} == sent

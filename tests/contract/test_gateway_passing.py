@@ -362,15 +362,15 @@ async def test_an_increment_of_an_unknown_reply_passes_through(
 async def test_a_provider_that_is_silent_for_too_long_is_504(
     database_url: str, provider: Provider, behind: Behind
 ) -> None:
-    late = asyncio.Event()
-    provider.script.append(Said(late=late))
+    reply_now = asyncio.Event()
+    provider.script.append(Said(late=reply_now))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     async with (
         serving(settings(provider, gateway_silence_seconds=0.2), database_url) as url,
         httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
     ):
         answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body)
-        late.set()
+        reply_now.set()
         assert (answer.status_code, answer.json()["error"]["type"]) == (504, "upstream-late")
         [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
         assert "ReadTimeout" in (await behind.reported(http, call["call_id"]))["outcome"]["error"]["message"]

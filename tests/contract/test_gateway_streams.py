@@ -19,8 +19,8 @@ def comparable(value: Any) -> Any:
     """Return the content of a request in a comparable form, without markers and item ids and with texts as parts."""
     if isinstance(value, dict):
         item = value.get("type") in ("message", "reasoning", "function_call")  # the provider assigns item ids
-        beside = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
-        kept = {name: comparable(one) for name, one in value.items() if name not in beside}
+        ignored = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
+        kept = {name: comparable(one) for name, one in value.items() if name not in ignored}
         if isinstance(kept.get("content"), str):
             kept["content"] = [{"type": "text", "text": kept["content"]}]
         if "arguments" in kept:

@@ -22,7 +22,9 @@ from app.store.engine import Database
 
 
 @asynccontextmanager
-async def logged(database_url: str, **settings: str) -> AsyncIterator[tuple[httpx.AsyncClient, Process, list[Any]]]:
+async def logging_server(
+    database_url: str, **settings: str
+) -> AsyncIterator[tuple[httpx.AsyncClient, Process, list[Any]]]:
     """Yield a client of a server process, the process, and a list that gets its log lines when it has ended."""
     ours = {"DATABASE_URL": database_url, "PORT": "0", "LOG_JSON": "true", **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
@@ -54,7 +56,7 @@ def request_fields(line: dict[str, Any]) -> dict[str, Any]:
 
 async def test_each_request_is_one_line_without_content(database_url: str) -> None:
     event = {"type": "user.message", "content": "the secret plan"}
-    async with logged(database_url, LOG_LEVEL="info") as (http, _, lines):
+    async with logging_server(database_url, LOG_LEVEL="info") as (http, _, lines):
         sent = {"X-Request-Id": "mine-1"}
         answer = await http.post("/v1/sessions/s/events", json={"events": [event]}, headers=sent)
         assert (answer.status_code, answer.headers["x-request-id"]) == (201, "mine-1")
@@ -79,14 +81,14 @@ async def test_each_request_is_one_line_without_content(database_url: str) -> No
 
 
 async def test_probes_are_logged_at_debug_level(database_url: str) -> None:
-    async with logged(database_url, LOG_LEVEL="debug") as (http, _, lines):
+    async with logging_server(database_url, LOG_LEVEL="debug") as (http, _, lines):
         await http.get("/healthz")
     assert [(line["level"], line["route"]) for line in lines if line["event"] == "request"] == [("debug", "/healthz")]
 
 
 async def test_all_lines_of_a_request_have_its_id(database_url: str, database: Database) -> None:
     await database.execute("ALTER TABLE views RENAME TO views_gone")
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/mine/context", headers={"X-Request-Id": "r-7"})
     assert [(line["event"], line["request_id"], line["session"]) for line in lines] == [
         ("unhandled", "r-7", "mine"),
@@ -95,13 +97,13 @@ async def test_all_lines_of_a_request_have_its_id(database_url: str, database: D
 
 
 async def test_an_invalid_session_id_is_not_logged(database_url: str) -> None:
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/a%1B[31m%0Ab")
     assert [(line["status"], "session" in line, "path" in line) for line in lines] == [(422, False, False)]
 
 
 async def test_a_refused_request_is_one_line_with_its_session_id(database_url: str) -> None:
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/mine")
         await http.put("/v1/sessions/mine", json={"colour": "red"})
         await http.put("/v1/sessions/mine", json={})
@@ -120,7 +122,7 @@ async def test_a_refused_request_is_one_line_with_its_session_id(database_url: s
 
 async def test_a_server_error_is_logged_once(database_url: str, database: Database) -> None:
     await database.execute("ALTER TABLE policies RENAME TO policies_gone")
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         answer = await http.get("/v1/policies")
         assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal")
     assert [line for line in lines if "exception" in line or "policies_gone" in json.dumps(line)] == lines[:1]

@@ -13,7 +13,7 @@ CHECKS = {
     "anthropic": check_anthropic,
     "gemini": check_gemini,
 }
-SPOKEN: list[dict[str, Any]] = [
+EVENTS: list[dict[str, Any]] = [
     {"type": "user.message", "content": "Compare the two files."},
     {"type": "tool.call", "call_id": "a", "tool": "read", "arguments": {"path": "a"}},
     {"type": "assistant.message", "content": "And the other one."},
@@ -53,7 +53,7 @@ async def test_the_request_before_a_waiting_call_only_grows(client: httpx.AsyncC
     await client.post("/v1/sessions", json={"id": "s"})
     earlier: list[Any] = []
     epochs, waiting = set(), set()
-    for event in SPOKEN:
+    for event in EVENTS:
         if event["type"] == "tool.call":
             waiting.add(event["call_id"])
         elif event["type"] == "tool.result":

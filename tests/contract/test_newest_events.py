@@ -19,7 +19,7 @@ COUNTER = Counter(HEURISTIC, AREA)
 EVERYTHING = 1_000_000
 
 
-class Look:
+class CheckedReader:
     """A reader of one session's newest events that compares each result with the log.
 
     Its count adds a token to each event; `read` lists the seqs that the last call loaded.
@@ -49,7 +49,7 @@ class Look:
 
 
 async def test_only_new_events_are_read(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(3))
     assert len(await look(0, EVERYTHING)) == 11
     assert look.read == list(range(1, 12))
@@ -63,7 +63,7 @@ async def test_only_new_events_are_read(client: httpx.AsyncClient, database: Dat
 
 
 async def test_reads_with_other_bounds_return_what_the_log_holds(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(8))
     for after, tokens in ((0, 700), (0, 700), (0, 400), (0, 900), (20, EVERYTHING), (10, EVERYTHING), (2, 300), (0, 1)):
         await look(after, tokens)
@@ -73,7 +73,7 @@ async def test_reads_with_other_bounds_return_what_the_log_holds(client: httpx.A
 
 
 async def test_a_repeated_bounded_read_loads_nothing(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(8))
     first = await look(0, 700)
     assert first[0].seq > 1
@@ -82,7 +82,7 @@ async def test_a_repeated_bounded_read_loads_nothing(client: httpx.AsyncClient, 
 
 
 async def test_a_redacted_event_is_read_again(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(2))
     before = await look(0, EVERYTHING)
     assert before[3].body is not None and "file 0" in before[3].body["content"]
@@ -92,7 +92,7 @@ async def test_a_redacted_event_is_read_again(client: httpx.AsyncClient, databas
 
 
 async def test_a_recreated_session_is_read_again(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(2))
     await look(0, EVERYTHING)
     assert (await client.delete("/v1/sessions/s")).status_code == 204
@@ -102,7 +102,7 @@ async def test_a_recreated_session_is_read_again(client: httpx.AsyncClient, data
 
 
 async def test_another_counter_counts_all_events_again(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+    look = CheckedReader(database)
     await append(client, rounds(1))
     await look(0, EVERYTHING)
     await look(0, EVERYTHING, replace(COUNTER, estimator=replace(HEURISTIC, name="another")))
@@ -110,7 +110,7 @@ async def test_another_counter_counts_all_events_again(client: httpx.AsyncClient
 
 
 async def test_events_over_the_memory_limit_are_not_kept(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database, chars_max=1_000)
+    look = CheckedReader(database, chars_max=1_000)
     await append(client, rounds(2))
     for _ in range(2):
         assert len(await look(0, EVERYTHING)) == 8

@@ -47,7 +47,7 @@ async def read_files(
     return messages, answer
 
 
-def shown(provider: Provider) -> int:
+def count_files_shown(provider: Provider) -> int:
     """Return the number of files in the last request."""
     text = provider.asked[-1].raw.decode()
     return sum(f"f{number}.{LINES // 2}: the value" in text for number in range(FILES))
@@ -91,7 +91,7 @@ async def test_after_an_hour_only_a_reported_cache_is_cold(
     ):
         answer = await http.post(PATHS[form], json={"model": model, "max_tokens": 9, "messages": messages})
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert shown(provider) == kept
+    assert count_files_shown(provider) == kept
 
 
 @pytest.mark.parametrize(

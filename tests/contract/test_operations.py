@@ -31,10 +31,10 @@ async def test_metrics_count_waiting_overdue_running_and_dead_jobs(
     assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202
     await database.execute("UPDATE pgqueuer SET execute_after = now() - interval '90 seconds'")
     found = await queue(client)
-    late = found[("jobs_overdue_seconds", "compact")]
+    overdue = found[("jobs_overdue_seconds", "compact")]
     waiting = {("jobs", "compact", "waiting"): 1, ("jobs_overdue", "compact"): 1}
-    assert found == {**nothing, **waiting, ("jobs_overdue_seconds", "compact"): late}
-    assert late >= 90
+    assert found == {**nothing, **waiting, ("jobs_overdue_seconds", "compact"): overdue}
+    assert overdue >= 90
     await database.execute("UPDATE pgqueuer SET status = 'picked'")
     assert await queue(client) == {**nothing, ("jobs", "compact", "running"): 1}
     for dead in ("heartbeat = now() - interval '6 minutes'", "status = 'failed', heartbeat = now()"):

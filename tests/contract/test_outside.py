@@ -14,7 +14,7 @@ WINDOW = 16_000
 OVERHEAD = 3_000
 
 
-def marked(request: dict[str, Any]) -> int:
+def count_markers(request: dict[str, Any]) -> int:
     return json.dumps(request).count('"cache_control"')
 
 
@@ -24,7 +24,7 @@ async def test_markers_are_set_however_small_the_log_is(client: httpx.AsyncClien
     first = await context(client, format="anthropic", model="claude-haiku-4-5")
     assert first["tokens"]["estimate"] < 100
     assert [point["kind"] for point in first["cache"]["breakpoints"]] == ["tail"]
-    assert marked(first["request"]) == 1
+    assert count_markers(first["request"]) == 1
     await append(client, [{"type": "assistant.message", "content": "hi"}, {"type": "user.message", "content": "so?"}])
     second = await context(client, format="anthropic", model="claude-haiku-4-5")
     assert [point["kind"] for point in second["cache"]["breakpoints"]] == ["previous", "tail"]

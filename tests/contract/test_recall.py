@@ -43,7 +43,7 @@ def turn(number: int, result: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def long(client: httpx.AsyncClient) -> httpx.AsyncClient:
+async def long_session(client: httpx.AsyncClient) -> httpx.AsyncClient:
     """A session of ten turns in a window of two, after its first context."""
     for number in range(1, 11):
         secret = f"\nthe port is order_id=884{number} here" if number in (2, 10) else ""
@@ -54,8 +54,8 @@ async def long(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return client
 
 
-async def test_omitted_events_are_returned_and_visible_ones_are_not_repeated(long: httpx.AsyncClient) -> None:
-    found = await recall(long, query="order_id=8842")
+async def test_omitted_events_are_returned_and_visible_ones_are_not_repeated(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, query="order_id=8842")
     first = found["items"][0]
     assert (first["seq"], first["visible"], first["tool"], first["path"]) == (
         7,
@@ -64,26 +64,26 @@ async def test_omitted_events_are_returned_and_visible_ones_are_not_repeated(lon
         "/repo/logs/build-2.txt",
     )
     assert "order_id=8842" in first["content"]
-    seen = await recall(long, query="order_id=88410", seqs=[39])
+    seen = await recall(long_session, query="order_id=88410", seqs=[39])
     assert (seen["items"][0]["seq"], seen["items"][0]["visible"]) == (39, True)
     assert "content" not in seen["items"][0]
-    found = await recall(long, query="order_id")
+    found = await recall(long_session, query="order_id")
     by_seq = {item["seq"]: item for item in found["items"]}
     assert by_seq[39]["visible"] and "88410" in by_seq[39]["snippet"] and "content" not in by_seq[39]
     assert not by_seq[7]["visible"]
 
 
-async def test_visible_refers_to_the_named_call(long: httpx.AsyncClient) -> None:
-    wide = (await long.get(f"{S}/context", params={"max_tokens": 100_000, "view": "wide"})).json()["call_id"]
-    newest = await recall(long, seqs=[7])
+async def test_visible_refers_to_the_named_call(long_session: httpx.AsyncClient) -> None:
+    wide = (await long_session.get(f"{S}/context", params={"max_tokens": 100_000, "view": "wide"})).json()["call_id"]
+    newest = await recall(long_session, seqs=[7])
     assert not newest["items"][0]["visible"]
-    named = await recall(long, seqs=[7], call_id=wide)
+    named = await recall(long_session, seqs=[7], call_id=wide)
     assert named["call_id"] == wide != newest["call_id"]
     assert named["items"][0]["visible"]
-    await post(long, {"type": "user.message", "content": "And now?"})
-    after = await recall(long, seqs=[41], call_id=wide)
+    await post(long_session, {"type": "user.message", "content": "And now?"})
+    after = await recall(long_session, seqs=[41], call_id=wide)
     assert after["items"][0]["content"] == "And now?"
-    unknown = await long.post(f"{S}/recall", json={"seqs": [1], "call_id": str(uuid4())})
+    unknown = await long_session.post(f"{S}/recall", json={"seqs": [1], "call_id": str(uuid4())})
     assert (unknown.status_code, unknown.json()["type"]) == (404, "/problems/not-found")
 
 
@@ -106,28 +106,28 @@ async def test_without_a_call_everything_is_returned(client: httpx.AsyncClient) 
     assert "call_id" not in found
 
 
-async def test_events_are_found_by_path(long: httpx.AsyncClient) -> None:
-    found = await recall(long, paths=["logs/build-2.txt", "nowhere.py"])
+async def test_events_are_found_by_path(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, paths=["logs/build-2.txt", "nowhere.py"])
     assert [(item.get("seq"), item.get("missing")) for item in found["items"]] == [(7, None), (6, None), (None, True)]
     assert found["items"][2]["path"] == "nowhere.py"
-    both = await recall(long, paths=["build-2.txt", "build-3.txt"], query="8842")
+    both = await recall(long_session, paths=["build-2.txt", "build-3.txt"], query="8842")
     assert both["items"][0]["seq"] == 7
     assert {item["seq"] for item in both["items"]} <= {6, 7, 10, 11}
 
 
-async def test_missing_seqs_are_reported_and_repeated_ones_returned_once(long: httpx.AsyncClient) -> None:
-    found = await recall(long, seqs=[3, 999, 3, 1])
+async def test_missing_seqs_are_reported_and_repeated_ones_returned_once(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, seqs=[3, 999, 3, 1])
     assert [(item["seq"], item.get("missing")) for item in found["items"]] == [(3, None), (1, None), (999, True)]
 
 
-async def test_the_response_is_bounded_and_counts_what_it_omits(long: httpx.AsyncClient) -> None:
+async def test_the_response_is_bounded_and_counts_what_it_omits(long_session: httpx.AsyncClient) -> None:
     for most in (100, 500, 3_000):
-        found = await recall(long, query="build log line", max_tokens=most, limit=5)
+        found = await recall(long_session, query="build log line", max_tokens=most, limit=5)
         bare = [item for item in found["items"] if not item["visible"]]
         assert found["tokens"] <= most
         assert len(bare) <= 5
         assert len(found["items"]) + found["omitted"] >= 20
-    few = await recall(long, seqs=list(range(1, 21)), max_tokens=300)
+    few = await recall(long_session, seqs=list(range(1, 21)), max_tokens=300)
     assert few["omitted"] == 20 - len(few["items"]) > 0
 
 
@@ -142,8 +142,8 @@ async def test_without_a_limit_a_search_returns_more_short_events(client: httpx.
     few = await recall(client, query="harbour berth", max_tokens=200)
     assert 10 <= len(few["items"]) < 15
     await post(client, *(event for n in range(20) for event in turn(n, LINES)))
-    long = (await recall(client, query="lines of the log of a build"))["items"]
-    assert len(long) == 10
+    long_events = (await recall(client, query="lines of the log of a build"))["items"]
+    assert len(long_events) == 10
 
 
 async def test_a_long_event_is_cut_around_its_match_and_can_be_continued(client: httpx.AsyncClient) -> None:
@@ -163,13 +163,13 @@ async def test_a_long_event_is_cut_around_its_match_and_can_be_continued(client:
 
 
 async def test_a_redacted_event_is_returned_as_redacted_and_no_longer_found(
-    long: httpx.AsyncClient, database: Database
+    long_session: httpx.AsyncClient, database: Database
 ) -> None:
-    assert (await recall(long, query="8842"))["items"][0]["seq"] == 7
-    assert (await long.delete(f"{S}/events/7")).status_code == 204
-    by_seq = (await recall(long, seqs=[7]))["items"][0]
+    assert (await recall(long_session, query="8842"))["items"][0]["seq"] == 7
+    assert (await long_session.delete(f"{S}/events/7")).status_code == 204
+    by_seq = (await recall(long_session, seqs=[7]))["items"][0]
     assert by_seq["redacted"] and by_seq["content"] == "[This was erased on request.]"
-    assert all(item["seq"] != 7 for item in (await recall(long, query="8842"))["items"])
+    assert all(item["seq"] != 7 for item in (await recall(long_session, query="8842"))["items"])
     rows = await database.fetch("SELECT seq FROM search WHERE session_id = :key", key=session_key(DEFAULT_TENANT, "s"))
     head = await database.fetchrow("SELECT * FROM search_heads")
     assert head is not None and 7 not in {row["seq"] for row in rows}
@@ -202,23 +202,23 @@ async def test_calls_and_results_of_recall_rank_last(client: httpx.AsyncClient) 
     assert [item["seq"] for item in (await recall(client, query="8123"))["items"]] == [1, 3, 4, 5, 2]
 
 
-async def test_the_question_itself_never_comes_first(long: httpx.AsyncClient) -> None:
+async def test_the_question_itself_never_comes_first(long_session: httpx.AsyncClient) -> None:
     asks = {"type": "user.message", "content": "Which port was order_id=8842 about, the port of build 2?"}
     looks = {"type": "tool.call", "call_id": "m", "tool": "memory", "arguments": {"query": "order_id=8842 port build"}}
-    await post(long, asks, looks)
-    found = await recall(long, query="order_id=8842 port of build 2", limit=50)
+    await post(long_session, asks, looks)
+    found = await recall(long_session, query="order_id=8842 port of build 2", limit=50)
     seqs = [item["seq"] for item in found["items"]]
     assert (seqs[0], {*seqs[-2:]}) == (7, {41, 42})
     assert not any(item["visible"] for item in found["items"][:3])
-    call = (await long.get(f"{S}/context", params=WINDOW)).json()["call_id"]
-    again = (await recall(long, query="order_id=8842 port of build 2", call_id=call))["items"]
+    call = (await long_session.get(f"{S}/context", params=WINDOW)).json()["call_id"]
+    again = (await recall(long_session, query="order_id=8842 port of build 2", call_id=call))["items"]
     assert again[0]["seq"] == 7
     assert all("content" not in item for item in again if item["visible"])
 
 
-async def test_visible_events_rank_after_others(long: httpx.AsyncClient) -> None:
+async def test_visible_events_rank_after_others(long_session: httpx.AsyncClient) -> None:
     for asked in ({"query": "What is in build 10?"}, {"paths": ["logs/build-10.txt", "logs/build-2.txt"]}):
-        visible = [item["visible"] for item in (await recall(long, **asked))["items"]]
+        visible = [item["visible"] for item in (await recall(long_session, **asked))["items"]]
         assert visible == sorted(visible) and {*visible} == {False, True}
 
 

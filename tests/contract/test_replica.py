@@ -34,7 +34,7 @@ async def server(database_url: str, read_url: str, **settings: Any) -> AsyncIter
         yield http
 
 
-def nowhere() -> str:
+def unused_url() -> str:
     """Return the URL of an address where nothing listens."""
     return f"postgresql://nobody@127.0.0.1:{free_port()}/palimpsest"
 
@@ -53,7 +53,7 @@ async def wait_for_replica_state(http: httpx.AsyncClient, state: str) -> None:
 
 
 async def test_the_primary_answers_while_the_replica_is_away(database_url: str) -> None:
-    async with server(database_url, nowhere()) as http:
+    async with server(database_url, unused_url()) as http:
         call = await begin_session(http)
         for path in ("calls", f"calls/{call}", f"calls/{call}/context", "ledger", "events/1/history"):
             answer = await http.get(f"/v1/sessions/s/{path}")
@@ -74,7 +74,7 @@ async def test_many_audits_leave_connections_to_agents(database_url: str, monkey
     monkeypatch.setattr(late, "WAIT_SECONDS", 0.05)
     owner = await asyncpg.connect(for_asyncpg(database_url))
     try:
-        async with server(database_url, nowhere(), pool_size=4) as http:
+        async with server(database_url, unused_url(), pool_size=4) as http:
             await begin_session(http)
             lock = owner.transaction()
             await lock.start()

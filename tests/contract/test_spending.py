@@ -68,8 +68,8 @@ async def test_two_processes_together_stay_within_the_limit(database_url: str) -
     paid = [Spending(pool, COST * 7 + COST // 2).paid_by(DEFAULT_TENANT, model) for pool in pools]
     try:
         with acting_for(DEFAULT_TENANT):
-            came = await asyncio.gather(*(summarize_once(paid[number % 2]) for number in range(40)))
-        assert (came.count("ok"), came.count("spent"), model.calls) == (7, 33, 7)
+            results = await asyncio.gather(*(summarize_once(paid[number % 2]) for number in range(40)))
+        assert (results.count("ok"), results.count("spent"), model.calls) == (7, 33, 7)
         assert await account(pools[0]) == (COST * 7, 0, 33)
     finally:
         for pool in pools:

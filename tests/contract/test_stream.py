@@ -40,7 +40,7 @@ async def append(http: httpx.AsyncClient, *texts: str, session: str = SESSION) -
     return int(answer.json()["head"])
 
 
-async def within(waited: Awaitable[T]) -> T:
+async def with_timeout(waited: Awaitable[T]) -> T:
     async with asyncio.timeout(SECONDS_MAX):
         return await waited
 
@@ -49,7 +49,7 @@ def seqs(events: list[Event]) -> list[int]:
     return [event.data["seq"] for event in events if event.kind == "appended"]
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+async def wait_until(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(SECONDS_MAX):
         while not await holds():
             pass
@@ -81,8 +81,8 @@ async def test_a_reader_that_reconnects_gets_each_event_once_and_in_order(databa
                 await append(clients[writer % 2], *(f"{writer}.{number}.{part}" for part in range(1 + number % 2)))
 
         reading = asyncio.create_task(read_with_kills(urls, 300, 10, chance))
-        await within(asyncio.gather(*(write(writer) for writer in range(4))))
-        found = await within(reading)
+        await with_timeout(asyncio.gather(*(write(writer) for writer in range(4))))
+        found = await with_timeout(reading)
         assert seqs(found) == list(range(1, 301))
         listed = (await clients[0].get(f"{SESSION}/events", params={"limit": 500})).json()["items"]
         assert [event.data for event in found] == listed
@@ -92,7 +92,7 @@ async def test_streamed_events_equal_the_listed_ones(server: str, client: httpx.
     texts = ["two\nlines\r\nand a\rthird", "data: x\n\nid: 7", "\u2028é \x85 \u2029🙂", ""]
     await append(client, *texts[:3])
     async with streaming(server, STREAM) as events:
-        found = await within(take(events, 3))
+        found = await with_timeout(take(events, 3))
     assert [event.data["content"] for event in found] == texts[:3]
     assert [event.data for event in found] == (await client.get(f"{SESSION}/events")).json()["items"]
     assert len({event.id for event in found}) == 3
@@ -101,15 +101,15 @@ async def test_streamed_events_equal_the_listed_ones(server: str, client: httpx.
 async def test_a_stream_starts_after_a_seq_or_continues_after_a_message(server: str, client: httpx.AsyncClient) -> None:
     await append(client, *"abcdef")
     async with streaming(server, STREAM, after=2) as events:
-        found = await within(take(events, 2))
+        found = await with_timeout(take(events, 2))
     assert seqs(found) == [3, 4]
     async with streaming(server, STREAM, last_id=found[-1].id, after=0) as events:
-        assert seqs(await within(take(events, 2))) == [5, 6]
+        assert seqs(await with_timeout(take(events, 2))) == [5, 6]
     async with streaming(server, STREAM, last_id="") as events:
-        assert seqs(await within(take(events, 1))) == [1]
+        assert seqs(await with_timeout(take(events, 1))) == [1]
     async with streaming(server, STREAM, after=100) as events:
         await append(client, *(str(number) for number in range(100)))
-        assert seqs(await within(take(events, 1))) == [101]
+        assert seqs(await with_timeout(take(events, 1))) == [101]
 
 
 async def test_epochs_and_compactions_are_streamed_in_order_with_events(server: str, client: httpx.AsyncClient) -> None:
@@ -120,9 +120,9 @@ async def test_epochs_and_compactions_are_streamed_in_order_with_events(server: 
     run = (await client.post(f"{SESSION}/compactions", json={"focus": "x"})).json()
     await append(client, "four")
     async with streaming(server, STREAM) as events:
-        found = await within(take(events, 7))
+        found = await with_timeout(take(events, 7))
         assert (await client.get(f"{SESSION}/context", params={"max_tokens": 7_000})).status_code == 200
-        found += await within(take(events, 1))
+        found += await with_timeout(take(events, 1))
     kinds = ["appended", "appended", "epoch", "epoch", "appended", "compaction", "appended", "epoch"]
     assert [event.kind for event in found] == kinds
     epochs = (await client.get(f"{SESSION}/epochs")).json()["items"]
@@ -141,13 +141,18 @@ async def test_epochs_and_compactions_are_streamed_in_order_with_events(server: 
     }
     for place, event in enumerate(found):
         async with streaming(server, STREAM, last_id=event.id) as events:
-            assert await within(take(events, len(found) - place - 1)) == found[place + 1 :]
+            assert await with_timeout(take(events, len(found) - place - 1)) == found[place + 1 :]
     async with streaming(server, STREAM, after=3) as events:
-        assert [event.kind for event in await within(take(events, 3))] == ["compaction", "appended", "epoch"]
+        assert [event.kind for event in await with_timeout(take(events, 3))] == ["compaction", "appended", "epoch"]
     async with streaming(server, STREAM, types="epoch,compaction") as events:
-        assert [event.kind for event in await within(take(events, 4))] == ["epoch", "epoch", "compaction", "epoch"]
+        assert [event.kind for event in await with_timeout(take(events, 4))] == [
+            "epoch",
+            "epoch",
+            "compaction",
+            "epoch",
+        ]
     async with streaming(server, STREAM, types="compaction") as events:
-        assert (await within(take(events, 1)))[0].data == found[5].data
+        assert (await with_timeout(take(events, 1)))[0].data == found[5].data
 
 
 async def test_a_stream_stays_on_the_line_that_was_current_when_it_began(
@@ -155,13 +160,13 @@ async def test_a_stream_stays_on_the_line_that_was_current_when_it_began(
 ) -> None:
     await append(client, "one", "two")
     async with streaming(server, STREAM, after=1) as before:
-        await within(take(before, 1))
+        await with_timeout(take(before, 1))
         assert (await client.post(f"{SESSION}/rewind", json={"to": 1})).json()["line"] == "s@line.2"
         await append(client, "other")
         async with streaming(server, STREAM, after=1) as after:
-            [other] = await within(take(after, 1))
+            [other] = await with_timeout(take(after, 1))
             await append(client, "three", session=f"{SESSION}@line.1")
-            [three] = await within(take(before, 1))
+            [three] = await with_timeout(take(before, 1))
     assert [(one.data["seq"], one.data["content"]) for one in (other, three)] == [(2, "other"), (3, "three")]
 
 
@@ -171,14 +176,14 @@ async def test_a_forks_stream_has_the_shared_events_and_then_its_own(server: str
     made = await client.post(f"{SESSION}/fork", json={"at": 45, "id": "f"})
     assert made.status_code == 201, made.text
     async with streaming(server, f"{fork}/stream", types="appended") as events:
-        found = await within(take(events, 45))
+        found = await with_timeout(take(events, 45))
         await append(client, "not of the fork")
         await append(client, "its own", "and more", session=fork)
-        found += await within(take(events, 2))
+        found += await with_timeout(take(events, 2))
     assert [event.data for event in found] == (await client.get(f"{fork}/events")).json()["items"]
     assert seqs(found) == list(range(1, 48))
     async with streaming(server, f"{fork}/stream", last_id=found[29].id, types="appended") as events:
-        assert await within(take(events, 17)) == found[30:]
+        assert await with_timeout(take(events, 17)) == found[30:]
 
 
 @pytest.mark.parametrize(
@@ -206,10 +211,10 @@ async def test_a_stream_ends_with_its_session_and_does_not_continue_in_a_new_one
 ) -> None:
     await append(client, "one")
     async with streaming(server, STREAM) as events:
-        first = (await within(take(events, 1)))[0]
+        first = (await with_timeout(take(events, 1)))[0]
         assert (await client.delete(SESSION)).status_code == 204
         with pytest.raises(StopAsyncIteration):
-            await within(take(events, 1))
+            await with_timeout(take(events, 1))
     await append(client, "anew")
     assert (await client.get(STREAM, headers={"Last-Event-ID": first.id or ""})).status_code == 409
 
@@ -220,10 +225,10 @@ async def test_a_stream_ends_when_the_server_stops(database_url: str) -> None:
             await append(http, "one")
             streams = [await readers.enter_async_context(streaming(url, STREAM)) for _ in range(3)]
             for events in streams:
-                await within(take(events, 1))
+                await with_timeout(take(events, 1))
         for events in streams:
             with pytest.raises(StopAsyncIteration):
-                await within(take(events, 1))
+                await with_timeout(take(events, 1))
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(
@@ -236,7 +241,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
     await append(client, "one")
     assert (await client.get(STREAM)).status_code == 403
     async with streaming(server, STREAM, headers={"Authorization": f"Bearer {reader.secret}"}) as events:
-        await within(take(events, 1))
+        await with_timeout(take(events, 1))
         await keys.revoke(database, reader.key_id)
 
         async def write_on() -> None:
@@ -245,7 +250,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(
 
         writing = asyncio.create_task(write_on())
         with pytest.raises(StopAsyncIteration):
-            await within(take(events, 1_000_000))
+            await with_timeout(take(events, 1_000_000))
         writing.cancel()
 
 
@@ -270,7 +275,7 @@ class Listener:
         """Return the notifications since the last call."""
         await self._database.execute("SELECT pg_notify(:channel, :said)", channel=store.CHANNEL, said=str(UUID(int=0)))
         found: list[str] = []
-        while (said := await within(self.heard.get())) != str(UUID(int=0)):
+        while (said := await with_timeout(self.heard.get())) != str(UUID(int=0)):
             found.append(said)
         return found
 
@@ -293,7 +298,7 @@ async def test_an_append_notifies_only_if_a_stream_is_open(
         assert (await client.post(f"{session}/compactions", json={})).status_code == 202
     assert await listener.so_far() == []
     async with streaming(server, STREAM) as events:
-        await within(take(events, 2))
+        await with_timeout(take(events, 2))
         for session in (quiet, SESSION):
             await append(client, "two", session=session)
             assert (await client.post(f"{session}/compactions", json={})).status_code == 202
@@ -330,9 +335,9 @@ async def test_a_change_in_progress_when_a_stream_begins_is_not_missed(
         async def it_waits() -> bool:
             return await waiting(database, "streamed_until") > 0
 
-        await until(it_waits)
+        await wait_until(it_waits)
         assert not reading.done()
-    assert (await within(reading)).kind == kind
+    assert (await with_timeout(reading)).kind == kind
 
 
 async def test_a_lost_listener_reconnects_and_misses_nothing(
@@ -341,7 +346,7 @@ async def test_a_lost_listener_reconnects_and_misses_nothing(
     monkeypatch.setattr(store, "RECONNECT_SECONDS", 0.2)
     await append(client, "one")
     async with streaming(server, STREAM) as events:
-        await within(take(events, 1))
+        await with_timeout(take(events, 1))
         for number in range(3):
             killed = await database.fetch(
                 "SELECT pg_terminate_backend(pid) AS done FROM pg_stat_activity "
@@ -350,7 +355,7 @@ async def test_a_lost_listener_reconnects_and_misses_nothing(
             )
             assert [row["done"] for row in killed] == [True]
             head = await append(client, str(number))
-            assert seqs(await within(take(events, 1))) == [head]
+            assert seqs(await with_timeout(take(events, 1))) == [head]
 
 
 async def test_an_expired_lease_is_renewed_and_its_streams_read_again(
@@ -360,10 +365,10 @@ async def test_an_expired_lease_is_renewed_and_its_streams_read_again(
     monkeypatch.setattr(service, "LEASE_SECONDS", 0.1)
     await append(client, "one")
     async with streaming(server, STREAM) as events:
-        await within(take(events, 1))
+        await with_timeout(take(events, 1))
         await database.execute("UPDATE sessions SET streamed_until = '-infinity'")
         head = await append(client, "two")
-        assert seqs(await within(take(events, 1))) == [head]
+        assert seqs(await with_timeout(take(events, 1))) == [head]
 
 
 async def test_reconnecting_readers_write_nothing_unless_the_session_was_replaced(
@@ -375,18 +380,18 @@ async def test_reconnecting_readers_write_nothing_unless_the_session_was_replace
 
     await append(client, "one")
     async with streaming(server, STREAM) as events:
-        await within(take(events, 1))
+        await with_timeout(take(events, 1))
         leased = await version()
         for _ in range(3):
             async with streaming(server, STREAM) as again:
-                await within(take(again, 1))
+                await with_timeout(take(again, 1))
         assert await version() == leased
         assert (await client.delete(SESSION)).status_code == 204
         await append(client, "anew")
         async with streaming(server, STREAM) as successor:
-            await within(take(successor, 1))
+            await with_timeout(take(successor, 1))
             head = await append(client, "told")
-            assert seqs(await within(take(successor, 1))) == [head]
+            assert seqs(await with_timeout(take(successor, 1))) == [head]
 
 
 async def test_a_cancelled_reader_does_not_cancel_the_lease_others_wait_for(
@@ -404,12 +409,12 @@ async def test_a_cancelled_reader_does_not_cancel_the_lease_others_wait_for(
             return await waiting(database, "streamed_until") == 1
 
         gone = asyncio.create_task(first())
-        await until(waits)
+        await wait_until(waits)
         stays = asyncio.create_task(first())
         gone.cancel()
         await asyncio.wait([gone])
         assert await waits()
-    assert await within(stays) == 1
+    assert await with_timeout(stays) == 1
 
 
 async def test_idle_streams_hold_no_pool_connection_and_are_kept_alive(
@@ -422,8 +427,8 @@ async def test_idle_streams_hold_no_pool_connection_and_are_kept_alive(
         await append(http, "one")
         streams = [await stack.enter_async_context(streaming(url, STREAM)) for _ in range(25)]
         for events in streams:
-            await within(take(events, 1))
-            assert (await within(anext(events))).kind == "comment"
+            await with_timeout(take(events, 1))
+            assert (await with_timeout(anext(events))).kind == "comment"
         rows = await database.fetch(
             "SELECT application_name AS name, count(*) AS n FROM pg_stat_activity "
             "WHERE datname = :name AND pid <> pg_backend_pid() GROUP BY 1",
@@ -432,7 +437,7 @@ async def test_idle_streams_hold_no_pool_connection_and_are_kept_alive(
         assert {row["name"]: row["n"] for row in rows}[store.APPLICATION_NAME] == 1
         head = await append(http, "two")
         for events in streams:
-            assert seqs(await within(take(events, 1))) == [head]
+            assert seqs(await with_timeout(take(events, 1))) == [head]
 
 
 async def opens(url: str) -> bool:
@@ -451,7 +456,7 @@ async def test_streams_are_limited_and_end_with_their_client(database_url: str) 
             assert (answer.status_code, answer.json()["type"]) == (503, "/problems/too-many-streams")
             assert (answer.json()["limit"], answer.headers["retry-after"]) == (2, "1")
             assert (await http.get("/v1/sessions/none/stream")).status_code == 503
-        await until(lambda: opens(url))
+        await wait_until(lambda: opens(url))
 
 
 async def test_a_client_that_does_not_read_is_disconnected(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,8 +474,8 @@ async def test_a_client_that_does_not_read_is_disconnected(database_url: str, mo
         async def is_full() -> bool:
             return not await opens(url)
 
-        await until(is_full)
-        await until(lambda: opens(url))
+        await wait_until(is_full)
+        await wait_until(lambda: opens(url))
         writer.transport.abort()
 
 

@@ -12,7 +12,7 @@ from tests.conformance.agent import Agent, Json, shown
 END = "/v1/sessions/s/turns/end"
 
 
-async def listed(client: httpx.AsyncClient, **asked: Any) -> list[Json]:
+async def list_turns(client: httpx.AsyncClient, **asked: Any) -> list[Json]:
     answer = await client.get("/v1/sessions/s/turns", params=asked)
     answer.raise_for_status()
     found: list[Json] = answer.json()["items"]
@@ -31,7 +31,7 @@ async def test_turns_are_listed_with_their_first_and_last_seq(client: httpx.Asyn
     await agent.post({"type": "system.prompt", "content": "be brief"}, {"type": "user.message", "content": "one"})
     await agent.says("first")
     await agent.user("two")
-    rows = await listed(client)
+    rows = await list_turns(client)
     assert [(row["turn"], row["from_seq"], row["to_seq"], row["events"]) for row in rows] == [
         (1, 2, 3, 2),
         (2, 4, 4, 1),
@@ -46,7 +46,7 @@ async def test_the_list_continues_from_its_cursor(client: httpx.AsyncClient) -> 
     for number in range(7):
         await agent.user(f"{number}")
         await agent.says()
-    whole, pages, cursor = await listed(client), [], None
+    whole, pages, cursor = await list_turns(client), [], None
     while True:
         answer = (
             await client.get("/v1/sessions/s/turns", params={"limit": 3} | ({"cursor": cursor} if cursor else {}))
@@ -65,12 +65,15 @@ async def test_a_turn_left_open_is_interrupted_by_the_next(client: httpx.AsyncCl
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "a"}, {"type": "user.message", "content": "one"})
     await agent.post({"type": "turn.start", "turn_id": "b"}, {"type": "user.message", "content": "two"})
-    assert [(row["turn_id"], row["state"]) for row in await listed(client)] == [("a", "interrupted"), ("b", "running")]
+    assert [(row["turn_id"], row["state"]) for row in await list_turns(client)] == [
+        ("a", "interrupted"),
+        ("b", "running"),
+    ]
     await agent.user("three")  # a user message closes it too
-    assert [row["state"] for row in await listed(client)] == ["interrupted", "interrupted", "running"]
+    assert [row["state"] for row in await list_turns(client)] == ["interrupted", "interrupted", "running"]
     await agent.post({"type": "turn.end"})
     await agent.post({"type": "turn.start", "turn_id": "d"}, {"type": "turn.end", "turn_id": "d"})
-    rows = await listed(client)
+    rows = await list_turns(client)
     assert [row["state"] for row in rows] == ["interrupted", "interrupted", "ended", "ended"]
     assert (rows[-1]["from_seq"], rows[-1]["to_seq"]) == (7, 8)
 
@@ -122,7 +125,7 @@ async def test_ending_an_ended_turn_changes_nothing(client: httpx.AsyncClient) -
     assert (again["ended"], again["events"], again["head"]) == (False, [], 2)
     assert len(await agent.log()) == 2
     assert (await client.get("/v1/sessions/s/layers")).json()["announce"]["content"] == "for the next one"
-    assert [row["state"] for row in await listed(client)] == ["ended"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended"]
 
 
 async def test_the_turn_id_of_another_turn_is_refused(client: httpx.AsyncClient) -> None:
@@ -146,7 +149,7 @@ async def test_a_repeated_key_gets_the_first_response(client: httpx.AsyncClient)
     await agent.post({"type": "turn.start", "turn_id": "u"}, {"type": "user.message", "content": "two"})
     assert await end(client, 200, key="k", turn_id="t") == first
     assert (await end(client, 409, key="k"))["type"] == "/problems/idempotency-conflict"
-    assert [row["state"] for row in await listed(client)] == ["ended", "running"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended", "running"]
 
 
 async def test_a_repeated_key_of_a_request_that_changed_nothing_ends_no_later_turn(client: httpx.AsyncClient) -> None:
@@ -156,7 +159,7 @@ async def test_a_repeated_key_of_a_request_that_changed_nothing_ends_no_later_tu
     nothing = await end(client, 200, key="k")
     await agent.user("two")
     assert await end(client, 200, key="k") == nothing
-    assert [row["state"] for row in await listed(client)] == ["ended", "running"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended", "running"]
 
 
 async def test_concurrent_requests_end_a_turn_once(client: httpx.AsyncClient) -> None:
@@ -192,7 +195,7 @@ async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.
         {"type": "turn.end", "turn_id": "scouts-own", "author": "scout"},
     )
     await agent.post({"type": "tool.result", "call_id": "task", "content": "REPORT"})
-    [turn] = await listed(client)
+    [turn] = await list_turns(client)
     assert (turn["state"], turn["events"]) == ("running", 8)
     for authors in (["lead"], ["!scout"]):
         mine = await agent.context(view=f"v{len(authors[0])}", policy={"authors": authors})
@@ -231,7 +234,7 @@ async def test_a_fork_continues_its_parents_turns(client: httpx.AsyncClient) -> 
     await agent.post({"type": "turn.start", "turn_id": "c"})
     answer = await client.post("/v1/sessions/s/fork", json={"id": "f", "at": 4})
     assert answer.status_code == 201, answer.text
-    whole, forked = await listed(client), (await client.get("/v1/sessions/f/turns")).json()["items"]
+    whole, forked = await list_turns(client), (await client.get("/v1/sessions/f/turns")).json()["items"]
     assert forked == [whole[0], {**whole[1], "state": "running"}]
     ended = await client.post("/v1/sessions/f/turns/end", json={"turn_id": "a"})
     assert (ended.status_code, ended.json()["turn"], ended.json()["head"]) == (201, 2, 5)

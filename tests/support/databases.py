@@ -17,7 +17,7 @@ from tests.citus import nodes
 from tests.support import pooler
 from tests.support.folders import data_folder
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+FAST_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
 """Settings for speed: no data outlives the run, and small buffers make dropping a database cheap."""
 PREFIX: Final = f"palimpsest_test_{uuid4().hex[:8]}"
 """The prefix of this process's database names; other processes may use the same server."""
@@ -100,7 +100,7 @@ def server(config: pytest.Config) -> Iterator[str]:
         yield url
     else:
         with data_folder() as folder:
-            running = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
+            running = embedded.start(folder, {**embedded.OPTIONS, **FAST_SETTINGS})
             _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
             with pooler.before_all(running.url) if config.getoption("--pooler") else nullcontext():
                 yield running.url

@@ -108,8 +108,8 @@ def written(messages: Sequence[Json]) -> Iterator[str]:
         for call in message.get("tool_calls") or ():
             made = call.get("function", call)
             arguments = made["arguments"]
-            told = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            yield f"CALL {made['name']} {told}"
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            yield f"CALL {made['name']} {text}"
 
 
 def shown(text: str) -> str:
@@ -125,7 +125,7 @@ def _row(what: str, read: str, quotes: Sequence[str]) -> str:
 
 def page() -> str:
     """Return the page's Markdown."""
-    told = [{**message, "content": shown(message.get("content") or "")} for message in log()["messages"]]
+    shortened = [{**message, "content": shown(message.get("content") or "")} for message in log()["messages"]]
     rows = "\n".join(_row(*one) for one in READING)
     return f"""# What a model reads: an example
 
@@ -154,7 +154,7 @@ they were compared with.
 Listings are cut here; they are whole in the sample.
 
 ```text
-{chr(10).join(written(told))}
+{chr(10).join(written(shortened))}
 ```
 """
 

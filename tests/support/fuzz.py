@@ -127,13 +127,13 @@ class Fuzz:
                 status = answer.status_code
                 media = answer.headers.get("content-type", "").partition(";")[0]
                 streaming = media == "text/event-stream"
-                said = "" if streaming else answer.text[:500]
+                text = "" if streaming else answer.text[:500]
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
             return  # the client refuses to send such a request
         self.counts[status] += 1
         operation = self._document["paths"][path].get(method)
         shown = {name: value for name, value in sent.items() if name != "headers"}
-        details = (status, said, method, path, repr(shown)[:1000])
+        details = (status, text, method, path, repr(shown)[:1000])
         assert status < 500, details
         elsewhere = operation is None or unquote(urlsplit(sent["url"]).path).count("/") != path.count("/")
         allowed = {404, 405} if elsewhere else {int(code) for code in operation["responses"]}
@@ -142,7 +142,7 @@ class Fuzz:
             assert media == "application/problem+json", (media, *details)
         if elsewhere or method == "head":
             return
-        assert not said or media in operation["responses"][str(status)]["content"], (media, *details)
+        assert not text or media in operation["responses"][str(status)]["content"], (media, *details)
         if not streaming:
             self._schema[path][method].validate_response(answer)
         if status < 400:

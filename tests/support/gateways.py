@@ -92,10 +92,10 @@ async def behind(database_url: str) -> AsyncIterator[Behind]:
     connection = await asyncpg.connect(for_asyncpg(database_url))
     try:
         await connection.add_listener("changed", lambda *_: changed.set())
-        told = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
-        for statement in TELL if told else ():
+        notifies = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
+        for statement in TELL if notifies else ():
             await connection.execute(statement)
-        yield Behind(changed if told else None)
+        yield Behind(changed if notifies else None)
     finally:
         await connection.close()
 

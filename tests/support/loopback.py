@@ -15,13 +15,13 @@ TICK_SECONDS: Final = 0.1
 CLOSING_SECONDS: Final = 0.001
 
 
-class Announcing(uvicorn.Server):
+class SignalingServer(uvicorn.Server):
     """A server that signals when it listens and stops immediately; uvicorn polls for both every 0.1 seconds."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self.told = asyncio.Event()
+        self.stop_requested = asyncio.Event()
 
     async def startup(self, sockets: object = None) -> None:
         await super().startup()
@@ -32,7 +32,7 @@ class Announcing(uvicorn.Server):
         while not await self.on_tick(ticks):
             ticks += 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.told.wait(), TICK_SECONDS)
+                await asyncio.wait_for(self.stop_requested.wait(), TICK_SECONDS)
 
     async def shutdown(self, sockets: object = None) -> None:
         """Answer requests in progress, then end the lifespan, as uvicorn does."""
@@ -50,7 +50,7 @@ class Announcing(uvicorn.Server):
     def stop(self) -> None:
         """Make the server shut down."""
         self.should_exit = True
-        self.told.set()
+        self.stop_requested.set()
 
     def install_signal_handlers(self) -> None:
         """Keep the test runner's signal handlers."""
@@ -69,7 +69,7 @@ async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIter
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
-    server = Announcing(config)
+    server = SignalingServer(config)
     running = asyncio.create_task(server.serve())
     await server.ready.wait()
     try:

@@ -708,8 +708,8 @@ class Machine:
             assert found["redacted"]
             assert set(found["redacted"]) <= later, (found["redacted"], later)
             named = [seq for seq in later if session.entries[seq - 1].kind == "tool.call"]  # in a note on dropped calls
-            told = [seq for seq in later if call.words[seq] not in LEFT_OUT]
-            assert {*named, *told}, (found["redacted"], call.words)
+            shown = [seq for seq in later if call.words[seq] not in LEFT_OUT]
+            assert {*named, *shown}, (found["redacted"], call.words)
 
     async def _check_erased(self) -> None:
         """Check that no table holds erased content or rows of erased sessions."""

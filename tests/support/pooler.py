@@ -20,7 +20,7 @@ from app.store import embedded
 PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 ABSENT: Final = "there is no pgbouncer here; on Debian and Ubuntu: apt-get install pgbouncer"
 COMMITTED: Final = Path(__file__).parents[2] / "deploy" / "pgbouncer" / "pgbouncer.ini"
-BEHIND: Final = "* = host=postgres port=5432"
+POSTGRES_LINE: Final = "* = host=postgres port=5432"
 NOT_THROUGH: Final[dict[str, str]] = {}
 """Tests, or modules of tests, that cannot run through a pooler, with the reason."""
 
@@ -39,8 +39,8 @@ class Pooler:
         url = make_url(database_url)
         if url.query != self._postgres.query:
             return None
-        there = url.set(host=None, port=None).update_query_dict({"host": self._sockets, "port": "6432"})
-        return there.render_as_string(hide_password=False)
+        pooled_url = url.set(host=None, port=None).update_query_dict({"host": self._sockets, "port": "6432"})
+        return pooled_url.render_as_string(hide_password=False)
 
 
 @contextmanager
@@ -52,12 +52,12 @@ def pgbouncer(postgres_url: str, **options: object) -> Iterator[Pooler]:
         ours = {"listen_addr": "", "unix_socket_dir": folder, "auth_type": "trust", "auth_file": f"{folder}/users"}
         settings = "\n".join(f"{name} = {value}" for name, value in {**ours, **options}.items())
         host, port = (postgres.query.get(name) or getattr(postgres, name) for name in ("host", "port"))
-        behind = f"* = host={host} port={port}"
+        postgres_line = f"* = host={host} port={port}"
         ini = Path(folder, "pgbouncer.ini")
         committed = COMMITTED.read_text()
-        assert BEHIND in committed
+        assert POSTGRES_LINE in committed
         # Appended to the committed section: a second section of that name would reset all options to their defaults.
-        ini.write_text(f"{committed.replace(BEHIND, behind)}\n{settings}\n")
+        ini.write_text(f"{committed.replace(POSTGRES_LINE, postgres_line)}\n{settings}\n")
         Path(folder, "users").write_text(f'"{postgres.username}" ""\n')
         command = [PROGRAM, str(ini)]
         if os.geteuid() == 0:  # PgBouncer refuses to run as root

@@ -86,7 +86,7 @@ def a_summary(asked: Asked) -> str:
 
 def ok(text: str | Callable[[Asked], str] = a_summary) -> Behaviour:
     """Answer with a text, or with what a function returns for the request."""
-    return Behaviour(lambda asked: _soon(Said(text if isinstance(text, str) else text(asked))))
+    return Behaviour(lambda asked: _reply(Said(text if isinstance(text, str) else text(asked))))
 
 
 def by_part(history: Behaviour, prefix: Behaviour) -> Behaviour:
@@ -107,17 +107,17 @@ def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
 def status(code: int, *, retry_after: float | str | None = None, message: str = "it did not work") -> Behaviour:
     """Fail with an HTTP status and the error in the provider's form."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-    return Behaviour(lambda asked: _soon(Said(message, status=code, headers=headers)))
+    return Behaviour(lambda asked: _reply(Said(message, status=code, headers=headers)))
 
 
 def cut_off(text: str = "## Goal\n- Finish what") -> Behaviour:
     """Stop at the token limit."""
-    return Behaviour(lambda asked: _soon(Said(text, stop="length")))
+    return Behaviour(lambda asked: _reply(Said(text, stop="length")))
 
 
 def refusal(text: str = "I can't help with that.") -> Behaviour:
     """Refuse with the provider's stop reason or field for refusals."""
-    return Behaviour(lambda asked: _soon(Said(text, stop="refusal")))
+    return Behaviour(lambda asked: _reply(Said(text, stop="refusal")))
 
 
 def empty() -> Behaviour:
@@ -135,7 +135,7 @@ def body(
 ) -> Behaviour:
     """Answer with a body that does not follow the protocol."""
     headers = {"content-type": content_type, "content-encoding": encoding}
-    return Behaviour(lambda asked: _soon(Said(status=code, raw=raw, headers=headers)))
+    return Behaviour(lambda asked: _reply(Said(status=code, raw=raw, headers=headers)))
 
 
 def context_too_long(chars: int) -> Behaviour:
@@ -257,7 +257,7 @@ async def summarizers() -> AsyncIterator[Summarizers]:
             state._closed.set()
 
 
-async def _soon(said: Said) -> Said:
+async def _reply(said: Said) -> Said:
     return said
 
 

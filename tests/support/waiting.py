@@ -6,13 +6,13 @@ from typing import Any, Final, Protocol
 _NODES: Final = "SELECT to_regclass('citus_stat_activity') IS NOT NULL AS several"
 
 
-class Asked(Protocol):
+class Queryable(Protocol):
     """A connection or a pool."""
 
     async def fetch(self, sql: str, /) -> Sequence[Any]: ...
 
 
-async def waiting(database: Asked, words: str = "") -> int:
+async def waiting(database: Queryable, words: str = "") -> int:
     """Return the number of waiting statements on this database whose text contains `words`."""
     several = (await database.fetch(_NODES))[0]["several"]
     rows = await database.fetch(

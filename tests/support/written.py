@@ -12,17 +12,17 @@ from app.core.render.request import write
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenRequest:
     """A parsed request and its breakpoints."""
 
     request: dict[str, Any]
     breakpoints: tuple[Breakpoint, ...]
 
 
-def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
+def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> WrittenRequest:
     """Write a layout in the format `form`."""
     request = write(form, layout, breakpoints)
-    return Written(json.loads(request.body), request.breakpoints)
+    return WrittenRequest(json.loads(request.body), request.breakpoints)
 
 
 def chosen(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
