@@ -312,7 +312,7 @@ async def test_summaries_cover_a_smaller_view_after_its_first_context(
 async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str, window: int, trigger: int, system: int
 ) -> None:
-    """Each preset by itself keeps so much verbatim that its summary would leave no room for the next one."""
+    """By its own figures, each preset would keep too much verbatim here to leave room for another summary."""
     worker.start()
     agent = await begun(client, preset, window_tokens=window)
     if system:

@@ -1,4 +1,4 @@
-"""Clients of the gateway, and readers of what it logs."""
+"""Clients of the gateway, and readers of its logged events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
