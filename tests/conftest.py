@@ -1,4 +1,4 @@
-"""What every test may ask for: a real Postgres, a migrated database of its own, a server over real HTTP."""
+"""Fixtures shared by all tests: a Postgres, a migrated database per test, and a server over real HTTP."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ Servers = tuple[httpx.AsyncClient, httpx.AsyncClient]
 
 examples.register()
 os.environ.pop("SSL_CERT_FILE", None)
-os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # nothing speaks TLS here: reading a CA bundle takes 25 ms each
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # a CA bundle takes 25 ms to read, and no test speaks TLS
 asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # the loop that the server runs on
 
 
@@ -40,30 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where the tests' databases are elsewhere: what is run there."""
+    """Select the tests that can run on the database the options name."""
     databases.choose(config, items)
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays for good: the collector need not look through it, and as seldom as in the server."""
+    """Freeze the objects created during collection, and collect garbage as rarely as the server does."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes for two cores: what is tested waits for a third of the time, for a database or a worker."""
+    """Return three processes for two cores: tests spend a third of their time waiting for a database or a worker."""
     return (os.cpu_count() or 1) * 3 // 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreading:
-    """Tests that share what is dear to make stay together."""
+    """Keep tests that share an expensive fixture in one process."""
     return Spreading(config, log)
 
 
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[str]:
-    """The URL of a running Postgres on which databases are made."""
+    """The URL of a running Postgres that test databases are created on."""
     with databases.server(pytestconfig) as url:
         yield url
 
@@ -77,7 +77,7 @@ async def template(postgres: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
-    """A migrated, empty database of the test's own."""
+    """The URL of a migrated, empty database for one test."""
     async with migrated(postgres, template) as url:
         yield url
 
@@ -86,7 +86,7 @@ async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
 async def filled(
     postgres: str, template: str, fill: Callable[[httpx.AsyncClient, Database], Awaitable[None]]
 ) -> AsyncIterator[str]:
-    """The name of a database for tests to copy, with what `fill` puts into it over HTTP and as its owner."""
+    """Yield the name of a database for tests to copy, filled by `fill` over HTTP and as its owner."""
     async with migrated(postgres, template) as url:
         owner = Database(url, pool_size=4, role=None)
         async with serving(Settings(), url) as base, httpx.AsyncClient(base_url=base, timeout=30, verify=False) as http:
@@ -97,7 +97,7 @@ async def filled(
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A pool on the test's own database, that looks at it as its owner: at every tenant's rows."""
+    """A pool on the test's database as its owner, who sees the rows of every tenant."""
     pool = Database(database_url, pool_size=4, role=None)
     yield pool
     await pool.close()
@@ -105,7 +105,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def application(database_url: str) -> AsyncIterator[Database]:
-    """A pool on it as the application has one: it sees the rows of the tenant that is acted for."""
+    """A pool on the test's database as the application, which sees only the rows of the current tenant."""
     pool = Database(database_url, pool_size=4, pooler_url=pooler.address(database_url))
     yield pool
     await pool.close()
@@ -113,36 +113,36 @@ async def application(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[str]:
-    """The base URL of a server on the test's own database."""
+    """The base URL of a server on the test's database."""
     async with serving(Settings(), database_url) as url:
         yield url
 
 
 @pytest.fixture
 async def stand_in() -> AsyncIterator[Summarizers]:
-    """A server that stands in for the summarizers' providers."""
+    """A fake server for the summarizers' providers."""
     async with summarizers() as serving_models:
         yield serving_models
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that try again at once what is put off, unless a provider says when."""
+    """Make workers retry immediately unless a provider names a delay."""
     monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
 @pytest.fixture
 async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of that server, which looks at every problem that it is answered."""
+    """An HTTP client of `server` that checks every problem response."""
     hooks = {"response": [judge]}
     async with httpx.AsyncClient(base_url=server, timeout=30, verify=False, event_hooks=hooks) as http:
-        yield http  # it reads no certificates
+        yield http  # verify=False: reading the certificates is slow
 
 
 @pytest.fixture
 async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator[Servers]:
-    """Clients of two servers on one database, each with what it holds in memory; the first is `client`."""
+    """Clients of two servers on one database, each with its own caches; the first is `client`."""
     async with (
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, verify=False, event_hooks=client.event_hooks) as other,
@@ -152,7 +152,7 @@ async def servers(client: httpx.AsyncClient, database_url: str) -> AsyncIterator
 
 @asynccontextmanager
 async def serving(settings: Settings, database_url: str) -> AsyncIterator[str]:
-    """Serve over real HTTP on a free loopback port, as long as the block lasts."""
+    """Serve over real HTTP on a free loopback port until the block ends."""
     app = create_app(pooler.pooled(settings, database_url), database_url)
     async with listening(app, wire_limits(settings)) as url:
         try:

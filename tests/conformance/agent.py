@@ -1,4 +1,4 @@
-"""An agent in a few words, over real HTTP."""
+"""An agent over real HTTP."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +13,11 @@ WAIT_MS = 60_000
 BY_TURN = pytest.mark.parametrize(
     "by_turn", [pytest.param(True, id="turns", marks=pytest.mark.slow), pytest.param(False, id="bulk")]
 )
-"""A test of both ways in which a session may be posted; see `batches`."""
+"""Runs a test for both ways to post a session; see `batches`."""
 
 
 class Agent:
-    """One session under one policy; every method is one request."""
+    """A session with one policy; every method makes one request."""
 
     def __init__(self, http: httpx.AsyncClient, name: str = "s", **asks: Any) -> None:
         self._http, self._path, self._asks = http, f"/v1/sessions/{name}", asks
@@ -25,13 +25,13 @@ class Agent:
 
     @classmethod
     async def begin(cls, http: httpx.AsyncClient, policy: Any, name: str = "s", **asks: Any) -> "Agent":
-        """A new session; `asks` go with every context that is asked for."""
+        """Create a session; `asks` go with every context request."""
         answer = await http.put(f"/v1/sessions/{name}", json={"policy": policy})
         answer.raise_for_status()
         return cls(http, name, **asks)
 
     async def post(self, *events: Json) -> Json:
-        """Append."""
+        """Append events and return the response."""
         answer = await self._http.post(f"{self._path}/events", json={"events": list(events)})
         answer.raise_for_status()
         found: Json = answer.json()
@@ -44,7 +44,7 @@ class Agent:
         return int((await self.post({"type": "assistant.message", "content": text, **more}))["head"])
 
     async def calls(self, tool: str = "read", result: str | None = "found", arguments: Any = None) -> int:
-        """A call and its result; the result's seq (the call's, while it has none)."""
+        """Append a call and its result; return the result's seq, or the call's without a result."""
         self._calls += 1
         call: Json = {"type": "tool.call", "call_id": f"c{self._calls}", "tool": tool, "arguments": arguments or {}}
         events = [call]
@@ -53,14 +53,14 @@ class Agent:
         return int((await self.post(*events))["head"])
 
     async def context(self, status: int = 200, **asks: Any) -> Json:
-        """POST context."""
+        """Request a context and return the response."""
         answer = await self._http.post(f"{self._path}/context", json={**self._asks, **asks})
         assert answer.status_code == status, answer.text
         found: Json = answer.json()
         return found
 
     async def log(self) -> list[Json]:
-        """All events as they are in the log."""
+        """Return all events of the log."""
         found: list[Json] = []
         while True:
             after = found[-1]["seq"] if found else 0
@@ -73,9 +73,9 @@ class Agent:
 
 
 async def until_folded(agent: Agent, append: Callable[[int], Awaitable[object]], most: int = 200) -> tuple[Json, Json]:
-    """Its last context before a summary stood for something, and the first in which one does; nothing is left out.
+    """Return the last context without a summary and the first with one, checking that nothing was dropped.
 
-    `append` says what is new before each call, by its number. Whoever asks waits for the summary: `wait_ms`.
+    `append` adds the events before each call, by its number. Contexts are requested with `wait_ms`.
     """
     before: Json = {}
     for number in range(most):
@@ -90,16 +90,16 @@ async def until_folded(agent: Agent, append: Callable[[int], Awaitable[object]],
 
 
 def batches(turns: Sequence[Sequence[Json]], by_turn: bool) -> list[list[Json]]:
-    """The events of turns as they are posted: turn by turn, or all at once."""
+    """Return the events of turns as they are posted: one batch per turn, or a single batch."""
     return [list(turn) for turn in turns] if by_turn else [list(chain.from_iterable(turns))]
 
 
 def shown(context: Json) -> str:
-    """All that a model sees of it."""
+    """Return the request of a context as JSON text."""
     return json.dumps(context["request"], ensure_ascii=False)
 
 
 def evicted(context: Json, disposition: str) -> set[int]:
-    """The seqs inside its runs of one disposition."""
+    """Return the seqs of a context's events with this disposition."""
     runs = [row for row in context["evictions"] if row["disposition"] == disposition]
     return {seq for row in runs for seq in range(row["from_seq"], row["to_seq"] + 1)}

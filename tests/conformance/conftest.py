@@ -1,4 +1,4 @@
-"""A worker whose summaries are written by the stand-in of a provider, and short ways to have and read them."""
+"""A worker that uses a fake summarizer, and readers of its summaries and runs."""
 
 import asyncio
 import time
@@ -31,14 +31,14 @@ async def _stand_in() -> AsyncIterator[Summarizers]:
 
 @pytest.fixture
 def model(_stand_in: Summarizers) -> Summarizers:
-    """The stand-in of both providers, with nothing asked of it yet."""
+    """The fake server of both providers, without requests so far."""
     _stand_in.forget()
     return _stand_in
 
 
 @pytest.fixture
 async def worker(database_url: str, model: Summarizers) -> AsyncIterator[None]:
-    """A worker on the test's database that asks the stand-in of OpenAI."""
+    """A worker on the test's database that uses the fake OpenAI."""
     async with working(database_url, model):
         yield
 
@@ -52,8 +52,11 @@ async def working(
     breaker_seconds: float = 60.0,
     spend_tokens_max: int | None = None,
 ) -> AsyncIterator[None]:
-    """A worker as long as the block lasts: a summary is waited for so many `seconds`, and for `breaker_seconds` none is
-    asked for after three failures. It spends at most `spend_tokens_max` in an hour."""
+    """Run a worker until the block ends.
+
+    It waits up to `seconds` for a summary, makes no request for `breaker_seconds` after three failures, and spends at
+    most `spend_tokens_max` in an hour.
+    """
     client = OpenAI(model="stand-in-1", api_key="key-1", base_url=model.openai_url)
     guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max)
     summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
@@ -73,13 +76,13 @@ async def working(
 
 
 async def preset(client: httpx.AsyncClient, name: str, **summarize: object) -> Json:
-    """A preset's document, with some of its rules about summaries changed."""
+    """Return a preset's document with changed `summarize` rules."""
     document: Json = (await client.get(f"/v1/policies/{name}")).json()["policy"]
     return {**document, "summarize": {**document.get("summarize", {}), **summarize}}
 
 
 async def compact(client: httpx.AsyncClient, **asks: object) -> Json:
-    """A compaction that was asked for, when it has ended."""
+    """Request a compaction and return the finished run."""
     answer = await client.post("/v1/sessions/s/compactions", json={"wait_ms": WAIT_MS, **asks})
     assert answer.status_code == 200, answer.text
     found: Json = answer.json()
@@ -87,13 +90,13 @@ async def compact(client: httpx.AsyncClient, **asks: object) -> Json:
 
 
 async def runs(client: httpx.AsyncClient) -> list[Json]:
-    """All compactions, the newest first."""
+    """Return all compaction runs, newest first."""
     found: list[Json] = (await client.get("/v1/sessions/s/compactions")).json()["items"]
     return found
 
 
 async def summary(client: httpx.AsyncClient, id: str) -> Json:
-    """One summary with its text and digest."""
+    """Return a summary with its text and digest."""
     answer = await client.get(f"/v1/sessions/s/summaries/{id}")
     answer.raise_for_status()
     found: Json = answer.json()
@@ -101,19 +104,19 @@ async def summary(client: httpx.AsyncClient, id: str) -> Json:
 
 
 async def summaries(client: httpx.AsyncClient, *, live: bool = True) -> list[Json]:
-    """The live summaries, or all there have been, as they were made, each with its text and digest."""
+    """Return the live summaries, or all, each with its text and digest, in order of creation."""
     items = (await client.get("/v1/sessions/s/summaries", params={"live": live})).json()["items"]
     return [await summary(client, item["id"]) for item in items]
 
 
 async def one(client: httpx.AsyncClient) -> Json:
-    """The only live summary."""
+    """Return the only live summary."""
     [found] = await summaries(client)
     return found
 
 
 async def proven(client: httpx.AsyncClient) -> list[Json]:
-    """What became of every event, after checking that each is accounted for once."""
+    """Return the coverage's runs after checking that each event is accounted for once."""
     coverage = (await client.get("/v1/sessions/s/coverage")).json()
     assert coverage["ok"], coverage["faults"]
     found: list[Json] = coverage["runs"]

@@ -1,8 +1,8 @@
-"""Sessions of more than ten windows as their agents live them: over their trigger, with a worker that keeps up.
+"""Sessions of more than ten windows, run as agents do: over their trigger, with a worker that keeps up.
 
-Each is lived once, in two ways: `turns`, call by call, and `bulk`, posted whole before anyone asks. What came of it is
-kept as plain values, so that each row can look at it in a test of its own. Nothing is forced; what a design compacts
-inline is asked for with `wait_ms`.
+Each session runs once in two ways: `turns`, call by call, and `bulk`, posted whole before the first context. The result
+is kept as plain values, so that each test checks one row. Nothing is forced; compactions that a design makes inline are
+requested with `wait_ms`.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from tests.support.summarizers import Asked, Summarizers, summarizers
 WAYS = ("turns", "bulk")
 TURN_EVENTS = 4
 LATER = 6
-"""So many turns are lived on after what was posted in bulk."""
+"""The number of turns that follow the ones posted in bulk."""
 
 
 def turn(number: int, lines: int) -> list[Json]:
-    """A turn of four events: a question, a call with its result of so many lines, an answer."""
+    """Return a turn of four events: a question, a call, its result of `lines` lines, and an answer."""
     found = "\n".join(f"src/part-{number}/file{n}.py: the {n}th value there is {number}{n}" for n in range(lines))
     return [
         {"type": "user.message", "content": f"question-{number}. {'Please look at the next part of it. ' * 6}"},
@@ -40,7 +40,7 @@ def turn(number: int, lines: int) -> list[Json]:
 
 @dataclass(frozen=True)
 class Seen:
-    """A context that a view was given, and what was live when it asked: the summaries, oldest first."""
+    """A context of a view, and the summaries that were live when it was requested, oldest first."""
 
     context: Json
     live: tuple[Json, ...]
@@ -55,12 +55,12 @@ class Seen:
 
     @property
     def covered_to(self) -> int:
-        """The last seq that a summary stood for when it asked."""
+        """The last seq covered by a live summary."""
         return max((int(row["to_seq"]) for row in self.live), default=0)
 
     @property
     def folded_to(self) -> int:
-        """The last seq that a summary stands for in it."""
+        """The last seq that the context's summaries cover."""
         return max((int(row["to_seq"]) for row in self.context["summaries"]), default=0)
 
     def runs(self, disposition: str) -> list[Json]:
@@ -69,10 +69,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class Lived:
-    """How a session went. `calls` are those of its main view, `first` that of a view that had never asked before.
+    """The course of a session.
 
-    `summaries` are all that were ever made, oldest first, `asked` what their model was asked for, `coverage` what
-    became of each event in the two views, `epochs` those of the main view.
+    `calls` are the contexts of its main view and `first` that of a new view. `summaries` holds every summary ever made,
+    oldest first, `asked` the requests to the model, `coverage` the coverage of both views, and `epochs` those of the
+    main view.
     """
 
     log: tuple[Json, ...]
@@ -86,24 +87,24 @@ class Lived:
 
     @property
     def every(self) -> tuple[Seen, ...]:
-        """All that was asked for, by either view."""
+        """The contexts of both views."""
         return (*self.calls, self.first)
 
     @property
     def texts(self) -> dict[int, str]:
-        """The first word of every event that says something, by its seq."""
+        """The first word of every event that has content, by seq."""
         said = ((event["seq"], event.get("content")) for event in self.log)
         return {seq: content.split()[0] for seq, content in said if content}
 
     def seq(self, number: int) -> int:
-        """The first seq of a turn."""
+        """Return the first seq of a turn."""
         return TURN_EVENTS * number + 1
 
 
 async def live(
     postgres: str, template: str, policy: str, *, window: int, turns: int, lines: int, **asks: Any
 ) -> dict[str, Lived]:
-    """Both ways of the same session under a preset, at the same time, each in a database of its own."""
+    """Run a session under a preset in both ways concurrently, each in its own database."""
 
     async def lived(way: str) -> Lived:
         async with migrated(postgres, template) as url, summarizers() as model, quiet(url) as done_working:
@@ -148,7 +149,7 @@ async def _lived(
         posted = 0
     for number in range(posted, turns):
         events = turn(number, lines)
-        middle = 3 if number % 4 == 0 else TURN_EVENTS  # of some turns a call in the middle, behind a result
+        middle = 3 if number % 4 == 0 else TURN_EVENTS  # every fourth turn has a call in the middle, after a result
         for part in filter(None, (events[:middle], events[middle:])):
             await agent.post(*part)
             await done_working()
@@ -187,7 +188,7 @@ async def _all(client: httpx.AsyncClient, what: str, **params: str) -> list[Json
 
 
 def accounted(lived: Lived) -> None:
-    """Every event is one thing in both views (I4), and nothing that a summary covered was ever left out (I11)."""
+    """Check that every event has one disposition in both views (I4) and no covered event was dropped (I11)."""
     for proof in lived.coverage:
         assert proof["ok"], proof["faults"]
         seqs = [seq for row in proof["runs"] for seq in range(row["from_seq"], row["to_seq"] + 1)]
@@ -199,11 +200,11 @@ def accounted(lived: Lived) -> None:
 
 
 def told_of(lived: Lived, asked: Asked) -> list[int]:
-    """The seqs of the events that a request is about; the user's messages that it repeats in front are not counted."""
+    """Return the seqs of the events in a request's conversation, without the user messages repeated before it."""
     conversation = asked.prompt.partition("</conversation>")[0].rpartition(GAP)[2]
     return [seq for seq, text in lived.texts.items() if text in conversation]
 
 
 def spoken(messages: Sequence[Json]) -> list[str]:
-    """The first word of every message that says something."""
+    """Return the first word of every message that has content."""
     return [str(m["content"]).split()[0] for m in messages if m.get("content")]

@@ -1,4 +1,4 @@
-"""S0.2, S4.16: a compaction that a client asks for shows at the next context, or the answer says why it does not."""
+"""S0.2, S4.16: a requested compaction shows in the next context, or the response says why it does not."""
 
 import httpx
 import pytest
@@ -12,10 +12,10 @@ from tests.support.summarizers import Summarizers, empty
 TEXT = "word " * 80
 WINDOW = 12_000
 MESSAGES = dict.fromkeys(PRESETS, 60) | {"timeline": 108}
-"""So many that a part is older than what the preset keeps, and none is above its trigger."""
+"""Enough messages that some are older than the preset keeps, but too few to exceed its trigger."""
 
 
-async def begun(client: httpx.AsyncClient, policy: str | Json, messages: int = 60) -> Agent:
+async def begin_session(client: httpx.AsyncClient, policy: str | Json, messages: int = 60) -> Agent:
     agent = await Agent.begin(client, policy, max_tokens=WINDOW)
     await talk(agent, messages)
     return agent
@@ -31,17 +31,17 @@ async def talk(agent: Agent, messages: int) -> None:
 
 
 def is_folded(before: Json, after: Json) -> bool:
-    """Whether a context shows summaries for the older part of what another one showed whole."""
+    """Return whether `after` has summaries in place of the older events that `before` shows whole."""
     summarized = evicted(after, "summarized")
     smaller = after["tokens"]["estimate"] < before["tokens"]["estimate"]
     return bool(not before["summaries"] and after["summaries"] and smaller and 1 in summarized)
 
 
 @pytest.mark.parametrize("policy", list(PRESETS))
-async def test_s0_02_what_a_client_has_compacted_shows_at_its_next_context(
+async def test_s0_02_a_requested_compaction_shows_in_the_next_context(
     client: httpx.AsyncClient, worker: None, policy: str
 ) -> None:
-    agent = await begun(client, policy, MESSAGES[policy])
+    agent = await begin_session(client, policy, MESSAGES[policy])
     before = await agent.context()
     assert (before["evictions"], before["summaries"]) == ([], [])
     assert (await compact(client))["state"] == "succeeded"
@@ -50,18 +50,18 @@ async def test_s0_02_what_a_client_has_compacted_shows_at_its_next_context(
     assert evicted(after, "dropped") == set()
     assert after["compaction"]["reason"] is None
     await proven(client)
-    again = await agent.context()  # and it stays so
+    again = await agent.context()  # the context is stable
     assert (again["epoch"], again["sha256"]) == (after["epoch"], after["sha256"])
     epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
     assert "forced" in {epoch["cause"] for epoch in epochs}
 
 
-async def test_s0_02_so_do_summaries_that_were_there_already(
+async def test_s0_02_existing_summaries_show_after_a_requested_compaction(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    """The worker has written ahead all that there is: the run finds nothing new, and says so."""
-    agent = await begun(client, "default", 40)
-    await agent.context()  # from here on the worker knows the window
+    """The worker has already summarized ahead, so the run finds nothing new and says so."""
+    agent = await begin_session(client, "default", 40)
+    await agent.context()  # tells the worker the window
     await talk(agent, 22)
     async with quiet(database_url) as done:
         await done()
@@ -77,8 +77,8 @@ async def test_s0_02_so_do_summaries_that_were_there_already(
     assert "are summarized already" in second["error"]
 
 
-async def test_s0_02_another_model_or_policy_does_not_undo_it(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, "default")
+async def test_s0_02_another_model_or_policy_keeps_the_fold(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await begin_session(client, "default")
     before = await agent.context()
     await compact(client)
     assert is_folded(before, await agent.context(view="another"))
@@ -89,7 +89,7 @@ async def test_s0_02_another_model_or_policy_does_not_undo_it(client: httpx.Asyn
 async def test_s0_02_force_without_a_summary_schedules_one(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    agent = await begun(client, "default")
+    agent = await begin_session(client, "default")
     before = await agent.context(force=True)
     assert (before["summaries"], before["compaction"]) == ([], {"state": "scheduled", "reason": None})
     async with quiet(database_url) as done:
@@ -99,14 +99,16 @@ async def test_s0_02_force_without_a_summary_schedules_one(
 
 
 async def test_s0_02_force_twice_schedules_once(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, "default")
+    agent = await begin_session(client, "default")
     for _ in range(3):
         assert (await agent.context(force=True))["compaction"]["state"] == "scheduled"
     assert len(await runs(client)) == 1
 
 
-async def test_s0_02_force_that_waits_shows_it_at_that_context(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, "default")
+async def test_s0_02_force_with_wait_ms_shows_the_summary_in_that_context(
+    client: httpx.AsyncClient, worker: None
+) -> None:
+    agent = await begin_session(client, "default")
     before = await agent.context()
     assert is_folded(before, await agent.context(force=True, wait_ms=WAIT_MS))
 
@@ -115,31 +117,31 @@ async def test_s0_02_force_that_waits_shows_it_at_that_context(client: httpx.Asy
 async def test_s4_16_force_says_that_there_is_nothing_to_compact(
     client: httpx.AsyncClient, worker: None, waits: Json
 ) -> None:
-    agent = await begun(client, "default", 3)
+    agent = await begin_session(client, "default", 3)
     context = await agent.context(force=True, **waits)
-    # The job of a run that has ended may be in the queue for a moment longer.
+    # A finished run's job may stay in the queue for a moment.
     assert context["compaction"]["state"] in ("none", "scheduled" if waits else "none")
     assert context["compaction"]["reason"].startswith("nothing to compact")
 
 
 async def test_s4_16_force_says_that_the_policy_writes_no_summaries(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, {"summarize": {"enabled": False}})
+    agent = await begin_session(client, {"summarize": {"enabled": False}})
     reason = "the policy writes no summaries (`summarize.enabled` is false)"
     assert (await agent.context(force=True))["compaction"] == {"state": "none", "reason": reason}
     assert (await compact(client))["error"] == reason
 
 
-async def test_s4_16_a_compaction_that_failed_says_so_at_the_next_context(
+async def test_s4_16_a_failed_compaction_is_reported_in_the_next_context(
     client: httpx.AsyncClient, database_url: str, worker: None, model: Summarizers
 ) -> None:
     model.default = empty()
     document = await preset(client, "default", on_fail="unchanged")
-    agent = await begun(client, document)
+    agent = await begin_session(client, document)
     await agent.context()
     async with quiet(database_url) as done:
         run = await compact(client)
         assert run["state"] == "failed"
-        await done()  # the job of a run that has ended may be in the queue for a moment longer
+        await done()  # a finished run's job may stay in the queue for a moment
     context = await agent.context()
     assert (context["summaries"], context["compaction"]["state"]) == ([], "none")
     assert context["compaction"]["reason"] == f"the requested compaction wrote no summary: {run['error']}"

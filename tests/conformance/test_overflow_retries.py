@@ -1,4 +1,4 @@
-"""S0.17, S1.6, S4.7: the one retry of a refused call keeps the newest part, uses its room, and compacts once."""
+"""S0.17, S1.6, S4.7: the only retry of a refused call keeps the newest part, uses its room, and compacts once."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,9 +17,9 @@ from tests.support.queue import quiet
 UNNUMBERED = "Your input exceeds the context window of this model. Please adjust your input and try again."
 LINES = 30
 TURN_TOKENS = 620
-"""About what a turn of LINES takes by `gpt-4o`'s tokenizer."""
+"""The approximate tokens of a turn of LINES by `gpt-4o`'s tokenizer."""
 FILLED = 0.6
-"""Share of the window that the session takes when it is refused."""
+"""The share of the window that the session fills when it is refused."""
 WAYS = ("bulk", "lived")
 QUICK = [(preset, 32_000, 0.0, "bulk") for preset in PRESETS] + [("threshold", 12_000, 2.0, "bulk")]
 ALL = [
@@ -32,8 +32,8 @@ ALL = [
 
 
 @dataclass(frozen=True)
-class Retried:
-    """A refused context, its retry, the tokens of each event, and what became of each event in the retry."""
+class RetriedCall:
+    """A refused context, its retry, each event's tokens, and each event's disposition in the retry."""
 
     refused: Json
     retry: Json
@@ -42,11 +42,11 @@ class Retried:
     results: set[int]
     dispositions: dict[int, str]
     ratio: float
-    """The provider's tokens for one of ours, by the refusal's number; 1 without a number."""
+    """The provider's tokens per estimated token, from the refusal's number; 1 without a number."""
 
     @property
     def newest_whole(self) -> list[int]:
-        """The newest events that are shown as the refused context showed them, without a gap."""
+        """The newest events that the retry shows as the refused context did, without a gap."""
         whole, before = [], evicted(self.refused, "stubbed")
         for seq in sorted(self.tokens, reverse=True):
             if self.dispositions[seq] != "verbatim" and seq not in before:
@@ -56,13 +56,13 @@ class Retried:
 
     @property
     def next_unit(self) -> int:
-        """Tokens of the newest events that are not whole: a call and its result, or one message."""
+        """The tokens of the next older unit: a call and its result, or one message."""
         seq = min(self.newest_whole) - 1
         return self.tokens.get(seq, 0) + (self.tokens.get(seq - 1, 0) if seq in self.results else 0)
 
 
-async def retried(client: httpx.AsyncClient, preset: str, window: int, over: float, way: str) -> Retried:
-    """A session refused at FILLED of its window, as `over` windows if that is not 0, and the context of its retry."""
+async def retry_refused_call(client: httpx.AsyncClient, preset: str, window: int, over: float, way: str) -> RetriedCall:
+    """Refuse a session at FILLED of its window, naming `over` windows unless 0, and request the retry."""
     agent = await Agent.begin(client, preset, model="gpt-4o", max_tokens=window)
     turns = int(FILLED * window / TURN_TOKENS)
     context: Json = {}
@@ -85,11 +85,11 @@ async def retried(client: httpx.AsyncClient, preset: str, window: int, over: flo
     tokens, turns_of = {e["seq"]: e["tokens"] for e in log}, {e["seq"]: e["turn"] for e in log}
     results = {e["seq"] for e in log if e["type"] == "tool.result"}
     ratio = sent / context["tokens"]["estimate"] if over else 1.0
-    return Retried(context, retry, tokens, turns_of, results, shown, ratio)
+    return RetriedCall(context, retry, tokens, turns_of, results, shown, ratio)
 
 
-def keeps(found: Retried, preset: str, window: int) -> bool:
-    """Whether the newest part that a preset names is whole, as far as a summary leaves it room in the retry."""
+def keeps_newest_part(found: RetriedCall, preset: str, window: int) -> bool:
+    """Return whether the retry shows the newest part that a preset keeps, as far as a summary leaves room."""
     whole = found.newest_whole
     turns = {found.turns[seq] for seq in whole[:-1]} or {0}
     if preset == "pipeline":  # two turns
@@ -104,29 +104,29 @@ def keeps(found: Retried, preset: str, window: int) -> bool:
 
 
 def is_of_preset(dropped: Json, preset: str) -> bool:
-    """Whether a preset's own rule drops this: the window of 40 turns, or the middle of an archive without room."""
+    """Return whether a preset's own rule causes a drop: the window of 40 turns, or a clipped archive."""
     if preset == "clip":
         return dropped["reducer"] == "fold" and dropped["reason"].startswith("clipped summary ")
     return preset == "pipeline" and dropped["reducer"] == "window"
 
 
 async def check(client: httpx.AsyncClient, url: str, preset: str, window: int, over: float, way: str) -> None:
-    found = await retried(client, preset, window, over, way)
+    found = await retry_refused_call(client, preset, window, over, way)
     async with quiet(url) as done:
         await done()
     tokens = found.retry["tokens"]
     assert tokens["estimate"] <= tokens["target"] <= found.refused["tokens"]["target"]
     due = PRESETS[preset].low_water * tokens["target"]
     assert tokens["estimate"] >= 0.9 * due or tokens["estimate"] + found.next_unit * found.ratio > due
-    assert keeps(found, preset, window)
+    assert keeps_newest_part(found, preset, window)
     assert all(is_of_preset(row, preset) for row in found.retry["evictions"] if row["disposition"] == "dropped")
     made = await runs(client)
     assert [run["state"] for run in made if run["reason"] == "overflow"] in (["succeeded"], ["skipped"])
     written = (await client.get("/v1/sessions/s/summaries", params={"limit": 1_000})).json()["items"]
     kept = (one for one in written if one["depth"] == 0 and one["status"] != "refused")
     spans = sorted((one["from_seq"], one["to_seq"]) for one in kept)
-    assert all(later[0] > earlier[1] for earlier, later in pairwise(spans))  # no event was told of twice
-    if preset == "default" and window >= 100_000 and not over:  # of as many tokens as it says
+    assert all(later[0] > earlier[1] for earlier, later in pairwise(spans))  # no event was summarized twice
+    if preset == "default" and window >= 100_000 and not over:  # the refusal names no count, and the window is large
         assert len(spans) <= sum(found.tokens.values()) / PRESETS[preset].summarize.chunk_tokens + 1
 
 

@@ -1,4 +1,4 @@
-"""S0.16 and S4.7: what is told before and after a compaction, under the presets `timeline` and `threshold`."""
+"""S0.16 and S4.7: notifications before and after a compaction, under the presets `timeline` and `threshold`."""
 
 import asyncio
 
@@ -14,8 +14,8 @@ from tests.support.summarizers import Summarizers, empty, ok, slow, status
 SECONDS_MAX = 60
 
 
-async def told(server: str, number: int) -> list[Json]:
-    """So many steps of compactions, from the first one on."""
+async def compaction_events(server: str, number: int) -> list[Json]:
+    """Return the first `number` compaction events of the stream."""
     async with asyncio.timeout(SECONDS_MAX), streaming(server, "/v1/sessions/s/stream", types="compaction") as events:
         return [event.data for event in await take(events, number)]
 
@@ -24,15 +24,15 @@ async def test_s0_16_before_comes_before_and_after_shares_its_id(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     await timeline.whole(client)
-    late = asyncio.Event()
-    model.will(slow(late, ok(timeline.WHOLE)))
+    answering = asyncio.Event()
+    model.will(slow(answering, ok(timeline.WHOLE)))
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()
-    scheduled, before = await told(server, 2)  # while the model has not answered
+    scheduled, before = await compaction_events(server, 2)  # before the model has answered
     assert (scheduled["state"], before["state"], before["run"]["state"]) == ("scheduled", "started", "running")
     assert before["tokens"]["before"] > 0
     assert (before["tokens"]["after"], before["tokens"]["compacted"]) == (None, None)
-    late.set()
-    after = (await told(server, 3))[2]
+    answering.set()
+    after = (await compaction_events(server, 3))[2]
     assert [step["run"]["id"] for step in (scheduled, before, after)] == [run["id"]] * 3
     assert (after["state"], after["run"]["state"]) == ("finished", "succeeded")
     assert after["tokens"]["before"] == before["tokens"]["before"]
@@ -45,7 +45,7 @@ async def test_s0_16_what_was_skipped_or_discarded_compacted_nothing_and_says_wh
     agent = await timeline.begin(client)
     await agent.user("small")
     await compact(client)
-    _, after = await told(server, 2)
+    _, after = await compaction_events(server, 2)
     assert (after["state"], after["run"]["state"], after["run"]["error"]) == (
         "finished",
         "skipped",
@@ -58,33 +58,33 @@ async def test_s4_07_start_and_end(server: str, client: httpx.AsyncClient, worke
     await threshold.ready(client)
     model.will(ok(threshold.WHOLE))
     run = await compact(client)
-    _, start, end = await told(server, 3)
+    _, start, end = await compaction_events(server, 3)
     assert (start["run"]["reason"], end["run"]["reason"]) == ("requested", "requested")
     assert start["tokens"]["before"] == end["run"]["tokens_before"]
     assert (end["aborted"], end["will_retry"]) == (False, False)
     assert (end["kept_from_seq"], end["run"]["summaries"]) == (run["to_seq"] + 1, run["summaries"])
 
 
-async def test_s4_07_a_failure_is_told_as_aborted(
+async def test_s4_07_a_failure_is_notified_as_aborted(
     server: str, client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     await threshold.ready(client)
     model.default = empty()
     run = await compact(client)
-    _, start, end = await told(server, 3)
+    _, start, end = await compaction_events(server, 3)
     assert (end["state"], end["aborted"], end["will_retry"]) == ("failed", True, False)
     assert (end["run"]["error"], end["kept_from_seq"]) == (run["error"], None)
     assert end["tokens"] == {"before": start["tokens"]["before"], "after": None, "compacted": 0}
 
 
-async def test_s4_07_what_is_put_off_says_that_it_will_be_tried_again(
+async def test_s4_07_a_postponed_run_is_notified_as_retried(
     server: str, client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
 ) -> None:
     await threshold.ready(client)
     model.will(status(500), ok(threshold.WHOLE))
     async with working(database_url, model, breaker_seconds=1.0):
         await compact(client)
-    steps = await told(server, 5)
+    steps = await compaction_events(server, 5)
     assert [(step["state"], step["will_retry"], step["run"]["attempts"]) for step in steps] == [
         ("scheduled", False, 0),
         ("started", False, 0),

@@ -1,4 +1,4 @@
-"""S0 and S1 as an agent lives them: sessions of ten windows, a worker that keeps up, the preset `timeline`."""
+"""S0 and S1 in sessions of ten windows with a worker that keeps up, under the preset `timeline`."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Live
 
 @pytest.fixture(params=WAYS)
 def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
-    """One of the ways."""
+    """The session of one of the ways."""
     return sessions[request.param]
 
 
@@ -68,8 +68,8 @@ def test_s0_10_one_summary_stands_before_the_cut(lived: Lived) -> None:
         assert made["digest"]["events"] == made["events"]
 
 
-def said(made: Json) -> str:
-    """What a model said in a summary, without what is appended to it: that is carried on by itself."""
+def model_text(made: Json) -> str:
+    """Return the model's part of a summary, without the lists appended to it."""
     return str(made["text"]).partition("\n\n<")[0]
 
 
@@ -80,22 +80,22 @@ def test_s0_11_each_tells_of_what_has_come_since_the_last_and_is_given_that(live
         assert (made["from_seq"], made["sources"]) == (1, [last["id"]] if last else [])
         since = last["to_seq"] if last else 0
         assert made["to_seq"] > since
-        told, limits = [], []
+        seqs, limits = [], []
         expected = [seq for seq in lived.texts if since < seq <= made["to_seq"]]
-        while asked and len(limits) < 2 and sorted(told) != expected:  # those of a split turn come in any order
+        while asked and len(limits) < 2 and sorted(seqs) != expected:  # the requests for a split turn come in any order
             one = asked.pop(0)
             previous = one.prompt.partition("</conversation>")[2]
-            told += told_of(lived, one)
+            seqs += told_of(lived, one)
             limits.append(one.max_tokens)
             assert one.temperature == 0.2
-            if limits.count(640) > 1:  # more than the model's window holds is given in pieces
+            if limits.count(640) > 1:  # a span over the model's window is sent in pieces
                 assert "<previous-summary>" in previous
             elif last and one.max_tokens == 640:
-                assert f"<previous-summary>\n{said(last)}\n" in previous
+                assert f"<previous-summary>\n{model_text(last)}\n" in previous
             else:
                 assert "<previous-summary>" not in one.prompt
         assert sorted(limits) in ([640], [320, 640], [320], [640, 640])
-        assert sorted(told) == expected
+        assert sorted(seqs) == expected
     assert asked == []
 
 
@@ -112,7 +112,7 @@ def test_s1_01_a_view_that_never_asked_before_loads_the_same(lived: Lived) -> No
     assert set(spoken(lived.first.context["request"]["messages"])) <= set(spoken(main.context["request"]["messages"]))
 
 
-def test_s4_17_and_s0_16_each_run_says_that_the_threshold_was_near(lived: Lived) -> None:
+def test_s4_17_and_s0_16_each_run_has_the_threshold_as_its_reason(lived: Lived) -> None:
     made = [run for run in lived.runs if run["summaries"]]
     assert {run["reason"] for run in made} <= {"pressure", "waited"}
     assert all(run["tokens_after"] <= run["tokens_before"] for run in made)

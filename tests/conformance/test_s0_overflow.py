@@ -10,7 +10,7 @@ TEXT = "word " * 80
 
 
 async def begun(client: httpx.AsyncClient, turns: int = 20) -> Agent:
-    """A session well below its threshold."""
+    """Create a session well below its threshold."""
     agent = await Agent.begin(client, "timeline", max_tokens=20_000)
     for turn in range(turns):
         await agent.user(f"turn {turn} {TEXT}")
@@ -31,19 +31,19 @@ async def test_s0_17_each_phrase_forces_a_compaction_and_one_retry(client: httpx
     agent = await begun(client)
     context = await agent.context()
     assert context["evictions"] == []
-    told = {"error": {"status": 400, "code": "invalid_request", "message": f"Sorry: {phrase.upper()}!"}}
-    verdict = await outcome(client, context, told)
+    overflow_error = {"error": {"status": 400, "code": "invalid_request", "message": f"Sorry: {phrase.upper()}!"}}
+    verdict = await outcome(client, context, overflow_error)
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "timeline")
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
-    assert evicted(again, "summarized")  # written while the retry was asked for
+    assert evicted(again, "summarized")  # written for the retry
     assert len(shown(again)) <= len(shown(context)) / 2
-    assert (await outcome(client, again, told))["action"] == "stop"  # the second error is the caller's
+    assert (await outcome(client, again, overflow_error))["action"] == "stop"  # a second error is left to the caller
 
 
 async def test_s0_17_the_code_is_looked_at_too(client: httpx.AsyncClient) -> None:
     agent = await begun(client, 2)
-    told = {"error": {"status": 400, "code": "context_length_exceeded", "message": "no"}}
-    assert (await outcome(client, await agent.context(), told))["action"] == "retry"
+    overflow_error = {"error": {"status": 400, "code": "context_length_exceeded", "message": "no"}}
+    assert (await outcome(client, await agent.context(), overflow_error))["action"] == "retry"
 
 
 async def test_s0_17_other_errors_force_nothing(client: httpx.AsyncClient) -> None:

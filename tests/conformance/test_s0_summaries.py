@@ -1,4 +1,4 @@
-"""S0 and S1: what stands for the part of the timeline that was cut, under the preset `timeline`."""
+"""S0 and S1: the summary in place of the cut part of the timeline, under the preset `timeline`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, co
 
 TEXT = "word " * 80
 WINDOW = 4_000
-"""Seven tenths of it are kept: about thirty texts."""
+"""A window of which seven tenths are kept, about thirty texts."""
 WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n\
 ### Not Started\n### Blocked\n## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
 PREFIX = "## Original Request\n- THE QUESTION\n## Early Progress\n- They talked.\n## Context for Suffix\n- None."
@@ -27,20 +27,20 @@ async def say(agent: Agent, first: int, last: int) -> None:
         await agent.says(f"said-{number}. {TEXT}")
 
 
-async def split(client: httpx.AsyncClient) -> Agent:
-    """A first turn, and a second one that is so long that the cut falls into it."""
+async def split_turn_session(client: httpx.AsyncClient) -> Agent:
+    """Create a first turn, and a second one so long that the cut falls into it."""
     agent = await begin(client)
     await agent.user(f"first question. {TEXT}")
     await agent.says(f"first answer. {TEXT}")
     await agent.user("THE QUESTION")
     await say(agent, 0, 35)
     await agent.post(*({"type": "user.message", "content": "and then?"} for _ in range(6)))
-    await agent.context()  # the view has its window now
+    await agent.context()  # sets the view's window
     return agent
 
 
 async def whole(client: httpx.AsyncClient, turns: int = 40) -> Agent:
-    """Turns of one message each, so that the cut falls between two of them."""
+    """Create turns of one message each, so that the cut falls between two of them."""
     agent = await begin(client)
     for turn in range(turns):
         await agent.user(f"turn-{turn}. {TEXT}")
@@ -48,15 +48,15 @@ async def whole(client: httpx.AsyncClient, turns: int = 40) -> Agent:
     return agent
 
 
-def said(context: Json) -> list[str]:
-    """The first word of every message."""
+def first_words(context: Json) -> list[str]:
+    """Return the first word of every message."""
     return [message["content"].split()[0] for message in context["request"]["messages"]]
 
 
-async def test_s0_09_a_split_turns_beginning_is_summarized_apart(
+async def test_s0_09_a_split_turns_beginning_is_summarized_separately(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     model.default = by_part(ok(WHOLE), ok(PREFIX))
     await compact(client)
     history, prefix = model.parts()
@@ -77,10 +77,10 @@ async def test_s0_09_a_cut_between_turns_splits_none(
     assert "split turn" not in (await one(client))["text"]
 
 
-async def test_s0_09_a_turn_whose_beginning_was_told_apart_is_not_split_again(
+async def test_s0_09_a_turn_with_a_summarized_beginning_is_not_split_again(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     await compact(client)
     first = await one(client)
     model.forget()
@@ -89,12 +89,12 @@ async def test_s0_09_a_turn_whose_beginning_was_told_apart_is_not_split_again(
     second = await one(client)
     assert first["split_turn"] == second["split_turn"] == 2
     assert second["to_seq"] > first["to_seq"]
-    assert [asked.max_tokens for asked in model.requests] == [640]  # what has come since goes into the history
+    assert [asked.max_tokens for asked in model.requests] == [640]  # later events go into the history
     assert first["text"] in model.requests[0].prompt
 
 
 async def long_turn(client: httpx.AsyncClient, model: Summarizers, above: int) -> Agent:
-    """One turn of some ten windows, posted in bulk, and a model that takes at most `above` characters at once."""
+    """Post one turn of about ten windows in bulk, with a model that takes at most `above` characters."""
     agent = await begin(client)
     await agent.user("THE QUESTION")
     for first in range(0, 400, 100):
@@ -105,10 +105,10 @@ async def long_turn(client: httpx.AsyncClient, model: Summarizers, above: int) -
     return agent
 
 
-async def test_s0_09_a_split_turn_begins_where_it_begins_in_the_log(
+async def test_s0_09_a_split_turns_summary_starts_at_the_turns_first_event(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    """Its beginning is far in front of the newest windows, which are all that is read to find the cut."""
+    """The turn begins far before the newest windows, which are all that is loaded to find the cut."""
     agent = await long_turn(client, model, 1_000_000)
     first, *_ = model.requests
     assert is_prefix(first) and first.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
@@ -116,26 +116,26 @@ async def test_s0_09_a_split_turn_begins_where_it_begins_in_the_log(
     assert (made["split_turn"], made["from_seq"]) == (1, 1)
     context = await agent.context()
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
-    assert "THE QUESTION" in made["text"]  # the model did not say it
+    assert "THE QUESTION" in made["text"]  # the model's answer does not contain it
 
 
 async def test_s0_10_what_a_summary_says_of_itself(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     run = await compact(client)
     made = await one(client)
     assert (made["id"], made["status"], made["from_seq"]) == (run["summaries"][0], "live", 1)
     assert (made["turns"], made["split_turn"], made["summarizer"]) == ([1, 2], 2, "openai")
     assert made["digest"]["events"] == made["events"] == made["to_seq"]
     context = await agent.context(force=True)
-    number = made["to_seq"] - 3  # the last that it covers: three events stand before the first that was said
-    assert said(context)[:2] == ["[The", f"said-{number}."]
+    number = made["to_seq"] - 3  # of the last covered event; three events precede the first "said-"
+    assert first_words(context)[:2] == ["[The", f"said-{number}."]
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
 
 
-async def test_s0_11_from_the_last_summary_to_the_cut_by_its_limits(
+async def test_s0_11_a_summary_covers_the_events_from_the_last_one_to_the_cut(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     await compact(client)
     await agent.context(force=True)
     first = await one(client)
@@ -147,14 +147,14 @@ async def test_s0_11_from_the_last_summary_to_the_cut_by_its_limits(
     asked = sorted(model.requests, key=is_prefix)[0]
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in asked.prompt
-    told = asked.prompt.split("</conversation>")[0]
-    assert "first question" not in told
-    assert f"said-{first['to_seq'] - 4}." not in told and f"said-{first['to_seq'] - 3}." in told
+    conversation = asked.prompt.split("</conversation>")[0]
+    assert "first question" not in conversation
+    assert f"said-{first['to_seq'] - 4}." not in conversation and f"said-{first['to_seq'] - 3}." in conversation
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
     assert second["to_seq"] > first["to_seq"]
 
 
-async def test_s0_11_a_turns_beginning_is_divided_where_the_model_takes_less(
+async def test_s0_11_a_turns_beginning_is_divided_to_fit_the_model(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     await long_turn(client, model, 40_000)
@@ -162,8 +162,8 @@ async def test_s0_11_a_turns_beginning_is_divided_where_the_model_takes_less(
     assert len(taken) > 1
     assert all("THE QUESTION" in prompt for prompt in taken)
     assert ["<previous-summary>" in prompt for prompt in taken] == [False, *(True for _ in taken[1:])]
-    told = [int(found) for prompt in taken for found in re.findall(r"said-(\d+)\.", prompt)]
-    assert told == list(range(len(told)))
+    numbers = [int(found) for prompt in taken for found in re.findall(r"said-(\d+)\.", prompt)]
+    assert numbers == list(range(len(numbers)))
     refused = [asked.prompt for asked in model.requests if len(asked.prompt) >= 40_000]
     assert len(refused) == len(set(refused)) > 0
     assert {run["state"] for run in await runs(client)} <= {"succeeded", "skipped"}
@@ -183,10 +183,10 @@ async def test_s0_11_later_events_of_a_split_turn_are_given_with_its_request(
     assert "THE QUESTION" in (await one(client))["text"]
 
 
-async def test_s0_11_a_turns_beginning_has_half_of_that(
+async def test_s0_11_a_turns_beginning_gets_half_the_tokens(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    await split(client)
+    await split_turn_session(client)
     await compact(client)
     assert [(asked.max_tokens, asked.temperature) for asked in model.parts()] == [(640, 0.2), (320, 0.2)]
 
@@ -199,7 +199,7 @@ async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
         await agent.user(f"before. {TEXT}")
     await agent.user(f"THE QUESTION {TEXT}")
     await say(agent, 1, 18)
-    for turn in range(5):  # six turns that take more than seven tenths: all of them are kept
+    for turn in range(5):  # six turns that take more than seven tenths, so all of them are kept
         await agent.user(f"turn-{turn}. {TEXT * 3}")
     await agent.context()
     await compact(client)
@@ -207,7 +207,7 @@ async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
     assert (first["to_seq"], first["split_turn"]) == (6, None)
     model.forget()
     model.will(ok(PREFIX))
-    await agent.user(f"the next {TEXT * 8}")  # six turns that take less: the cut falls into the one before them
+    await agent.user(f"the next {TEXT * 8}")  # six turns that take less, so the cut falls into the turn before them
     await compact(client)
     second = await one(client)
     assert second["split_turn"] == 7
@@ -215,7 +215,7 @@ async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
     assert ["THE QUESTION" in asked.prompt for asked in model.requests] == [True]
 
 
-async def test_s0_11_with_no_history_at_all_it_says_so(
+async def test_s0_11_without_any_history_the_summary_says_so(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client)
@@ -226,14 +226,14 @@ async def test_s0_11_with_no_history_at_all_it_says_so(
     model.will(ok(PREFIX))
     await compact(client)
     assert (await one(client))["text"].startswith("No prior history.\n\n---\n\n**Turn Context (split turn):**")
-    assert "THE QUESTION" in shown(await agent.context(force=True))  # in the running turn it stays besides (I9)
+    assert "THE QUESTION" in shown(await agent.context(force=True))  # the running turn's user message stays too (I9)
 
 
 @pytest.mark.parametrize("answers", [(empty(), ok(PREFIX)), (ok(WHOLE), empty())])
-async def test_s0_11_an_empty_answer_of_either_leaves_all_as_it_was(
+async def test_s0_11_an_empty_answer_of_either_request_changes_nothing(
     client: httpx.AsyncClient, worker: None, model: Summarizers, answers: tuple[Behaviour, Behaviour]
 ) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     before = await agent.context()
     model.default = by_part(*answers)
     run = await compact(client)
@@ -244,7 +244,9 @@ async def test_s0_11_an_empty_answer_of_either_leaves_all_as_it_was(
     assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
 
 
-async def test_s0_12_what_the_model_reads(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s0_12_the_request_contains_the_conversation_and_the_sections(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
     agent = await begin(client)
     await agent.post({"type": "system.prompt", "content": "THE SYSTEM PROMPT"})
     await agent.user("please look")
@@ -279,19 +281,21 @@ async def test_s0_12_what_the_model_reads(client: httpx.AsyncClient, worker: Non
     ]
 
 
-async def test_s0_12_what_a_notes_tag_means(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    await split(client)
+async def test_s0_12_the_request_explains_the_tags_of_notes(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    await split_turn_session(client)
     await compact(client)
     history, prefix = model.parts()
     for asked in (history, prefix):
-        [told] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
-        assert all(tag in told for tag in ("[P]", "[D]", "[S]"))
-        assert "matter most" in told
+        [tag_line] = [line for line in asked.system.splitlines() if "[Internal Note]" in line]
+        assert all(tag in tag_line for tag in ("[P]", "[D]", "[S]"))
+        assert "matter most" in tag_line
     for tag, heading in (("[P]", "Constraints & Preferences"), ("[D]", "Key Decisions"), ("[S]", "Critical Context")):
         assert re.search(rf"{re.escape(tag)}[^\[]*{heading}", history.system)
 
 
-async def test_s0_12_without_a_model_tagged_notes_and_what_is_not_started_have_their_sections(
+async def test_s0_12_extractive_summaries_have_sections_for_tagged_notes_and_open_tasks(
     client: httpx.AsyncClient, worker: None
 ) -> None:
     document = await preset(client, "timeline", summarizer="extractive")
@@ -318,10 +322,10 @@ async def test_s0_12_without_a_model_tagged_notes_and_what_is_not_started_have_t
     assert "heights come in feet" in sections["Critical Context"]
 
 
-async def test_s0_12_what_it_reads_of_a_turns_beginning(
+async def test_s0_12_the_request_for_a_turns_beginning_has_its_own_sections(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    await split(client)
+    await split_turn_session(client)
     await compact(client)
     _, asked = model.parts()
     assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
@@ -329,8 +333,8 @@ async def test_s0_12_what_it_reads_of_a_turns_beginning(
     assert headings == ["Original Request", "Early Progress", "Context for Suffix"]
 
 
-async def worked(client: httpx.AsyncClient, turns: int = 40) -> Agent:
-    """Work with files and a search, then with so many turns enough talk that it is cut away."""
+async def work_then_talk(client: httpx.AsyncClient, turns: int = 40) -> Agent:
+    """Append work with files and a search, then `turns` long turns so that it is cut away."""
     agent = await begin(client)
     await agent.user(f"go {TEXT}")
     await agent.calls("fs.read", "text", {"path": "b.py"})
@@ -350,7 +354,7 @@ async def worked(client: httpx.AsyncClient, turns: int = 40) -> Agent:
 
 
 async def test_s0_13_files_are_appended_by_name(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    await worked(client)
+    await work_then_talk(client)
     model.will(ok(WHOLE))
     await compact(client)
     text = (await one(client))["text"]
@@ -366,7 +370,7 @@ async def test_s0_13_without_files_there_are_no_lists(client: httpx.AsyncClient,
 
 
 async def test_s0_14_the_digest(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await worked(client)
+    agent = await work_then_talk(client)
     await compact(client)
     digest = (await one(client))["digest"]
     log = await agent.log()
@@ -395,12 +399,12 @@ async def test_s0_15_what_is_summarized_stays_in_the_log(client: httpx.AsyncClie
     agent = await whole(client)
     await compact(client)
     context = await agent.context(force=True)
-    assert said(context)[0] == "[The" and said(context)[1] != "turn-0."
+    assert first_words(context)[0] == "[The" and first_words(context)[1] != "turn-0."
     assert [event["content"].split()[0] for event in await agent.log()] == [f"turn-{n}." for n in range(40)]
     assert {row["disposition"] for row in await proven(client)} == {"summarized", "verbatim"}
 
 
-async def test_s0_16_before_and_after(client: httpx.AsyncClient, worker: None) -> None:
+async def test_s0_16_a_run_records_tokens_before_and_after(client: httpx.AsyncClient, worker: None) -> None:
     agent = await whole(client)
     before = (await agent.context())["tokens"]["estimate"]
     run = await compact(client)
@@ -420,7 +424,7 @@ async def test_s0_16_nothing_to_compact_is_skipped(client: httpx.AsyncClient, wo
     assert (run["tokens_before"], run["tokens_after"]) == (0, 0)
 
 
-async def test_s0_16_what_would_not_be_shorter_is_discarded(
+async def test_s0_16_a_summary_that_is_not_shorter_is_discarded(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await whole(client)
@@ -437,7 +441,7 @@ async def test_s0_16_what_would_not_be_shorter_is_discarded(
 
 
 async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await split(client)
+    agent = await split_turn_session(client)
     log = await agent.log()
     await compact(client)  # in the middle of a turn
     made = await one(client)
@@ -453,8 +457,8 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
 async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
     client: httpx.AsyncClient, worker: None, by_turn: bool
 ) -> None:
-    """Ten windows behind what it names: one summary after the other has taken up the digest of the one before."""
-    agent = await worked(client, 0)
+    """Ten windows follow the named events, so each summary inherits the digest of the one before."""
+    agent = await work_then_talk(client, 0)
     for events in batches(
         [[{"type": "user.message", "content": f"turn-{n}. {TEXT * 4}"}] for n in range(130)], by_turn
     ):

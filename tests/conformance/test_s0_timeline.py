@@ -1,6 +1,6 @@
 """S0 and S1: the timeline, under the preset `timeline`.
 
-The rows about what summaries say are in `test_s0_summaries.py`; where no worker runs, what is forced out leaves a note.
+The rows about the content of summaries are in `test_s0_summaries.py`. Without a worker, dropped events leave a note.
 """
 
 import json
@@ -22,7 +22,7 @@ def clock(seconds: float) -> str:
 
 
 async def filled(client: httpx.AsyncClient, window: int, *, over: bool, **asks: Any) -> tuple[Agent, Json]:
-    """A session that has just not, or just, outgrown nine tenths of its window."""
+    """Fill a session with nine tenths of its window, or just more if `over`; return its last context."""
     agent = await Agent.begin(client, "timeline", max_tokens=window, **asks)
     context: Json = {}
     for turn in range(200):
@@ -40,7 +40,7 @@ async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: http
     assert context["tokens"]["estimate"] < before["tokens"]["estimate"] <= 3_600
     one_more = before["tokens"]["by_source"]["current_turn"]
     assert before["tokens"]["estimate"] + one_more > 3_600
-    for turn in range(100, 140):  # and so it goes on: above it at no call, and dropping nothing
+    for turn in range(100, 140):  # later calls stay below the threshold too, and drop nothing
         await agent.user(f"turn-{turn}. {TEXT}")
         context = await agent.context(wait_ms=WAIT_MS)
         assert context["tokens"]["estimate"] <= 3_600
@@ -50,7 +50,7 @@ async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: http
 async def test_s0_01_what_nothing_stands_for_stays_until_the_target_itself_is_exceeded(
     client: httpx.AsyncClient,
 ) -> None:
-    """No worker runs. Above the threshold, where the original would cut, the raw events stay (I7) and it is said."""
+    """Without a worker, raw events stay above the threshold, where the original would cut (I7): the view is stalled."""
     agent, last = await filled(client, 4_000, over=False)
     assert 3_600 < last["tokens"]["estimate"] <= last["tokens"]["target"]
     assert last["compaction"]["state"] == "stalled"
@@ -120,7 +120,7 @@ async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.Asy
 async def test_s0_06_the_last_resort_leaves_the_newest_six_turns_while_they_fit(
     client: httpx.AsyncClient, way: str
 ) -> None:
-    """No worker runs, and the log is of ten windows: what is forced out are older turns, however it was posted."""
+    """Without a worker and with a log of ten windows, older turns are dropped, however they were posted."""
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     turns = [
         {"type": "user.message", "content": f"turn-{number}. " + "word " * (480 + number % 7 * 15)}
@@ -146,7 +146,7 @@ async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient, worker: N
     await agent.user("THE QUESTION")
     for number in range(30):
         await agent.says(f"said-{number}. " + TEXT)
-    await agent.context()  # the newest six turns are kept in any case
+    await agent.context()  # the newest six turns are always kept
     _, context = await until_folded(agent, lambda turn: agent.user(f"and then? {'word ' * 20}"))
     seen = shown(context)
     assert (await one(client))["split_turn"] == 1
@@ -204,8 +204,8 @@ async def test_s0_19_to_s0_21_by_the_age_of_the_turn(client: httpx.AsyncClient) 
     await agent.context(now=clock(0))
     context = await agent.context(now=clock(400))
     gone = evicted(context, "replaced")
-    assert {seq for seq in reads if seq in gone} == set(reads[:3])  # 10 turns are recent
-    assert {seq for seq in searches if seq in gone} == set(searches[:11])  # 2 of them intact
+    assert {seq for seq in reads if seq in gone} == set(reads[:3])  # ten turns are recent
+    assert {seq for seq in searches if seq in gone} == set(searches[:11])  # two of them intact
     assert f'\\"recall_seq\\":{reads[0]}' in shown(context)
     assert "...[truncated]" in shown(context)
 
@@ -220,19 +220,19 @@ LARGE = {
     "base64": "QUJD" * 900,
     "picture": {"data": "QUJD" * 1_100},
 }
-"""Values beyond each of the limits, and some just within."""
+"""Values beyond each limit, and some just within."""
 
 
-def limited(told: dict[str, Any]) -> None:
-    """Each kind of field of LARGE is cut by its own limit."""
-    assert told["field"] == "f" * 1_000 + "...[truncated]"
-    assert told["inner"] == [{"text": "i" * 1_000 + "...[truncated]"}]
-    assert {name: told[name] for name in ("short", "ref", "base64")} == {
+def assert_limited(fields: dict[str, Any]) -> None:
+    """Assert that each kind of field of LARGE is cut by its own limit."""
+    assert fields["field"] == "f" * 1_000 + "...[truncated]"
+    assert fields["inner"] == [{"text": "i" * 1_000 + "...[truncated]"}]
+    assert {name: fields[name] for name in ("short", "ref", "base64")} == {
         name: LARGE[name] for name in ("short", "ref", "base64")
     }
-    assert (told["items"][:50], told["items"][50:]) == (list(range(50)), ["... (10 more)"])
-    assert (len(told["keys"]), "..." in told["keys"]) == (81, True)
-    assert told["picture"]["data"].endswith("...[truncated]") and "QUJD" not in told["picture"]["data"]
+    assert (fields["items"][:50], fields["items"][50:]) == (list(range(50)), ["... (10 more)"])
+    assert (len(fields["keys"]), "..." in fields["keys"]) == (81, True)
+    assert fields["picture"]["data"].endswith("...[truncated]") and "QUJD" not in fields["picture"]["data"]
 
 
 @pytest.mark.parametrize("recall", [True, False])
@@ -251,12 +251,12 @@ async def test_s0_20_limits_by_the_kind_of_field(client: httpx.AsyncClient, reca
     calls = [call["function"] for message in messages for call in message.get("tool_calls", ())]
     results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
     arguments = json.loads(next(call["arguments"] for call in calls if call["name"] == "make"))
-    limited(arguments)
+    assert_limited(arguments)
     assert arguments["truncated"] is True
     assert arguments.get("recall_seq") == (seq - 1 if recall else None)
     whole = json.loads(results["c1"])
     assert whole["truncated"] is True
-    limited(whole["result"])
+    assert_limited(whole["result"])
     assert json.loads(results["c2"])["result"] == "p" * 400 + "...[truncated]"
     assert json.loads(next(call["arguments"] for call in calls if call["name"] == "set")) == {"value": "s" * 900}
     assert {seq, plain}.isdisjoint(evicted(context, "verbatim")) and small not in evicted(context, "replaced")
@@ -271,10 +271,10 @@ async def test_s0_22_the_model_is_told_in_that_call(client: httpx.AsyncClient) -
         await agent.user(f"turn {turn}")
         await agent.calls(result=TEXT * 4)
     await agent.context(now=clock(0))
-    told = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
+    notice = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
     pruned = await agent.context(now=clock(400))
-    assert told in pruned["request"]["messages"][-1]["content"]
-    assert told not in shown(await agent.context(now=clock(401)))
+    assert notice in pruned["request"]["messages"][-1]["content"]
+    assert notice not in shown(await agent.context(now=clock(401)))
 
 
 async def test_s0_23_replaced_events_stay_whole_in_the_log(client: httpx.AsyncClient) -> None:
@@ -310,7 +310,7 @@ async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client:
 async def test_s0_26_the_last_block_is_marked_unless_a_call_says_that_none_follows(
     client: httpx.AsyncClient, by_turn: bool
 ) -> None:
-    """Ten windows; a call that says `cache_last: false` reads what was written and writes nothing at its end."""
+    """Over ten windows, a call with `cache_last: false` reads the cache and writes nothing at its end."""
     asks = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 8_000}
     agent = await Agent.begin(client, "timeline", **asks)
     turns = [

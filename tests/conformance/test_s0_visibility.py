@@ -1,4 +1,4 @@
-"""S0: what an agent hides and reads again, under the preset `timeline`."""
+"""S0: events that an agent hides and reads again, under the preset `timeline`."""
 
 import httpx
 
@@ -22,7 +22,7 @@ def reasons(done: Json) -> list[tuple[int, str]]:
     return [(one["seq"], one["reason"]) for one in done["refused"]]
 
 
-async def test_s0_12_a_summarizer_reads_the_replacement_of_what_is_hidden(
+async def test_s0_12_a_summarizer_reads_the_replacement_of_a_hidden_event(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
@@ -107,7 +107,7 @@ async def test_s0_27_nothing_up_to_the_pre_tail_cache_point_is_hidden(client: ht
     context = await agent.context()
     assert evicted(context, "replaced") == {rounds[3], rounds[5]}
     after = [(point["kind"], point["seq"]) for point in context["cache"]["breakpoints"]]
-    assert ("pre_tail", rounds[2]) in after  # what was cached up to there is read again
+    assert ("pre_tail", rounds[2]) in after  # the cached prefix up to there is read again
     assert (await decide(client, hide=[rounds[1]], force=True))["hidden"] == [rounds[1]]
 
 

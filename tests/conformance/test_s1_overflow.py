@@ -1,4 +1,4 @@
-"""S1: on overflow a context is rendered again, forced, and retried once; other errors are raised again."""
+"""S1: after an overflow a context is reduced and retried once; other errors are left to the caller."""
 
 import httpx
 import pytest
@@ -9,14 +9,14 @@ from tests.conformance.test_s0_overflow import begun, outcome
 async def test_s1_06_overflow_renders_again_forced_and_retries_once(client: httpx.AsyncClient) -> None:
     agent = await begun(client)
     context = await agent.context()
-    told = {"error": {"message": "maximum context reached"}}
-    verdict = await outcome(client, context, told)
+    overflow_error = {"error": {"message": "maximum context reached"}}
+    verdict = await outcome(client, context, overflow_error)
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
     assert again["epoch"] == context["epoch"] + 1
     assert again["evictions"]
     epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
     assert epochs[-1]["cause"] == "overflow"
-    assert (await outcome(client, again, told))["action"] == "stop"
+    assert (await outcome(client, again, overflow_error))["action"] == "stop"
     assert (await agent.context(409, retry_of=again["call_id"]))["type"] == "/problems/conflict"
 
 

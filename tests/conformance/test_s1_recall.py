@@ -1,4 +1,4 @@
-"""S1.7: a source that is visible is not given twice, one that is not there is said to be missing."""
+"""S1.7: a visible source is not repeated, and one that does not exist is reported missing."""
 
 import httpx
 
@@ -9,8 +9,8 @@ SKILL = "The deploy skill: run migrations first, port 8123. " * 40
 FILE = "def main() -> None: ... # nothing of note here. " * 40
 
 
-async def sources(client: httpx.AsyncClient) -> Agent:
-    """A session that read a skill and then a file, of which only the file is visible."""
+async def begin_with_sources(client: httpx.AsyncClient) -> Agent:
+    """Create a session that read a skill and then a file; only the file is visible."""
     agent = await Agent.begin(client, POLICY, max_tokens=8_000)
     await agent.user("Deploy it.")
     for call_id, path, text in (("c1", "sk:deploy", SKILL), ("c2", "fi:src/main.py", FILE)):
@@ -25,7 +25,7 @@ async def sources(client: httpx.AsyncClient) -> Agent:
 
 @BY_TURN
 async def test_s1_07_in_a_long_session_too(client: httpx.AsyncClient, worker: None, by_turn: bool) -> None:
-    """Ten windows, asked by a view that asked all along and by one that never had."""
+    """Over ten windows, for a view with contexts all along and for a new one."""
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     turns = [
         [
@@ -56,7 +56,7 @@ async def read(client: httpx.AsyncClient, path: str, **more: object) -> list[dic
 
 
 async def test_s1_07_what_is_visible_is_said_to_be_and_not_repeated(client: httpx.AsyncClient) -> None:
-    agent = await sources(client)
+    agent = await begin_with_sources(client)
     context = await agent.context()
     hidden = await read(client, "sk:deploy", call_id=context["call_id"])
     assert (hidden[0]["type"], hidden[0]["visible"]) == ("tool.result", False)
@@ -67,5 +67,5 @@ async def test_s1_07_what_is_visible_is_said_to_be_and_not_repeated(client: http
 
 
 async def test_s1_07_what_is_absent_is_missing(client: httpx.AsyncClient) -> None:
-    await sources(client)
+    await begin_with_sources(client)
     assert await read(client, "so:nowhere") == [{"path": "so:nowhere", "visible": False, "tokens": 0, "missing": True}]

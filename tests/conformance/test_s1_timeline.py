@@ -1,6 +1,6 @@
-"""S1: what an agent contributes, announces and is shown during a turn, under the preset `timeline`.
+"""S1: events an agent contributes, announces and is shown during a turn, under the preset `timeline`.
 
-The recall row (S1.7) and those about summaries and overflow (S1.5, S1.6) have files of their own.
+The rows on recall (S1.7) and on summaries and overflow (S1.5, S1.6) have their own modules.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def test_s1_01_what_is_loaded_is_summaries_then_history_then_the_current_t
 
 
 async def test_s1_02_sources_then_announce_behind_the_last_marker(client: httpx.AsyncClient) -> None:
-    """Off until they are put: who wants no sources shown puts none, or leaves them out of the policy's `layers`."""
+    """Layers are off until they are put; a policy's `layers` may also leave sources out."""
     asks = {"format": "anthropic", "model": "claude-sonnet-4-5"}
     agent = await Agent.begin(client, "timeline", **asks)
     await agent.post({"type": "system.prompt", "content": "rule " * 6_000})
@@ -79,7 +79,7 @@ WINDOW = 4_000
 
 
 def every_kind(turn: int) -> list[Json]:
-    """A turn with an event of each type that a conversation has."""
+    """Return a turn with an event of each conversation type."""
     call = f"c{turn}"
     return [
         {"type": "user.message", "content": f"question-{turn} {'word ' * 30}"},
@@ -91,12 +91,12 @@ def every_kind(turn: int) -> list[Json]:
 
 
 async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx.AsyncClient) -> None:
-    """All that is logged persists; what is for a call or a turn only is injected, or put as a layer."""
+    """Logged events persist; content for one call or turn is injected or put as a layer."""
     agent = await Agent.begin(client, {**await preset(client, "timeline"), "injection_reserve_tokens": 500})
     await agent.user("one")
     await agent.post({"type": "agent.note", "content": "CONTRIBUTED", "author": "planner"})
-    once = await agent.context(injections=[{"name": "hook", "content": "PASSING"}])
-    assert all(text in shown(once) for text in ("CONTRIBUTED", "PASSING"))
+    injected = await agent.context(injections=[{"name": "hook", "content": "PASSING"}])
+    assert all(text in shown(injected) for text in ("CONTRIBUTED", "PASSING"))
     await client.post("/v1/sessions/s/turns/end", json={})
     await agent.user("two")
     seen = shown(await agent.context())
@@ -121,7 +121,7 @@ async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx
 async def test_s1_03_types_are_shown_only_or_left_out(
     client: httpx.AsyncClient, worker: None, model: Summarizers, types: list[str], gone: set[str]
 ) -> None:
-    """A call and its result go together. The log keeps all, and another view sees it."""
+    """A call and its result are left out together. The log keeps all events, and another view shows them."""
     words = {"note", "call", "result", "answer", "question"}
     agent = await Agent.begin(client, {**await preset(client, "timeline"), "types": types}, max_tokens=WINDOW)
     for first in range(0, 120, 20):
@@ -143,7 +143,7 @@ async def test_s1_03_types_are_shown_only_or_left_out(
 
 
 async def test_s1_04_announce_is_replaced_and_persisted_when_the_turn_ends(client: httpx.AsyncClient) -> None:
-    """In the log it stands before the turn's end; the completion is logged by then, and the log only grows."""
+    """The announcement is logged before the turn's end and after the completion, since the log only grows."""
     agent = await Agent.begin(client, "timeline")
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "one"})
     for step in range(3):
@@ -160,7 +160,7 @@ async def test_s1_04_announce_is_replaced_and_persisted_when_the_turn_ends(clien
 
 
 async def test_s1_08_contributing_rendering_and_persisting_do_not_mix(client: httpx.AsyncClient) -> None:
-    """One lock a session, in the database: every context shows one state of the log, and none is lost."""
+    """One lock per session in the database: every context shows one state of the log, and no event is lost."""
     agent = await Agent.begin(client, "timeline")
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "go on"})
 
@@ -203,7 +203,7 @@ async def test_s1_09_what_a_user_attaches_stays_with_the_message_is_counted_and_
     message = context["request"]["messages"][-1]
     assert ["ATTACHED" in str(part) for part in message["content"]] == [True, False]
     assert url in str(message["content"][1])
-    assert context["tokens"]["by_source"]["current_turn"] > plain + 300  # what its size takes
+    assert context["tokens"]["by_source"]["current_turn"] > plain + 300  # the tokens for its size
     whole = url in shown(await agent.context(view="another"))
     assert whole
     gone = False
@@ -219,7 +219,7 @@ async def test_s1_09_what_a_user_attaches_stays_with_the_message_is_counted_and_
 async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in_no_later_one(
     client: httpx.AsyncClient,
 ) -> None:
-    """`persist=False` is an event with `ttl_turns` 1: it stays in the log, and is in contexts while its turn runs."""
+    """`persist=False` is an event with `ttl_turns` 1: it stays in the log, and in contexts until its turn ends."""
     agent = await Agent.begin(client, "timeline")
     await agent.user("one")
     note = await agent.says("PASSING", ttl_turns=1)
@@ -237,9 +237,9 @@ async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in
 
 @pytest.mark.slow
 async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    """Over the trigger: while its turn runs it stays verbatim, though the rounds around it are summarized."""
+    """Over the trigger, it stays verbatim while its turn runs, though the rounds around it are summarized."""
     policy = await preset(client, "timeline")
-    policy["cut"]["keep_recent_turns"] = 0  # six turns as long as these are never cut
+    policy["cut"]["keep_recent_turns"] = 0  # otherwise six turns this long are never cut
     agent = await Agent.begin(client, policy, max_tokens=4_000)
 
     def repeats(asked: Asked) -> str:
@@ -259,7 +259,7 @@ async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, wor
             assert [f"PASSING-{n}" in text for n in range(turn + 1)] == [False] * turn + [True]
             assert not evicted(context, "dropped") - {1}
         assert context["summaries"]
-        assert f"KEPT-{turn}" in text  # by the summary
+        assert f"KEPT-{turn}" in text  # from the summary
         await proven(client)
     every = [row["text"] for row in await summaries(client, live=False)]
     assert any("KEPT-3" in text for text in every)

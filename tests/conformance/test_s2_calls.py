@@ -12,8 +12,8 @@ from tests.conformance.test_s2_summaries import begin, turn, written
 from tests.support.summarizers import Summarizers, status
 
 
-async def reported(client: httpx.AsyncClient, call_id: str) -> None:
-    """What its provider said of a call."""
+async def report_outcome(client: httpx.AsyncClient, call_id: str) -> None:
+    """Report the usage and latency of a call."""
     usage = {"input_tokens": 5_000, "cache_read_tokens": 4_000, "output_tokens": 300}
     answer = await client.post(f"/v1/sessions/s/calls/{call_id}/outcome", json={"usage": usage, "latency_ms": 1_234})
     assert answer.status_code == 200, answer.text
@@ -28,16 +28,16 @@ async def test_s2_15_every_call_is_recorded_with_what_it_was_made_of(
     for number in range(10, 14):
         await agent.post(*turn(number, times=3))
         sent = await agent.context(model="gpt-4o")
-    await reported(client, sent["call_id"])
+    await report_outcome(client, sent["call_id"])
     row = (await client.get(f"/v1/sessions/s/calls/{sent['call_id']}")).json()
-    assert (row["head"], row["model"]) == (28, "gpt-4o")  # which turn it was, and for whom
+    assert (row["head"], row["model"]) == (28, "gpt-4o")  # the turn and the model
     again = (await client.get(f"/v1/sessions/s/calls/{sent['call_id']}/context")).json()
     assert again["request"] == sent["request"]  # the rendered context
     assert row["outcome"]["usage"]["input_tokens"] == 5_000
     assert (row["outcome"]["usage"]["output_tokens"], row["outcome"]["latency_ms"]) == (300, 1_234)
     [summary] = row["summaries"]
     stored = (await client.get(f"/v1/sessions/s/summaries/{summary['id']}")).json()
-    assert (stored["from_seq"], stored["to_seq"]) == (summary["from_seq"], summary["to_seq"])  # which summary
+    assert (stored["from_seq"], stored["to_seq"]) == (summary["from_seq"], summary["to_seq"])  # the summary
     assert row["evictions"] == sent["evictions"] != []
     assert all(eviction["reducer"] and eviction["reason"] for eviction in row["evictions"])
 

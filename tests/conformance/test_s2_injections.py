@@ -1,4 +1,4 @@
-"""S2: what hooks inject, beside a target that does not know of it, under the preset `pipeline`."""
+"""S2: content that hooks inject, with a target that does not include it, under the preset `pipeline`."""
 
 import json
 from typing import Any
@@ -13,13 +13,13 @@ TEXT = "word " * 80
 
 
 def pipeline(**other: Any) -> Json:
-    """The preset's document with other values of some knobs."""
+    """Return the preset's document with changed settings."""
     document: Json = json.loads(json.dumps(DOCUMENTS["pipeline"]))
     return {**document, "reserve_tokens": 0, **other}
 
 
 async def test_s2_02_reduction_never_sees_what_is_injected(client: httpx.AsyncClient) -> None:
-    """Turn by turn to the target and past it: with a hook that fills its reserve, the same goes at the same time."""
+    """Turn by turn to the target and past it, a hook that fills its reserve changes no eviction."""
     policy = pipeline(injection_reserve_tokens=1_000, evict="on_pressure", dialogue_window={"turns": None})
     plain = await Agent.begin(client, policy, "plain", max_tokens=6_000)
     hooked = await Agent.begin(client, policy, "hooked", max_tokens=6_000)
@@ -30,19 +30,21 @@ async def test_s2_02_reduction_never_sees_what_is_injected(client: httpx.AsyncCl
         for agent, injections in ((plain, []), (hooked, hook)):
             await agent.user(f"turn-{turn}. {TEXT}")
             contexts.append(await agent.context(injections=injections))
-        without, beside = contexts
-        assert beside["evictions"] == without["evictions"]
-        assert beside["epoch"] == without["epoch"]
-        assert beside["request"]["messages"][:-1] == without["request"]["messages"]
-        injected = beside["tokens"]["estimate"] - without["tokens"]["estimate"]
+        without, hooked_context = contexts
+        assert hooked_context["evictions"] == without["evictions"]
+        assert hooked_context["epoch"] == without["epoch"]
+        assert hooked_context["request"]["messages"][:-1] == without["request"]["messages"]
+        injected = hooked_context["tokens"]["estimate"] - without["tokens"]["estimate"]
         assert 900 < injected <= 1_000
-        assert beside["tokens"]["by_source"]["ephemeral"] - without["tokens"]["by_source"]["ephemeral"] == injected
-        assert sum(beside["tokens"]["by_source"].values()) == beside["tokens"]["estimate"]
+        assert (
+            hooked_context["tokens"]["by_source"]["ephemeral"] - without["tokens"]["by_source"]["ephemeral"] == injected
+        )
+        assert sum(hooked_context["tokens"]["by_source"].values()) == hooked_context["tokens"]["estimate"]
         assert without["tokens"]["estimate"] <= without["tokens"]["target"]
-        assert beside["tokens"]["estimate"] <= beside["tokens"]["limit"]
-        tight += beside["tokens"]["estimate"] > beside["tokens"]["target"]
+        assert hooked_context["tokens"]["estimate"] <= hooked_context["tokens"]["limit"]
+        tight += hooked_context["tokens"]["estimate"] > hooked_context["tokens"]["target"]
     assert without["evictions"]
-    assert tight  # where reduction would have been, had it known
+    assert tight  # reduction would have started here had it counted the injection
 
 
 async def test_s2_03_each_within_its_own_ceiling_and_all_within_the_reserve(client: httpx.AsyncClient) -> None:
@@ -55,10 +57,10 @@ async def test_s2_03_each_within_its_own_ceiling_and_all_within_the_reserve(clie
     both = [{"name": "first", "content": "word " * 50}, {"name": "second", "content": "word " * 50}]
     for one in both:
         await agent.context(injections=[one])
-    problem = await agent.context(422, injections=both)  # cumulative: the second one is too much
+    problem = await agent.context(422, injections=both)  # cumulative: the second one exceeds the reserve
     assert (problem["name"], problem["reserve"]) == ("second", 100)
     calls = (await client.get("/v1/sessions/s/calls")).json()["items"]
-    assert len(calls) == 2  # a refused one is no call
+    assert len(calls) == 2  # a refused request is no call
 
 
 async def test_s2_03_without_a_reserve_nothing_may_be_injected(client: httpx.AsyncClient) -> None:
@@ -71,8 +73,10 @@ async def test_s2_03_without_a_reserve_nothing_may_be_injected(client: httpx.Asy
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "blocks"])
 @pytest.mark.parametrize("after_results", [False, True])
 async def test_s2_04_beside_the_final_user_message(client: httpx.AsyncClient, form: str, after_results: bool) -> None:
-    """Parts of it where a provider wants the roles to alternate; else a message behind it, so that no message that was
-    sent once changes when the injection is gone (I5)."""
+    """Injections are parts of the last user message for alternating roles, otherwise messages after it.
+
+    Either way no sent message changes when the injection is gone (I5).
+    """
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=500), format=form, max_tokens=30_000)
     await agent.post({"type": "system.prompt", "content": "SYSTEM"})
     await agent.user("QUESTION")
@@ -98,7 +102,7 @@ async def test_s2_04_beside_the_final_user_message(client: httpx.AsyncClient, fo
     assert context["cache"]["prefix_sha256"] == bare["cache"]["prefix_sha256"]
 
 
-async def test_s2_04_what_was_injected_is_in_the_record_and_not_in_the_log(client: httpx.AsyncClient) -> None:
+async def test_s2_04_injections_are_in_the_record_and_not_in_the_log(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=500), max_tokens=30_000)
     await agent.user("QUESTION")
     context = await agent.context(injections=[{"name": "hook", "content": "INJECTED"}])

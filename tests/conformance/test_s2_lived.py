@@ -1,4 +1,4 @@
-"""S2 as an agent lives it: sessions of ten windows, a worker between turns, the preset `pipeline`."""
+"""S2 in sessions of ten windows with a worker between turns, under the preset `pipeline`."""
 
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 WINDOW = 5_000
 TURNS = 124
 LINES = 20
-"""Lines of a result that make a turn of about 550 tokens, of which results expire before they are summarized."""
+"""Result lines for a turn of about 550 tokens, so that results expire before they are summarized."""
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Live
 
 @pytest.fixture(params=WAYS)
 def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
-    """One of the ways."""
+    """The session of one of the ways."""
     return sessions[request.param]
 
 
@@ -40,7 +40,7 @@ def test_s2_06_and_s2_08_only_results_of_older_turns_expire_and_pairs_stay_whole
         stubbed = evicted(seen.context, "stubbed")
         assert all(seq < lived.seq((seen.head - 1) // TURN_EVENTS - 5) for seq in stubbed)
     expired = any(evicted(seen.context, "stubbed") for seen in lived.every)
-    assert expired is (len(lived.calls) > TURNS)  # posted in bulk, all that is so old is summarized at the first call
+    assert expired is (len(lived.calls) > TURNS)  # posted in bulk, all events that old are summarized at the first call
 
 
 def test_s2_10_and_s2_11_one_cumulative_summary_of_all_but_the_newest_two_turns(lived: Lived) -> None:
@@ -59,7 +59,7 @@ def test_s2_10_and_s2_11_one_cumulative_summary_of_all_but_the_newest_two_turns(
 
 
 def test_s2_12_every_context_is_a_summary_and_all_events_behind_it(lived: Lived) -> None:
-    """Of several the one with the greatest `to_seq` that the budget asks for; the first that any view asks for too."""
+    """A context has the summary with the greatest `to_seq` that its budget requires, also in a new view."""
     assert lived.first.context["summaries"]
     for seen in lived.every:
         summaries = seen.context["summaries"]

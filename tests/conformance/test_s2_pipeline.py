@@ -15,7 +15,7 @@ TEXT = "head line\n" + "word " * 100
 
 
 def pipeline(**other: Any) -> dict[str, Any]:
-    """The preset's document with other values in some groups."""
+    """Return the preset's document with changed values in some groups."""
     document = json.loads(json.dumps(DOCUMENTS["pipeline"]))
     for group, values in other.items():
         document[group] = {**document.get(group, {}), **values} if isinstance(values, dict) else values
@@ -121,7 +121,7 @@ async def test_s2_07_count_per_tool_overrides_and_protection(client: httpx.Async
 async def test_s2_07_one_result_is_never_evicted_if_it_is_pinned(
     client: httpx.AsyncClient, worker: None, rules: dict[str, Any], by_turn: bool
 ) -> None:
-    """More than ten windows: a result that was appended as pinned, and one that was pinned later, stay whole."""
+    """Over ten windows, a result appended as pinned and one pinned later stay whole."""
     agent = await Agent.begin(client, {**pipeline(retention=rules), "window_tokens": 6_000}, format="blocks")
     pinned = {}
     turns = [
@@ -151,12 +151,12 @@ async def test_s2_07_one_result_is_never_evicted_if_it_is_pinned(
         context = await agent.context(view=view)
         results = [b["content"] for b in context["request"]["blocks"] if b["kind"] == "result" and TEXT in b["content"]]
         assert [text.split(".")[0] for text in results][:2] == ["result-2", "result-3"]
-        assert not {9, 12} & {s for word in ("stubbed", "summarized", "dropped") for s in named(context, word)}
+        assert not {9, 12} & {s for word in ("stubbed", "summarized", "dropped") for s in result_seqs(context, word)}
         assert {6, 15, 18} <= {s for word in ("summarized", "dropped") for s in evicted(context, word)}
 
 
-def named(context: dict[str, Any], disposition: str) -> set[int]:
-    """The seqs of results that the runs of one disposition are about."""
+def result_seqs(context: dict[str, Any], disposition: str) -> set[int]:
+    """Return the seqs of tool results among the evictions of one disposition."""
     return {seq for seq in evicted(context, disposition) if seq % 3 == 0}
 
 
@@ -171,7 +171,7 @@ async def test_s2_08_a_stub_keeps_the_pair(client: httpx.AsyncClient) -> None:
     assert "left out of this context" in messages[2]["content"]
 
 
-async def test_s2_09_the_window_drops_the_oldest_turns_and_keeps_what_leads(client: httpx.AsyncClient) -> None:
+async def test_s2_09_the_window_drops_the_oldest_turns_and_keeps_leading_events(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(dialogue_window={"turns": 2}))
     await agent.says("LEADING")
     for turn in range(3):
@@ -190,7 +190,7 @@ async def test_s2_09_the_presets_window_is_forty_turns(client: httpx.AsyncClient
     assert [f"user-{turn}." in seen for turn in range(3)] == [False, False, True]
 
 
-async def test_s2_09_or_of_tokens(client: httpx.AsyncClient) -> None:
+async def test_s2_09_the_window_may_be_set_in_tokens(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(dialogue_window={"turns": None, "tokens": 300}))
     for turn in range(6):
         await agent.user(f"user-{turn}. " + "word " * 80)
@@ -203,7 +203,7 @@ async def test_s2_09_or_of_tokens(client: httpx.AsyncClient) -> None:
 async def test_s2_09_in_a_long_session_too(
     client: httpx.AsyncClient, worker: None, window: dict[str, Any], by_turn: bool
 ) -> None:
-    """Ten windows: what leaves the dialogue window is the oldest, and a summary stands for it once there is one."""
+    """Over ten windows, the oldest turns leave the dialogue window, and a summary covers them once it exists."""
     agent = await Agent.begin(client, {**pipeline(dialogue_window=window), "window_tokens": 6_000})
     turns = [[{"type": "user.message", "content": f"user-{n}. {TEXT * 3}"}] for n in range(180)]
     for events in batches(turns, by_turn):
@@ -222,7 +222,7 @@ async def test_s2_09_in_a_long_session_too(
 async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_under_its_target(
     client: httpx.AsyncClient, evict: str
 ) -> None:
-    """No rule about age or number: only what is over its own cap goes, oldest first, and the dialogue stays."""
+    """Without rules on age or number, only results over their own cap go, oldest first, and the dialogue stays."""
     bare = {"age_turns": None, "keep_last": None, "superseded": False}
     policy = {"evict": evict, "retention": bare, "dialogue_window": {}, "summarize": {"enabled": False}}
     policies = {"without": policy, "capped": {**policy, "caps": {"tool_results": 0.2}}}
@@ -252,7 +252,7 @@ async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_und
 
 
 async def long_session(client: httpx.AsyncClient, name: str, caps: dict[str, float], by_turn: bool) -> Agent:
-    """Ten windows of 8,000 tokens and more, posted turn by turn with a context after each, or all at once."""
+    """Post more than ten windows of 8,000 tokens, turn by turn with a context after each, or in one append."""
     bare = {"age_turns": None, "keep_last": None, "superseded": False}
     document = pipeline(retention=bare, dialogue_window={"turns": None}, caps=caps)
     agent = await Agent.begin(client, {**document, "window_tokens": 8_000}, name, format="blocks")
@@ -273,7 +273,7 @@ async def long_session(client: httpx.AsyncClient, name: str, caps: dict[str, flo
 
 
 def tokens_of(context: dict[str, Any], *kinds: str) -> int:
-    """What the blocks of these kinds take by the estimator of the context, but for the bytes of their wrapping."""
+    """Return the tokens of the blocks of these kinds by the context's estimator, without their wrapping."""
     blocks = [block for block in context["request"]["blocks"] if block["kind"] in kinds]
     return sum(len(str(block["content"]).encode()) // 4 for block in blocks)
 
@@ -305,7 +305,7 @@ async def test_s2_13_and_s2_20_summaries_over_their_cap_are_shortened_while_the_
     for name, caps in (("without", {}), ("capped", {"summaries": 0.05})):
         agent = await long_session(client, name, caps, by_turn=False)
         answer = await client.post(f"/v1/sessions/{name}/compactions", json={"wait_ms": WAIT_MS})
-        assert answer.json()["state"] in ("succeeded", "skipped"), answer.text  # the worker may have been first
+        assert answer.json()["state"] in ("succeeded", "skipped"), answer.text  # the worker may have been faster
         for view in ("main", "another"):
             context = await agent.context(view=view)
             assert [row["reducer"] for row in context["evictions"]] == ["fold"]
@@ -321,7 +321,7 @@ async def test_s2_13_and_s2_20_summaries_over_their_cap_are_shortened_while_the_
 async def test_s2_13_without_a_cap_of_its_own_a_tier_falls_back_to_the_whole(
     client: httpx.AsyncClient, worker: None
 ) -> None:
-    """Ten windows, posted at once and asked for by a view that never asked: results go with what the whole demands."""
+    """Ten windows are posted before a new view's first context: results are covered by the fold of the whole."""
     agent = await Agent.begin(client, {**pipeline(retention={"age_turns": None}), "window_tokens": 4_000})
     for turn in range(200):
         await agent.post(
@@ -339,7 +339,7 @@ async def test_s2_13_without_a_cap_of_its_own_a_tier_falls_back_to_the_whole(
 async def test_s2_17_under_pressure_few_epochs_are_opened_and_between_two_the_request_only_grows(
     client: httpx.AsyncClient,
 ) -> None:
-    """Results expire by age and turns leave the window, with no worker: both go in steps."""
+    """Without a worker, results expire by age and turns leave the window, both in steps."""
     agent = await Agent.begin(client, "pipeline", max_tokens=100_000, format="openai")
     before: dict[str, Any] = {}
     for turn in range(120):
@@ -365,7 +365,7 @@ async def test_s2_18_openais_models_are_counted_by_their_tokenizer_and_others_by
         agent = await Agent.begin(client, "pipeline", (model or "none").replace("/", "-"), max_tokens=10_000)
         await agent.user("hello")
         tokens = (await agent.context(model=model))["tokens"]
-        assert tokens["target"] < 9_000  # a margin comes off in either case
+        assert tokens["target"] < 9_000  # either estimator has a margin
         found[model] = tokens["estimator"]
     assert found == {
         "gpt-4o": "tiktoken:o200k_base",

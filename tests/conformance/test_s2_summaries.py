@@ -13,11 +13,11 @@ from tests.support.summarizers import Summarizers, ok, status
 WINDOW = 8_000
 SECONDS_MAX = 60
 TEXT = "word " * 240
-"""Three hundred tokens by its bytes."""
+"""A text of three hundred tokens by its bytes."""
 
 
 def turn(number: int, *, times: int = 1) -> list[Json]:
-    """A turn of two events."""
+    """Return a turn of two events."""
     return [
         {"type": "user.message", "content": f"question-{number}. {TEXT * times}"},
         {"type": "assistant.message", "content": f"answer-{number}. {TEXT * times}"},
@@ -25,7 +25,7 @@ def turn(number: int, *, times: int = 1) -> list[Json]:
 
 
 async def begin(client: httpx.AsyncClient, *turns: list[Json]) -> Agent:
-    """A session with these turns. Nothing has been asked of it yet, so that its window is not known."""
+    """Create a session with these turns; its window is unknown until its first context."""
     agent = await Agent.begin(client, "pipeline", max_tokens=WINDOW)
     for events in turns:
         await agent.post(*events)
@@ -33,25 +33,25 @@ async def begin(client: httpx.AsyncClient, *turns: list[Json]) -> Agent:
 
 
 async def written(client: httpx.AsyncClient) -> Json:
-    """The live summary, as soon as there is one."""
+    """Return the live summary once there is one."""
     async with asyncio.timeout(SECONDS_MAX):
         while not (found := await summaries(client)):
             pass
     return found[-1]
 
 
-async def test_s2_10_it_is_written_between_turns_of_all_but_the_newest_two(
+async def test_s2_10_the_summary_of_all_but_the_newest_two_turns_is_written_between_turns(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client)
     await agent.user("hello")
     await agent.context()
-    await agent.post(*(event for number in range(2, 12) for event in turn(number)))  # nobody asks for anything
+    await agent.post(*(event for number in range(2, 12) for event in turn(number)))  # without any context in between
     made = await written(client)
-    assert (made["from_seq"], made["to_seq"]) == (1, 17)  # the first, and eight turns of two
+    assert (made["from_seq"], made["to_seq"]) == (1, 17)  # the first turn, and eight turns of two events
     assert "question-9." in model.requests[0].prompt and "question-10." not in model.requests[0].prompt
     before = await agent.context()
-    assert before["summaries"] == []  # it fits as it is
+    assert before["summaries"] == []  # everything fits
     await agent.post(*turn(12, times=4))
     context = await agent.context()
     assert context["summaries"] != []
@@ -67,7 +67,7 @@ async def test_s2_10_two_turns_are_never_summarized(
     assert (run["state"], model.requests, await summaries(client, live=False)) == ("skipped", [], [])
 
 
-async def test_s2_10_a_providers_error_leaves_no_row_and_it_is_tried_again(
+async def test_s2_10_a_providers_error_leaves_no_row_and_the_run_can_be_retried(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
@@ -81,7 +81,7 @@ async def test_s2_10_a_providers_error_leaves_no_row_and_it_is_tried_again(
     assert (await written(client))["to_seq"] == 2
 
 
-async def test_s2_10_a_passing_error_is_tried_again_by_itself(
+async def test_s2_10_a_temporary_error_is_retried_automatically(
     client: httpx.AsyncClient, impatient: None, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
@@ -92,7 +92,7 @@ async def test_s2_10_a_passing_error_is_tried_again_by_itself(
     assert (await one(client))["to_seq"] == 2
 
 
-async def test_s2_11_the_next_request_has_the_summary_in_the_place_of_the_first_turn(
+async def test_s2_11_the_next_request_has_the_summary_in_place_of_the_first_turn(
     client: httpx.AsyncClient, worker: None
 ) -> None:
     agent = await begin(client, turn(1, times=8), turn(2), turn(3, times=5))  # too much for the window
@@ -111,7 +111,7 @@ async def test_s2_11_the_next_request_has_the_summary_in_the_place_of_the_first_
     await proven(client)
 
 
-async def test_s2_11_each_takes_the_place_of_the_one_before(
+async def test_s2_11_each_summary_supersedes_the_one_before(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
@@ -123,16 +123,16 @@ async def test_s2_11_each_takes_the_place_of_the_one_before(
     await compact(client)
     second = await one(client)
     assert (second["from_seq"], second["to_seq"], second["sources"]) == (1, 8, [first["id"]])
-    told, previous = model.requests[-1].prompt.split("</conversation>")
+    conversation, previous = model.requests[-1].prompt.split("</conversation>")
     assert first["text"] in previous
-    assert "question-1." not in told and "question-2." in told
-    assert "[Tool result]: " in told and "found it" in told
+    assert "question-1." not in conversation and "question-2." in conversation
+    assert "[Tool result]: " in conversation and "found it" in conversation
     old = (await summaries(client, live=False))[0]
     assert (old["status"], old["superseded_by"]) == ("superseded", second["id"])
     assert [row["to_seq"] for row in await runs(client)] == [8, 2]
 
 
-async def test_s2_12_assembly_is_the_latest_summary_and_the_events_behind_it(
+async def test_s2_12_a_context_is_the_latest_summary_and_the_events_after_it(
     client: httpx.AsyncClient, worker: None
 ) -> None:
     agent = await begin(client, *(turn(number) for number in range(1, 6)))
@@ -148,7 +148,7 @@ async def test_s2_12_assembly_is_the_latest_summary_and_the_events_behind_it(
     assert [event["seq"] for event in await agent.log()] == list(range(1, 15))
 
 
-async def test_s2_12_another_process_revives_it_so(
+async def test_s2_12_another_process_makes_the_same_context(
     client: httpx.AsyncClient, worker: None, database_url: str, model: Summarizers
 ) -> None:
     agent = await begin(client, *(turn(number) for number in range(1, 6)))

@@ -1,4 +1,4 @@
-"""S3: batches of messages, each with a summary, and the archive they are shown in, under the preset `clip`."""
+"""S3: batches of messages, each with a summary, and the archive that shows them, under the preset `clip`."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from tests.support import summarizers as stand_in
 from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok, refusal, status
 
 TEXT = "word " * 80
-"""A hundred tokens."""
+"""A text of a hundred tokens."""
 
 
 def numbered() -> Behaviour:
@@ -21,20 +21,20 @@ def numbered() -> Behaviour:
 
 
 async def begin(client: httpx.AsyncClient, policy: object, messages: int, times: int = 1) -> Agent:
-    """A session with messages of a hundred tokens, or some times that, and far from full."""
+    """Create a session with messages of `times` hundred tokens each, far from full."""
     agent = await Agent.begin(client, policy, max_tokens=100_000)
-    await more(agent, messages, times=times)
+    await append_messages(agent, messages, times=times)
     await agent.context()
     return agent
 
 
-async def more(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
+async def append_messages(agent: Agent, messages: int, first: int = 1, times: int = 1) -> None:
     numbers = range(first, first + messages)
     await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
-def stand_before(asked: Asked) -> str:
-    """What a request gives as the summary of what came before."""
+def previous_summary(asked: Asked) -> str:
+    """Return the previous summary in a request."""
     return asked.prompt.partition("<previous-summary>\n")[2].partition("\n</previous-summary>")[0]
 
 
@@ -42,16 +42,18 @@ def spans(found: list[Json]) -> list[tuple[int, int, int]]:
     return sorted((row["from_seq"], row["to_seq"], row["depth"]) for row in found)
 
 
-async def cover(client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object) -> Agent:
-    """A session of so many batches of two messages, and five long ones that stay."""
+async def begin_with_batches(
+    client: httpx.AsyncClient, batches: int, times: int = 1, kept: int = 6, **rules: object
+) -> Agent:
+    """Create a session with `batches` batches of two messages, and five long messages that are kept."""
     agent = await begin(client, await preset(client, "clip", chunk_events=2, **rules), 2 * batches, times)
     await agent.post(*({"type": "user.message", "content": f"kept. {TEXT * kept}"} for _ in range(5)))
     await compact(client)
     return agent
 
 
-async def folded(agent: Agent) -> Json:
-    """Its context in a window that asks for every batch."""
+async def fully_folded_context(agent: Agent) -> Json:
+    """Return a context whose window requires every batch."""
     return await agent.context(max_tokens=4_000, format="openai")
 
 
@@ -72,7 +74,7 @@ async def test_s3_02_all_but_the_newest_five_become_a_batch(client: httpx.AsyncC
     assert [m["content"].split()[0] for m in messages[1:]] == [f"message-{n}." for n in range(6, 11)]
 
 
-async def test_s3_02_fewer_than_that_are_left_alone(
+async def test_s3_02_too_few_messages_are_left_alone(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, "clip", 3)
@@ -81,19 +83,21 @@ async def test_s3_02_fewer_than_that_are_left_alone(
     assert (model.requests, (await agent.context(force=True))["summaries"]) == ([], [])
 
 
-async def test_s3_03_chunks_of_so_many_messages(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s3_03_chunks_are_limited_by_messages(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
     model.default = numbered()
     await begin(client, await preset(client, "clip", chunk_events=3), 15)
     await compact(client)
     assert spans(await summaries(client)) == [(1, 3, 0), (4, 6, 0), (7, 9, 0), (10, 10, 0)]
 
 
-async def test_s3_03_or_of_so_many_tokens(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s3_03_chunks_are_limited_by_tokens(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     model.default = numbered()
     rules = {"chunk_events": None, "chunk_tokens": 300, "max_tokens": 150}
     await begin(client, await preset(client, "clip", **rules), 10)
     await compact(client)
-    assert spans(await summaries(client)) == [(1, 3, 0), (4, 5, 0)]  # one is full with the message that fills it
+    assert spans(await summaries(client)) == [(1, 3, 0), (4, 5, 0)]  # a batch includes the message that fills it
 
 
 async def test_s3_04_each_chunk_sees_the_summary_before_it(
@@ -102,9 +106,9 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     model.default = numbered()
     agent = await begin(client, await preset(client, "clip", chunk_events=3), 11)
     await compact(client)
-    await more(agent, 3, 12)
+    await append_messages(agent, 3, 12)
     await compact(client)
-    previous = [stand_before(asked) for asked in model.requests]
+    previous = [previous_summary(asked) for asked in model.requests]
     assert previous[:2] == ["", "told 1"]
     assert previous[2].startswith("[Context Summary — 6 messages compressed across 1 compaction cycle]")
     assert [line for line in previous[2].splitlines() if line.startswith("told")] == ["told 1", "told 2"]
@@ -113,20 +117,20 @@ async def test_s3_04_each_chunk_sees_the_summary_before_it(
     assert not any(line.startswith("#") for line in model.requests[0].system.splitlines())  # a narrative
 
 
-async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive_as_it_is_shown(
+async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 5)
-    small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: a context so small would ask for a compaction
+    agent = await begin_with_batches(client, 5)
+    small = {"max_tokens": 4_000, "format": "openai"}  # not recorded: one this small would request a compaction
     shown = (await client.post("/v1/sessions/s/context:preview", json=small)).raise_for_status().json()
     archive = shown["request"]["messages"][0]["content"]
     assert all(f"\ntold {number}" in archive for number in range(1, 6))
     model.forget()
     model.default = ok("told on")
-    await more(agent, 4, 16)
+    await append_messages(agent, 4, 16)
     await compact(client)
-    first, second = (stand_before(asked) for asked in model.requests[:2])
+    first, second = (previous_summary(asked) for asked in model.requests[:2])
     assert first == archive
     assert second == "told on"
 
@@ -142,8 +146,8 @@ async def test_s3_05_a_batch_says_what_it_stands_for(
     await compact(client)
     batch = await one(client)
     assert (batch["depth"], batch["events"], batch["text"]) == (0, 5, "told\nin two lines")
-    told = (await agent.context(force=True))["request"]["messages"][0]["content"]
-    assert "[Batch 1 — depth 0, 2026-01-01T10:00:00Z to 2026-01-01T10:04:00Z]\ntold\nin two lines" in told
+    archive = (await agent.context(force=True))["request"]["messages"][0]["content"]
+    assert "[Batch 1 — depth 0, 2026-01-01T10:00:00Z to 2026-01-01T10:04:00Z]\ntold\nin two lines" in archive
 
 
 async def test_s3_06_what_a_summary_says_of_itself_is_not_believed(
@@ -160,7 +164,7 @@ async def test_s3_06_what_a_summary_says_of_itself_is_not_believed(
 async def test_s3_07_batches_of_a_session_are_its_own(client: httpx.AsyncClient, worker: None) -> None:
     await begin(client, "clip", 10)
     other = await Agent.begin(client, "clip", "s-123", max_tokens=100_000)
-    await more(other, 20)
+    await append_messages(other, 20)
     await compact(client)
     assert len(await summaries(client)) == 1
     assert (await client.get("/v1/sessions/s-123/summaries")).json()["items"] == []
@@ -171,7 +175,7 @@ async def test_s3_08_merged_when_there_are_more_than_the_first_the_last_and_two(
     client: httpx.AsyncClient, worker: None, model: Summarizers, batches: int, live: int
 ) -> None:
     model.default = numbered()
-    await cover(client, batches)
+    await begin_with_batches(client, batches)
     assert len(await summaries(client)) == live
 
 
@@ -182,11 +186,11 @@ async def test_s3_08_merged_when_there_are_more_than_the_first_the_last_and_two(
         ("middle", [(1, 2, 0), (3, 4, 0), (5, 10, 1), (11, 12, 0), (13, 14, 0)]),
     ],
 )
-async def test_s3_09_one_batch_in_the_place_of_several(
+async def test_s3_09_several_batches_are_merged_into_one(
     client: httpx.AsyncClient, worker: None, model: Summarizers, scope: str, left: list[tuple[int, int, int]]
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 7, scope=scope)
+    agent = await begin_with_batches(client, 7, scope=scope)
     found = await summaries(client)
     assert spans(found) == left
     merged = next(row for row in found if row["depth"] == 1)
@@ -194,16 +198,16 @@ async def test_s3_09_one_batch_in_the_place_of_several(
     assert merged["events"] == sum(row["events"] for row in sources) == merged["to_seq"] - merged["from_seq"] + 1
     assert {(row["status"], row["superseded_by"]) for row in sources} == {("superseded", merged["id"])}
     assert "told 3" in model.requests[-1].prompt and "told 7" not in model.requests[-1].prompt
-    await folded(agent)
+    await fully_folded_context(agent)
     assert [row["from_seq"] for row in await proven(client)] == [row[0] for row in left] + [15]
 
 
-async def test_s3_09_a_merged_one_is_merged_again_one_level_up(
+async def test_s3_09_a_merged_batch_is_merged_again_one_level_up(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 7)
-    await more(agent, 8, 20)
+    agent = await begin_with_batches(client, 7)
+    await append_messages(agent, 8, 20)
     await compact(client)
     assert spans(await summaries(client)) == [(1, 18, 2), (19, 20, 0), (21, 22, 0)]
 
@@ -212,7 +216,7 @@ async def test_s3_10_a_source_is_superseded_and_told_of(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    await cover(client, 7)
+    await begin_with_batches(client, 7)
     merged = next(row for row in await summaries(client) if row["depth"] == 1)
     assert len(merged["sources"]) == 5
     assert merged["id"] in (await runs(client))[0]["summaries"]
@@ -221,7 +225,7 @@ async def test_s3_10_a_source_is_superseded_and_told_of(
 
 
 async def first_message(agent: Agent) -> str:
-    message = (await folded(agent))["request"]["messages"][0]
+    message = (await fully_folded_context(agent))["request"]["messages"][0]
     assert message["role"] == "system"
     return str(message["content"])
 
@@ -230,7 +234,7 @@ async def test_s3_11_the_archive_is_the_first_message(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     model.default = numbered()
-    agent = await cover(client, 4)
+    agent = await begin_with_batches(client, 4)
     lines = (await first_message(agent)).split("\n")
     assert lines[0] == "[Context Summary — 8 messages compressed across 1 compaction cycle]"
     assert [line.split(",")[0] for line in lines if line.startswith("[Batch")] == [
@@ -243,11 +247,13 @@ async def test_s3_11_the_archive_is_the_first_message(
     assert not any(line.startswith("##") for line in lines)
 
 
-async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
-    """Where the batches take more than there is room for; while they fit, all of them are shown (I11)."""
+async def test_s3_11_the_archives_middle_is_left_out_if_it_exceeds_its_room(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
+    """The middle is left out if the batches exceed their room; while they fit, all of them are shown (I11)."""
     numbers = itertools.count(1)
     model.default = ok(lambda asked: f"told {next(numbers)} {'and more of it ' * 64}")
-    agent = await cover(client, 6, times=2, kept=5)
+    agent = await begin_with_batches(client, 6, times=2, kept=5)
     archive = await first_message(agent)
     lines = [line for line in archive.split("\n") if line]
     assert lines[0] == "[Context Summary — 12 messages compressed across 1 compaction cycle]"
@@ -272,7 +278,7 @@ async def test_s3_11_the_middle_is_left_out_of_it(client: httpx.AsyncClient, wor
 
 async def test_s3_11_cycles_are_counted_by_depth(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     model.default = numbered()
-    agent = await cover(client, 7)
+    agent = await begin_with_batches(client, 7)
     assert "14 messages compressed across 2 compaction cycles]" in await first_message(agent)
 
 
@@ -309,17 +315,17 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was(
 async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigger(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    """Nothing goes for want of a summary until the target itself is exceeded, and all of it comes back by one (I11)."""
+    """Without a summary nothing is dropped below the target, and a later summary covers all that was (I11)."""
     agent = await Agent.begin(client, {**await preset(client, "clip"), "window_tokens": 4_000}, format="openai")
     model.default = status(400)
     for number in range(1, 36):
-        await more(agent, 1, number)
+        await append_messages(agent, 1, number)
         context = await agent.context(wait_ms=60_000)
         assert context["evictions"] == []
     assert 3_200 < context["tokens"]["estimate"] <= context["tokens"]["target"]
     assert context["compaction"]["state"] == "stalled"
     assert {run["state"] for run in await runs(client)} == {"failed"}
-    await more(agent, 371, 36)  # ten windows
+    await append_messages(agent, 371, 36)  # ten windows
     lost = await agent.context()
     assert evicted(lost, "dropped")
     assert "message-406." in shown(lost)
@@ -330,7 +336,7 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigge
         assert context["summaries"][-1]["to_seq"] >= max(evicted(lost, "dropped"))
 
 
-async def test_s3_15_a_timeout_is_tried_twice_again(
+async def test_s3_15_a_timeout_is_retried_twice(
     client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 10)
@@ -341,9 +347,7 @@ async def test_s3_15_a_timeout_is_tried_twice_again(
     assert (await one(client))["to_seq"] == 5
 
 
-async def test_s3_15_other_errors_are_not_tried_again(
-    client: httpx.AsyncClient, worker: None, model: Summarizers
-) -> None:
+async def test_s3_15_other_errors_are_not_retried(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await begin(client, "clip", 10)
     model.default = status(400)
     run = await compact(client)
@@ -366,7 +370,7 @@ async def test_s3_15_a_chunk_that_is_too_long_for_the_model_is_halved(
     assert "<previous-summary>" in model.requests[2].prompt
 
 
-async def test_s3_15_after_three_failures_it_is_left_alone_for_a_while(
+async def test_s3_15_after_three_failures_the_model_is_not_called_for_a_while(
     client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 15)

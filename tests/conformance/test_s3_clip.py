@@ -16,7 +16,7 @@ async def test_s3_01_above_eight_tenths_by_four_characters_a_token(client: httpx
 
 
 async def test_s3_02_the_newest_five_are_kept(client: httpx.AsyncClient, worker: None) -> None:
-    """Five of them take more than a reduction aims for, so that each time all the others are summarized."""
+    """Five messages take more than the goal of a reduction, so that each time all others are summarized."""
     agent = await Agent.begin(client, "clip", max_tokens=4_200)
     _, context = await until_folded(agent, lambda _: agent.user(TEXT * 5))
     assert evicted(context, "summarized") == set(range(1, context["head"] - 4))
@@ -29,7 +29,7 @@ async def test_s3_02_the_newest_five_are_kept(client: httpx.AsyncClient, worker:
         assert behind.isdisjoint(evicted(context, "summarized"))
 
 
-async def test_s3_02_fewer_than_that_change_nothing(client: httpx.AsyncClient) -> None:
+async def test_s3_02_too_few_messages_change_nothing(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, "clip", max_tokens=100_000)
     for _ in range(3):
         await agent.user()

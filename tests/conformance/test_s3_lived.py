@@ -1,4 +1,4 @@
-"""S3 as an agent lives it: sessions of ten windows, batches written as they are needed, the preset `clip`."""
+"""S3 in sessions of ten windows with batches written as needed, under the preset `clip`."""
 
 import re
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Live
 
 @pytest.fixture(params=WAYS)
 def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
-    """One of the ways."""
+    """The session of one of the ways."""
     return sessions[request.param]
 
 
@@ -41,20 +41,20 @@ def test_s3_02_the_newest_five_are_never_summarized(lived: Lived) -> None:
         assert seen.folded_to <= max(0, seen.head - 5)
 
 
-def test_s3_04_each_chunk_is_told_once_and_sees_the_summary_before_it(lived: Lived) -> None:
+def test_s3_04_each_chunk_is_sent_once_and_sees_the_summary_before_it(lived: Lived) -> None:
     of_events = [asked for asked in lived.asked if "</conversation>" in asked.prompt]
-    told = [told_of(lived, asked) for asked in of_events]
-    assert [seq for seqs in told for seq in seqs] == [seq for seq in lived.texts if seq <= told[-1][-1]]
+    sent = [told_of(lived, asked) for asked in of_events]
+    assert [seq for seqs in sent for seq in seqs] == [seq for seq in lived.texts if seq <= sent[-1][-1]]
     assert ["<previous-summary>" in asked.prompt for asked in of_events] == [False] + [True] * (len(of_events) - 1)
     assert {asked.temperature for asked in lived.asked} == {0.0}
 
 
-def test_s3_04_the_first_chunk_of_a_compaction_sees_the_archive_of_all_that_was_compressed_before(
+def test_s3_04_the_first_chunk_of_a_compaction_sees_the_archive_of_all_earlier_batches(
     lived: Lived,
 ) -> None:
     of_events = [asked for asked in lived.asked if "</conversation>" in asked.prompt]
     batches = sorted((row for row in lived.summaries if not row["sources"]), key=lambda row: int(row["from_seq"]))
-    first = {min(found) for run in lived.runs if (found := places(run["summaries"], batches))}
+    first = {min(found) for run in lived.runs if (found := batch_indexes(run["summaries"], batches))}
     assert len(of_events) == len(batches) and len(first) > 1
     for place, (asked, batch) in enumerate(zip(of_events, batches, strict=True)):
         previous = asked.prompt.partition("<previous-summary>\n")[2]
@@ -62,8 +62,8 @@ def test_s3_04_the_first_chunk_of_a_compaction_sees_the_archive_of_all_that_was_
         assert archived == ([int(batch["from_seq"]) - 1] if place and place in first else [])
 
 
-def places(ids: list[str], batches: list[Json]) -> list[int]:
-    """Which of the batches a run has written."""
+def batch_indexes(ids: list[str], batches: list[Json]) -> list[int]:
+    """Return the indexes of the batches that a run has written."""
     return [place for place, batch in enumerate(batches) if batch["id"] in ids]
 
 

@@ -1,4 +1,4 @@
-"""S3: the tool by which a model asks for a compaction itself, under the preset `clip`."""
+"""S3: the tool with which a model requests a compaction, under the preset `clip`."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""S4: one summary in front of what is kept, by the window's size, under the preset `threshold`."""
+"""S4: one summary before the kept events, sized by the window, under the preset `threshold`."""
 
 import asyncio
 import json
@@ -25,11 +25,11 @@ from tests.support.summarizers import (
 )
 
 WINDOW = 8_000
-"""Compacted above 5,952 tokens; 4,096 are kept."""
+"""A window that is compacted above 5,952 tokens and keeps 4,096."""
 TEXT = "word " * 80
-"""A hundred tokens."""
+"""A text of a hundred tokens."""
 SPENDING = 4_300
-"""Tokens in an hour: each of a split turn's two requests has room in it, and behind the other, but not both at once."""
+"""Tokens per hour that allow each of a split turn's two requests, one after the other but not both at the same time."""
 WHOLE = "## Goal\n- Ship it.\n## Constraints & Preferences\n## Progress\n### Done\n### In Progress\n### Blocked\n\
 ## Key Decisions\n## Next Steps\n## Critical Context\n- The history."
 PREFIX = "## Original Request\n- THE TASK\n## Early Progress\n- Much.\n## Context for Suffix\n- None."
@@ -40,19 +40,19 @@ async def begin(client: httpx.AsyncClient) -> Agent:
 
 
 async def talk(agent: Agent, turns: int, first: int = 0) -> None:
-    """Turns of one message each, in one append."""
+    """Append turns of one message each in one request."""
     numbers = range(first, first + turns)
     await agent.post(*({"type": "user.message", "content": f"turn-{number}. {TEXT}"} for number in numbers))
 
 
 async def work(agent: Agent, rounds: int) -> None:
-    """Calls and their results, two hundred tokens each round."""
+    """Append calls and results, two hundred tokens per round."""
     for number in range(rounds):
         await agent.calls("look", f"round-{number}. {TEXT * 2}", {"at": number})
 
 
 async def ready(client: httpx.AsyncClient, turns: int = 54) -> Agent:
-    """A session just below its threshold."""
+    """Create a session just below its threshold."""
     agent = await begin(client)
     await talk(agent, turns)
     await agent.context()
@@ -81,7 +81,9 @@ async def test_s4_09_without_events_there_is_nothing_to_compact(
     assert (run["state"], run["error"], model.requests) == ("skipped", "nothing to compact", [])
 
 
-async def test_s4_09_nor_in_a_small_session(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s4_09_in_a_small_session_there_is_nothing_to_compact(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
     await ready(client, 5)
     run = await compact(client)
     assert (run["state"], run["error"], model.requests) == ("skipped", "nothing to compact", [])
@@ -99,7 +101,7 @@ async def test_s4_09_a_blank_summary_is_an_error(client: httpx.AsyncClient, work
     assert (await agent.context())["sha256"] == before["sha256"]
 
 
-async def test_s4_09_it_goes_on_from_what_was_kept_with_the_previous_summary(
+async def test_s4_09_a_run_continues_from_the_kept_events_with_the_previous_summary(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await ready(client)
@@ -109,16 +111,14 @@ async def test_s4_09_it_goes_on_from_what_was_kept_with_the_previous_summary(
     model.forget()
     await talk(agent, 20, 54)
     await compact(client)
-    told, _, behind = model.requests[0].prompt.partition("</conversation>")
-    assert told.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
-    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in behind
+    conversation, _, rest = model.requests[0].prompt.partition("</conversation>")
+    assert conversation.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
+    assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in rest
     second = await one(client)
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
 
 
-async def test_s4_10_a_split_task_has_a_part_of_its_own(
-    client: httpx.AsyncClient, worker: None, model: Summarizers
-) -> None:
+async def test_s4_10_a_split_task_has_its_own_part(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     agent = await begin(client)
     await talk(agent, 4)
     await agent.user("THE TASK")
@@ -135,8 +135,10 @@ async def test_s4_10_a_split_task_has_a_part_of_its_own(
 
 
 async def split_task(client: httpx.AsyncClient, model: Summarizers, behaviour: Behaviour) -> Agent:
-    """A session of more than ten windows, the last task of which is so long that the cut falls into it: when that comes
-    all is summarized that went before, and the model behaves so."""
+    """Create a session of more than ten windows whose last task is so long that the cut falls into it.
+
+    Everything before the task is summarized already, and the model then has this behaviour.
+    """
     agent = await begin(client)
     for first in range(0, 900, 50):
         await talk(agent, 50, first)
@@ -151,7 +153,7 @@ async def split_task(client: httpx.AsyncClient, model: Summarizers, behaviour: B
     return agent
 
 
-async def test_s4_10_the_two_are_asked_at_the_same_time(
+async def test_s4_10_the_two_parts_are_requested_concurrently(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     both = asyncio.Event()
@@ -170,7 +172,7 @@ async def test_s4_10_the_two_are_asked_at_the_same_time(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", ["history", "prefix"])
-async def test_s4_10_when_one_fails_nothing_is_left_of_the_other(
+async def test_s4_10_if_one_part_fails_nothing_is_kept_of_the_other(
     client: httpx.AsyncClient, worker: None, model: Summarizers, failing: str
 ) -> None:
     async def once_both_are_asked(asked: Asked) -> Said:
@@ -188,14 +190,14 @@ async def test_s4_10_when_one_fails_nothing_is_left_of_the_other(
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
     model.forget()
     model.default = by_part(ok(WHOLE), ok(PREFIX))
-    await compact(client)  # the one that hung is no longer waited for
+    await compact(client)  # the hanging request was cancelled
     assert PREFIX in (await one(client))["text"]
 
 
-async def test_s4_10_one_waits_for_the_other_where_spending_has_no_room_for_both(
+async def test_s4_10_the_parts_are_requested_in_turn_if_spending_has_no_room_for_both(
     client: httpx.AsyncClient, database_url: str, model: Summarizers
 ) -> None:
-    """What is reserved for a request is more than what it costs."""
+    """The tokens reserved for a request exceed its cost."""
     agent = await begin(client)
     await talk(agent, 4)
     await agent.user("THE TASK")
@@ -211,7 +213,7 @@ async def test_s4_10_one_waits_for_the_other_where_spending_has_no_room_for_both
     assert PREFIX in (await one(client))["text"]
 
 
-async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a_time(
+async def test_s4_10_the_parts_are_requested_in_turn_if_the_provider_answers_one_at_a_time(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client)
@@ -219,16 +221,16 @@ async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a
     await agent.user("THE TASK")
     await work(agent, 22)
     await agent.context()
-    under_way: list[Asked] = []
+    in_progress: list[Asked] = []
 
     async def one_at_a_time(asked: Asked) -> Said:
-        if under_way:
+        if in_progress:
             return await status(429, retry_after=60).answer(asked)
-        under_way.append(asked)
+        in_progress.append(asked)
         if len(model.requests) == 1:
             await asyncio.wait_for(model.asked(2), 60)
         said = await by_part(ok(WHOLE), ok(PREFIX)).answer(asked)
-        under_way.clear()
+        in_progress.clear()
         return said
 
     model.default = Behaviour(one_at_a_time)
@@ -237,10 +239,10 @@ async def test_s4_10_one_waits_for_the_other_where_the_provider_answers_one_at_a
     assert PREFIX in (await one(client))["text"]
 
 
-async def test_s4_10_a_task_beyond_the_models_window_is_given_in_pieces(
+async def test_s4_10_a_task_over_the_models_window_is_sent_in_pieces(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
-    """The history is small and asked for once; the pieces of the task come one after the other."""
+    """The history is small and requested once; the pieces of the task are requested one after the other."""
     agent = await begin(client)
     await talk(agent, 4)
     await agent.user("THE TASK")
@@ -262,7 +264,9 @@ async def test_s4_10_a_task_beyond_the_models_window_is_given_in_pieces(
     assert {row["disposition"] for row in await proven(client)} <= {"summarized", "verbatim"}
 
 
-async def test_s4_10_without_history_it_says_so(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
+async def test_s4_10_without_history_the_summary_says_so(
+    client: httpx.AsyncClient, worker: None, model: Summarizers
+) -> None:
     agent = await begin(client)
     await agent.user("THE TASK")
     await work(agent, 24)
@@ -323,7 +327,7 @@ async def test_s4_13_it_begins_by_saying_that_it_was_compacted(
 ) -> None:
     agent = await begin(client)
     await talk(agent, 4 if rounds else 54)
-    await work(agent, rounds)  # many of them split a turn
+    await work(agent, rounds)  # many rounds split a turn
     await agent.context()
     await compact(client)
     first = (await agent.context(force=True))["request"]["messages"][0]
@@ -338,7 +342,7 @@ async def test_s4_14_files_are_carried_forward(client: httpx.AsyncClient, worker
     await agent.calls("read", "text", {"path": "a.py"})
     await agent.calls("edit", "ok", {"path": "a.py", "old_string": "x", "new_string": "y"})
     await agent.calls("apply_patch", "ok", {"patch": "*** Update File: p.py\n@@\n-a\n+b"})
-    await agent.calls("put", "ok", {"path": "w.py", "content": "text"})  # by the shape of its arguments
+    await agent.calls("put", "ok", {"path": "w.py", "content": "text"})  # recognized by its arguments
     await talk(agent, 50)
     await agent.context()
     model.default = ok(WHOLE)
@@ -401,7 +405,9 @@ async def test_s4_15_what_is_recorded(client: httpx.AsyncClient, worker: None) -
     assert listed["created_at"] <= listed["finished_at"]
 
 
-async def test_s4_16_the_summary_as_a_users_message_and_what_is_kept(client: httpx.AsyncClient, worker: None) -> None:
+async def test_s4_16_a_context_is_the_summary_as_a_user_message_and_the_kept_events(
+    client: httpx.AsyncClient, worker: None
+) -> None:
     agent = await ready(client)
     await compact(client)
     made = await one(client)
@@ -412,7 +418,7 @@ async def test_s4_16_the_summary_as_a_users_message_and_what_is_kept(client: htt
     assert [row["disposition"] for row in await proven(client)] == ["summarized", "verbatim"]
 
 
-async def test_s4_16_an_older_summary_is_not_shown_beside_it(client: httpx.AsyncClient, worker: None) -> None:
+async def test_s4_16_an_older_summary_is_not_shown_too(client: httpx.AsyncClient, worker: None) -> None:
     agent = await ready(client)
     await compact(client)
     await agent.context(force=True)

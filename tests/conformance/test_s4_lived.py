@@ -1,4 +1,4 @@
-"""S4 as an agent lives it: sessions of ten windows, compacted where it asks, under the preset `threshold`."""
+"""S4 in sessions of ten windows with compactions requested by contexts, under the preset `threshold`."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ async def sessions(postgres: str, template: str) -> AsyncIterator[dict[str, Live
 
 @pytest.fixture(params=WAYS)
 def lived(request: pytest.FixtureRequest, sessions: dict[str, Lived]) -> Lived:
-    """One of the ways."""
+    """The session of one of the ways."""
     return sessions[request.param]
 
 
@@ -57,8 +57,8 @@ def test_s4_09_each_starts_from_the_last_one_with_its_text(lived: Lived) -> None
     for number, made in enumerate(lived.summaries):
         last = lived.summaries[number - 1] if number else None
         assert (made["from_seq"], made["sources"]) == (1, [last["id"]] if last else [])
-    told = [seq for asked in lived.asked for seq in told_of(lived, asked)]
-    assert sorted(told) == [seq for seq in lived.texts if seq <= lived.summaries[-1]["to_seq"]]  # each event once
+    sent = [seq for asked in lived.asked for seq in told_of(lived, asked)]
+    assert sorted(sent) == [seq for seq in lived.texts if seq <= lived.summaries[-1]["to_seq"]]  # each event once
     first, *others = [asked for asked in lived.asked if "Early Progress" not in asked.system]
     assert "<previous-summary>" not in first.prompt
     assert all("<previous-summary>" in asked.prompt for asked in others)

@@ -1,4 +1,4 @@
-"""S4: thresholds by the last real usage, overflow by its list of patterns, under the preset `threshold`."""
+"""S4: thresholds by the last reported usage, and overflow by its list of patterns, under the preset `threshold`."""
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ TEXT = "word " * 80
 WINDOW = 12_000  # reserve 3,000: the threshold is 9,000, and 4,200 are kept
 
 
-async def begun(client: httpx.AsyncClient, turns: int, name: str = "s", window: int = WINDOW) -> Agent:
+async def begin_session(client: httpx.AsyncClient, turns: int, name: str = "s", window: int = WINDOW) -> Agent:
     agent = await Agent.begin(client, "threshold", name, max_tokens=window, model="a-model")
     for turn in range(turns):
         await agent.user(f"turn {turn} {TEXT}")
@@ -22,18 +22,18 @@ async def begun(client: httpx.AsyncClient, turns: int, name: str = "s", window: 
     return agent
 
 
-def used(tokens: int) -> Json:
+def usage_report(tokens: int) -> Json:
     return {"usage": {"input_tokens": tokens, "output_tokens": 1}}
 
 
 async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, 20)
+    agent = await begin_session(client, 20)
     context = await agent.context()
     assert context["tokens"]["estimate"] < 5_000
-    await outcome(client, context, used(8_950))
+    await outcome(client, context, usage_report(8_950))
     grown = await agent.context(wait_ms=WAIT_MS)
     assert (grown["epoch"], grown["tokens"]["estimate"]) == (context["epoch"], 8_950)
-    await agent.user(TEXT)  # a hundred tokens more are above the threshold
+    await agent.user(TEXT)  # a hundred tokens more exceed the threshold
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
     assert evicted(reduced, "summarized")
@@ -42,10 +42,10 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
 async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    """Nobody waits: what was used is known to the append behind it, which wakes the worker."""
-    agent = await begun(client, 20)
+    """No request waits: the append after the report knows the usage and wakes the worker."""
+    agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, used(8_950))
+    await outcome(client, context, usage_report(8_950))
     assert (await agent.user(TEXT)) > 40
     async with quiet(database_url) as done:
         await done()
@@ -57,10 +57,10 @@ async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
 async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_wakes_the_worker(
     client: httpx.AsyncClient, worker: None, database_url: str
 ) -> None:
-    """Nothing is appended behind the report, and nobody waits."""
-    agent = await begun(client, 20)
+    """Nothing is appended after the report, and no request waits."""
+    agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, used(9_500))
+    await outcome(client, context, usage_report(9_500))
     stalled = await agent.context()
     assert (stalled["compaction"]["state"], stalled["tokens"]["estimate"]) == ("stalled", 9_500)
     async with quiet(database_url) as done:
@@ -71,18 +71,18 @@ async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_w
 
 
 async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, 20)
+    agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, used(7_000))
+    await outcome(client, context, usage_report(7_000))
     await agent.user(TEXT * 4)
     grown = await agent.context()
     assert 7_000 + 400 <= grown["tokens"]["estimate"] <= 7_000 + 1_000
 
 
 async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, 20)
+    agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, {"error": {"status": 500, "message": "aborted"}, **used(8_999)})
+    await outcome(client, context, {"error": {"status": 500, "message": "aborted"}, **usage_report(8_999)})
     second = await agent.context()
     await outcome(client, second, {"latency_ms": 30})
     assert (await agent.context())["tokens"]["estimate"] == context["tokens"]["estimate"]
@@ -91,9 +91,9 @@ async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.
 async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is_estimated(
     client: httpx.AsyncClient, worker: None
 ) -> None:
-    agent = await begun(client, 20)
+    agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, used(8_950))
+    await outcome(client, context, usage_report(8_950))
     await agent.user(TEXT)
     reduced = await agent.context(wait_ms=WAIT_MS)
     estimate = reduced["tokens"]["estimate"]
@@ -101,12 +101,12 @@ async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is
     assert estimate < 8_950
     again = await agent.context()
     assert again["epoch"] == reduced["epoch"]
-    assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # and not what was used before
+    assert again["tokens"]["estimate"] == pytest.approx(estimate, rel=0.05)  # not the usage reported before
 
 
 @pytest.mark.parametrize("phrase", THRESHOLD)
 async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> None:
-    agent = await begun(client, 1)
+    agent = await begin_session(client, 1)
     verdict = await outcome(client, await agent.context(), {"error": {"message": phrase.upper()}})
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
 
@@ -123,7 +123,7 @@ async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> Non
     ],
 )
 async def test_s4_05_and_what_is_none(client: httpx.AsyncClient, error: Json) -> None:
-    agent = await begun(client, 1)
+    agent = await begin_session(client, 1)
     verdict = await outcome(client, await agent.context(), {"error": error})
     assert verdict == {"overflow": False, "action": "none"}
 
@@ -139,7 +139,7 @@ BARE = [
 
 @pytest.mark.parametrize("error", BARE)
 async def test_s4_05_a_status_without_a_body(client: httpx.AsyncClient, error: Json) -> None:
-    agent = await begun(client, 1)
+    agent = await begin_session(client, 1)
     verdict = await outcome(client, await agent.context(), {"error": error})
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
 
@@ -153,26 +153,29 @@ async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, e
 
 
 async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, 20)
+    agent = await begin_session(client, 20)
     await agent.calls(result=TEXT)
     context = await agent.context()
-    await outcome(client, context, used(8_990))
+    await outcome(client, context, usage_report(8_990))
     await agent.calls(result=TEXT)
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert (bool(evicted(reduced, "summarized")), evicted(reduced, "dropped")) == (True, set())
 
 
 async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, worker: None) -> None:
-    """The run's record stands for the original's two events: when it began and ended, why, and what it saved."""
-    agent = await begun(client, 30)
+    """The run's record replaces the original's two events: start and end times, reason, and savings."""
+    agent = await begin_session(client, 30)
     context = await agent.context()
     verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": WAIT_MS})
     assert evicted(again, "summarized")
-    assert await outcome(client, again, used(again["tokens"]["estimate"])) == {"overflow": False, "action": "none"}
-    told = [run for run in await runs(client) if run["reason"] == "overflow"]
-    assert told  # the one that the report began, and the one that the retry waited for
-    assert {run["state"] for run in told} <= {"succeeded", "skipped"}
+    assert await outcome(client, again, usage_report(again["tokens"]["estimate"])) == {
+        "overflow": False,
+        "action": "none",
+    }
+    overflow_runs = [run for run in await runs(client) if run["reason"] == "overflow"]
+    assert overflow_runs  # one from the report, one from the retry's wait
+    assert {run["state"] for run in overflow_runs} <= {"succeeded", "skipped"}
     done = next(run for run in await runs(client) if run["state"] == "succeeded" and run["started_at"])
     assert done["started_at"] <= done["finished_at"]
     assert done["tokens_after"] < done["tokens_before"]
@@ -181,7 +184,7 @@ async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, wo
 
 
 async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, 0)
+    agent = await begin_session(client, 0)
     context = await agent.context()
     verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
@@ -192,14 +195,14 @@ async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, w
 
 
 async def test_s4_17_a_run_says_why_it_was_made(client: httpx.AsyncClient, worker: None) -> None:
-    agent = await begun(client, 30)
+    agent = await begin_session(client, 30)
     await compact(client)
     assert {run["reason"] for run in await runs(client) if run["summaries"]} <= {"requested", "pressure"}
     assert (await runs(client))[0]["reason"] == "requested"
     context = await agent.context()
     await outcome(client, context, {"error": {"message": "prompt is too long"}})
     assert "overflow" in {run["reason"] for run in await runs(client)}
-    other = await begun(client, 60, "s2")
+    other = await begin_session(client, 60, "s2")
     await other.context(wait_ms=WAIT_MS)
     made = (await client.get("/v1/sessions/s2/compactions")).json()["items"]
     assert {run["reason"] for run in made} <= {"pressure", "waited"}

@@ -11,8 +11,8 @@ from tests.support.summarizers import Asked, Summarizers, a_summary, ok
 TEXT = "word " * 80
 
 
-async def outgrow(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json]:
-    """The last estimate before something was left out, and the context in which it was."""
+async def append_until_evicted(agent: Agent, limit: int, text: str = TEXT) -> tuple[int, Json]:
+    """Append messages until something is left out; return the last estimate before that, and the context."""
     last = 0
     for turn in range(limit):
         await agent.user(f"turn {turn} {text}")
@@ -39,7 +39,7 @@ async def test_s4_01_and_s4_02_above_the_window_less_the_reserve(
 async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows_too(
     client: httpx.AsyncClient, worker: None, model: Summarizers, window: int
 ) -> None:
-    """1,638 tokens, of which a model is given four fifths for its words: the rest is told mechanically."""
+    """Of the 1,638 tokens, the model gets four fifths for prose; the rest is for the extracted lists."""
     model.default = ok(long_summary)
     agent = await Agent.begin(client, "threshold", max_tokens=window)
     turns = 10 * window // 110 // 5
@@ -57,14 +57,14 @@ async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows
 
 
 def long_summary(asked: Asked) -> str:
-    """A summary that takes nearly all that it may: four characters a token."""
+    """Return a summary of nearly the allowed size, at four characters per token."""
     return a_summary(asked) + "\n- " + "very long " * 470
 
 
-async def test_s4_02_where_all_below_the_threshold_is_kept_it_stalls_and_does_not_thrash(
+async def test_s4_02_if_everything_below_the_threshold_is_kept_the_view_stalls_without_thrashing(
     client: httpx.AsyncClient,
 ) -> None:
-    agent = await Agent.begin(client, "threshold", max_tokens=4_000)  # reserve 2,048 and keep 1,952: no room to win
+    agent = await Agent.begin(client, "threshold", max_tokens=4_000)  # reserve 2,048 and keep 1,952: no room to gain
     states = []
     for _ in range(34):
         await agent.user(TEXT)
@@ -81,7 +81,7 @@ async def test_s4_04_four_characters_a_token(client: httpx.AsyncClient) -> None:
     await agent.user("x" * 400)
     one = (await agent.context())["tokens"]["estimate"]
     await agent.user("x" * 400)
-    assert (await agent.context())["tokens"]["estimate"] - one == 100 + 4  # and a message's own wrapping
+    assert (await agent.context())["tokens"]["estimate"] - one == 100 + 4  # plus a message's wrapping
 
 
 async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.AsyncClient, worker: None) -> None:
@@ -96,7 +96,7 @@ async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.Asyn
 
 
 async def test_s4_06_a_sub_agent_skips_only_the_threshold(client: httpx.AsyncClient, worker: None) -> None:
-    """It asks with the preset's document without its `trigger`, in a view of its own of the session or in another."""
+    """A sub-agent uses the preset without its `trigger`, in a view of its own or in another session."""
     agent = await Agent.begin(client, "threshold", max_tokens=8_000, format="openai")
     await until_folded(agent, lambda turn: agent.user(f"turn {turn} {TEXT}"))
     free = {**await preset(client, "threshold"), "trigger": {}}
@@ -109,7 +109,7 @@ async def test_s4_06_a_sub_agent_skips_only_the_threshold(client: httpx.AsyncCli
     again = await agent.context(**{**sub, **verdict["next"]["body"], "wait_ms": 0})
     assert again["tokens"]["estimate"] < context["tokens"]["estimate"]
     assert evicted(again, "summarized")
-    for turn in range(40):  # and the target still holds
+    for turn in range(40):  # the target still applies
         await agent.user(f"later {turn} {TEXT}")
         context = await agent.context(**sub)
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
@@ -141,7 +141,7 @@ async def test_s4_09_nothing_to_compact_is_no_error(client: httpx.AsyncClient) -
 
 async def test_s4_16_what_is_kept_is_preceded_by_what_stands_for_the_rest(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, "threshold", max_tokens=8_000)
-    _, context = await outgrow(agent, 200)
+    _, context = await append_until_evicted(agent, 200)
     first = context["request"]["messages"][0]
     assert first["role"] == "user"
     assert "Left out of this context" in first["content"]

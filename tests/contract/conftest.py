@@ -1,4 +1,4 @@
-"""Fixtures of the gateway's tests: a stand-in provider, a server with the gateway in front of it, and a client."""
+"""Fixtures of the gateway's tests: a fake provider, a server with its gateway on, and a client."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,14 +36,14 @@ async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(name="behind")
 async def _behind(database_url: str) -> AsyncIterator[Behind]:
-    """What the gateway writes behind its answers to the test's own database."""
+    """A reader of what the gateway writes to the test's database after its responses."""
     async with behind(database_url) as found:
         yield found
 
 
 @pytest.fixture
 async def worker(database_url: str) -> AsyncIterator[None]:
-    """A worker on the test's database, with the summarizer that needs no model."""
+    """A worker on the test's database with the extractive summarizer."""
     stop = asyncio.Event()
     running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     yield

@@ -1,4 +1,4 @@
-"""An agent's loop over real HTTP: append, ask for a context, send it to a stand-in provider, report what came."""
+"""An agent's loop over real HTTP: append, request a context, send it to a fake provider, report the outcome."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from tests.support.counting import Provider
 
 MODEL = "stand-in-model"
 WAIT_MS = 100
-"""What a retry waits for summaries, instead of the ten seconds it is told to: no worker runs here."""
+"""The time a retry waits for summaries, instead of the ten seconds it would: no worker runs here."""
 
 
 class Loop:
-    """One session with one provider. Every context's own figures are checked as it comes."""
+    """An agent in one session with one provider; the figures of every context are checked."""
 
     def __init__(
         self, http: httpx.AsyncClient, provider: Provider, sid: str = "s", *, model: str = MODEL, **asks: Any
@@ -32,10 +32,10 @@ class Loop:
     async def context(self, **asks: Any) -> dict[str, Any]:
         answer = await self.http.post(f"{self.path}/context", json=self.asks | asks)
         assert answer.status_code == 200, answer.text
-        return checked(answer.json())
+        return check_figures(answer.json())
 
     async def send(self, context: dict[str, Any]) -> dict[str, Any]:
-        """What is to be reported of it."""
+        """Send a context to the provider and return the outcome to report."""
         url = f"{self.provider.url}/v1/chat/completions"
         answer = await self.http.post(url, json={"model": context["model"], **context["request"]})
         body = answer.json()
@@ -52,23 +52,23 @@ class Loop:
         return body
 
     async def call(self, **asks: Any) -> dict[str, Any]:
-        """One model call, made again once where it was too long: the context that was answered."""
+        """Make a model call, retried once after an overflow, and return the context that was accepted."""
         context = await self.context(**asks)
         outcome = await self.send(context)
         verdict = await self.report(context, outcome)
         if verdict["action"] == "retry":
             self.overflows.append(verdict)
-            told = verdict["next"]
-            body = {**told["body"], "wait_ms": WAIT_MS}
-            again = await self.http.request(told["method"], told["path"], json=body)
+            retry = verdict["next"]
+            body = {**retry["body"], "wait_ms": WAIT_MS}
+            again = await self.http.request(retry["method"], retry["path"], json=body)
             assert again.status_code == 200, again.text
-            context = checked(again.json())
+            context = check_figures(again.json())
             verdict = await self.report(context, await self.send(context))
         assert verdict == {"overflow": False, "action": "none"}, "one retry was not enough"
         return context
 
     async def turn(self, words: int = 60, **asks: Any) -> dict[str, Any]:
-        """A user's message and a tool round, with a model call behind each."""
+        """Append a user message and a tool round, with a model call after each."""
         self.turns += 1
         number = self.turns
         await self.append({"type": "user.message", "content": f"Question {number}: " + "what about it " * (words // 4)})
@@ -82,7 +82,7 @@ class Loop:
         return context
 
 
-def checked(context: dict[str, Any]) -> dict[str, Any]:
+def check_figures(context: dict[str, Any]) -> dict[str, Any]:
     tokens = context["tokens"]
     assert tokens["estimate"] <= tokens["target"] <= tokens["limit"]
     assert sum(tokens["by_source"].values()) == tokens["estimate"]

@@ -1,4 +1,4 @@
-"""Over HTTP: what models and tools really produce is logged, found again, given back as it was, and valid elsewhere."""
+"""Unusual content over HTTP: it is logged, found and returned unchanged, and valid in the other formats."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ LONE = "cut \ud83d here"
 
 
 def body_of(raw: Any) -> bytes:
-    """JSON as a client sends it whose texts hold lone surrogates."""
+    """Return JSON with lone surrogates escaped, as a client sends them."""
     return json.dumps(raw).encode()
 
 
@@ -43,7 +43,7 @@ async def post(http: httpx.AsyncClient, path: str, raw: Any, **headers: str) -> 
 
 
 def unmarked(messages: list[Json]) -> list[Json]:
-    """Without the cache markers that are ours."""
+    """Return messages without cache markers."""
     found: list[Json] = json.loads(json.dumps(messages).replace(', "cache_control": {"type": "ephemeral"}', ""))
     return found
 
@@ -82,11 +82,11 @@ def anthropic(arguments: Any, result: Any = "no") -> list[Json]:
     ]
 
 
-SAID = {"openai": chat, "openai-responses": responses, "anthropic": anthropic}
+CONVERSATIONS = {"openai": chat, "openai-responses": responses, "anthropic": anthropic}
 
 
-def called(form: str, request: Json) -> Any:
-    """The arguments of the one call in a request."""
+def arguments_of(form: str, request: Json) -> Any:
+    """Return the arguments of a request's only call."""
     if form == "openai":
         return request["messages"][1]["tool_calls"][0]["function"]["arguments"]
     return (
@@ -98,10 +98,10 @@ def called(form: str, request: Json) -> Any:
 
 @pytest.mark.parametrize("form", ["openai", "openai-responses"])
 @pytest.mark.parametrize("arguments", MALFORMED, ids=range(len(MALFORMED)))
-async def test_malformed_arguments_come_back_and_are_valid_elsewhere(
+async def test_malformed_arguments_round_trip_and_are_valid_in_other_formats(
     client: httpx.AsyncClient, form: str, arguments: str
 ) -> None:
-    said = SAID[form](arguments)
+    said = CONVERSATIONS[form](arguments)
     answer = await post(client, "/v1/sessions/s/messages", {"format": form, "messages": said})
     assert answer.status_code == 201, answer.text
     log = (await client.get("/v1/sessions/s/events")).json()["items"]
@@ -112,7 +112,7 @@ async def test_malformed_arguments_come_back_and_are_valid_elsewhere(
             assert request[MEMBER[form]] == said
             continue
         check(request)
-        found = called(other, request)
+        found = arguments_of(other, request)
         found = json.loads(found) if isinstance(found, str) else found
         nearest = {'{"a": NaN}': {"a": "NaN"}, '{"a": "\x00"}': {"invalid_arguments": arguments}}
         nearest |= {text: {} for text in ("null", "", "  ")}
@@ -130,7 +130,7 @@ async def test_anthropic_input_that_is_no_object_becomes_one(client: httpx.Async
 
 
 @pytest.mark.parametrize("value", [*MALFORMED, [1], 7, {"a": LONE}])
-async def test_neutral_arguments_are_kept_whatever_they_are(client: httpx.AsyncClient, value: Any) -> None:
+async def test_neutral_arguments_are_kept_unchanged(client: httpx.AsyncClient, value: Any) -> None:
     events = [
         {"type": "user.message", "content": "go"},
         {"type": "tool.call", "call_id": "c", "tool": "read", "arguments": value},
@@ -144,8 +144,8 @@ async def test_neutral_arguments_are_kept_whatever_they_are(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize("form", CHECKS)
-async def test_nul_in_what_a_tool_says_comes_back(client: httpx.AsyncClient, form: str) -> None:
-    said = SAID[form]('{"path": "x"}' if form != "anthropic" else {"path": "x"}, ODD)
+async def test_nul_characters_in_tool_results_round_trip(client: httpx.AsyncClient, form: str) -> None:
+    said = CONVERSATIONS[form]('{"path": "x"}' if form != "anthropic" else {"path": "x"}, ODD)
     answer = await post(client, "/v1/sessions/s/messages", {"format": form, "messages": said})
     assert answer.status_code == 201, answer.text
     for other, check in CHECKS.items():
@@ -162,8 +162,8 @@ async def test_nul_in_what_a_tool_says_comes_back(client: httpx.AsyncClient, for
 async def test_a_lone_surrogate_is_kept_and_every_provider_can_read_the_request(
     client: httpx.AsyncClient, form: str
 ) -> None:
-    """No provider's parser takes a lone surrogate, and most clients cannot send one."""
-    said = SAID[form]({"path": LONE} if form == "anthropic" else json.dumps({"path": "x"}), LONE)
+    """No provider's parser accepts a lone surrogate, and most clients cannot send one."""
+    said = CONVERSATIONS[form]({"path": LONE} if form == "anthropic" else json.dumps({"path": "x"}), LONE)
     answer = await post(client, "/v1/sessions/s/messages", {"format": form, "messages": said})
     assert answer.status_code == 201, answer.text
     log = (await client.get("/v1/sessions/s/events")).json()["items"]
@@ -176,7 +176,7 @@ async def test_a_lone_surrogate_is_kept_and_every_provider_can_read_the_request(
         assert "cut \ufffd here" in text
 
 
-async def test_such_content_is_repeated_found_evicted_and_shared(client: httpx.AsyncClient) -> None:
+async def test_nul_and_surrogates_in_content_work_in_every_operation(client: httpx.AsyncClient) -> None:
     odd = f"{ODD} {LONE} needle-4711 " + "word " * 4_000
     events: list[Json] = [
         {"type": "turn.start", "turn_id": "t1"},
@@ -212,8 +212,8 @@ async def test_such_content_is_repeated_found_evicted_and_shared(client: httpx.A
     injected = await post(client, "/v1/sessions/s/context", asked)
     assert injected.status_code == 200, injected.text
     for id in (small["call_id"], injected.json()["call_id"]):
-        told = await client.get(f"/v1/sessions/s/calls/{id}/context")
-        assert told.status_code == 200, told.text
+        rendered = await client.get(f"/v1/sessions/s/calls/{id}/context")
+        assert rendered.status_code == 200, rendered.text
         assert (await client.get(f"/v1/sessions/s/calls/{id}")).status_code == 200
     assert (await client.post("/v1/sessions/s/fork", json={"at": 8, "id": "f"})).status_code == 201
     assert (await client.post("/v1/sessions/s/fork", json={"at": 5, "id": "g"})).status_code == 201
@@ -224,7 +224,7 @@ async def test_such_content_is_repeated_found_evicted_and_shared(client: httpx.A
     assert (await client.get("/v1/sessions/s/context")).status_code == 200
 
 
-async def test_what_would_break_the_log_is_refused(client: httpx.AsyncClient) -> None:
+async def test_nul_and_surrogates_in_identifiers_are_refused(client: httpx.AsyncClient) -> None:
     call = {"type": "tool.call", "call_id": "c", "tool": "read"}
     user = {"type": "user.message", "content": "go"}
     for event, field in [
@@ -242,7 +242,7 @@ async def test_what_would_break_the_log_is_refused(client: httpx.AsyncClient) ->
     "when",
     ["yesterday", "2024-01-01T10:00:00", "2016-12-31T23:59:60Z", "0001-01-01T00:00:00+14:00", 1_700_000_000, 1.5],
 )
-async def test_any_time_is_taken(client: httpx.AsyncClient, when: Any) -> None:
+async def test_any_occurred_at_is_accepted(client: httpx.AsyncClient, when: Any) -> None:
     event = {"type": "user.message", "content": "go", "occurred_at": when, "ttl_seconds": 5}
     answer = await client.post(
         "/v1/sessions/s/events", json={"events": [event, {"type": "user.message", "content": "x"}]}
@@ -254,7 +254,7 @@ async def test_any_time_is_taken(client: httpx.AsyncClient, when: Any) -> None:
 
 
 @pytest.mark.parametrize("form", CHECKS)
-async def test_unknown_and_empty_parts_are_taken(client: httpx.AsyncClient, form: str) -> None:
+async def test_unknown_and_empty_parts_are_accepted(client: httpx.AsyncClient, form: str) -> None:
     text = {"openai": "text", "openai-responses": "input_text", "anthropic": "text"}[form]
     content = [{"type": text, "text": None}, {"type": "hologram", "depth": [1]}, {"note": "no type"}, {"type": text}]
     said = [

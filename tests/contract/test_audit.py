@@ -1,4 +1,4 @@
-"""Lists of calls, manifests, histories, differences, and how long records are kept, over HTTP."""
+"""Lists of calls, manifests, histories and diffs over HTTP, and the retention of call records."""
 
 import asyncio
 from typing import Any
@@ -25,13 +25,13 @@ POLICY = {"reserve_tokens": 0, "retention": {"keep_last": 1, "min_tokens": 50}, 
 
 
 class Agent:
-    """One session over HTTP."""
+    """A session over HTTP."""
 
     def __init__(self, client: httpx.AsyncClient, name: str = "s") -> None:
         self.client, self.path, self.turns = client, f"/v1/sessions/{name}", 0
 
     async def turn(self) -> None:
-        """A user's message, a call, its result and an answer: four events."""
+        """Append a user message, a call, its result and a reply: four events."""
         call = f"c{self.turns}"
         events = [
             {"type": "user.message", "content": f"What is in file {self.turns}?"},
@@ -122,7 +122,7 @@ async def test_a_record_stays_small_however_long_the_log(agent: Agent, database:
     assert row["j"] <= short["n"] + 50
 
 
-async def test_the_history_tells_when_an_event_went_and_why(agent: Agent) -> None:
+async def test_the_history_names_when_an_event_was_evicted_and_why(agent: Agent) -> None:
     calls = []
     for _ in range(5):
         await agent.turn()
@@ -146,7 +146,7 @@ async def test_the_history_tells_when_an_event_went_and_why(agent: Agent) -> Non
         assert (await agent.client.get(f"/v1/sessions/s{path}")).status_code in (404, 422)
 
 
-async def test_the_history_knows_summaries_authors_and_redaction(agent: Agent) -> None:
+async def test_the_history_names_authors_and_redaction(agent: Agent) -> None:
     for _ in range(4):
         await agent.turn()
     await agent.client.post(
@@ -215,7 +215,7 @@ async def test_calls_of_other_views_and_formats_are_compared_by_blocks(agent: Ag
     assert {row["cause"] for row in found["changes"]} == {"budget"}
 
 
-async def test_a_summary_in_the_place_of_events_is_told(agent: Agent, database: Database, database_url: str) -> None:
+async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, database: Database, database_url: str) -> None:
     for _ in range(6):
         await agent.turn()
     a = await agent.context(max_tokens=30_000, policy=FOLDING)
@@ -229,16 +229,21 @@ async def test_a_summary_in_the_place_of_events_is_told(agent: Agent, database: 
     assert b["summaries"]
     one = b["summaries"][0]
     found = await agent.get(f"/calls/{a['call_id']}/diff/{b['call_id']}")
-    told = next(row for row in found["changes"] if row["to"] == "summarized")
-    assert (told["summary"], told["reducer"], told["cause"], told["change"]) == (one["id"], "fold", "forced", "removed")
+    removed = next(row for row in found["changes"] if row["to"] == "summarized")
+    assert (removed["summary"], removed["reducer"], removed["cause"], removed["change"]) == (
+        one["id"],
+        "fold",
+        "forced",
+        "removed",
+    )
     assert sum(found["tokens"]["by_cause"].values()) == found["tokens"]["b"] - found["tokens"]["a"]
     item = (await agent.get(f"/events/{one['from_seq']}/history"))["items"][-1]
     assert (item["disposition"], item["summary"]) == ("summarized", one["id"])
     for query, expected in ({"summary": one["id"]}, [b["call_id"]]), ({"summary": str(uuid4())}, []):
         page = (await agent.client.get("/v1/audit/calls", params=query)).json()
         assert [row["call_id"] for row in page["items"]] == expected
-    elsewhere = {"summary": one["id"], "session": "t"}
-    assert (await agent.client.get("/v1/audit/calls", params=elsewhere)).json()["items"] == []
+    other_session = {"summary": one["id"], "session": "t"}
+    assert (await agent.client.get("/v1/audit/calls", params=other_session)).json()["items"] == []
 
 
 FOLDING = {
@@ -249,7 +254,7 @@ FOLDING = {
 
 
 @pytest.mark.parametrize(("server", "policy", "kept"), [(90, None, 90), (90, 30, 90), (90, 400, 400), (0, 30, None)])
-async def test_records_are_kept_for_the_longer_time(
+async def test_call_records_are_kept_for_the_longer_retention(
     database_url: str, database: Database, server: int, policy: int | None, kept: int | None
 ) -> None:
     async with (
@@ -264,7 +269,7 @@ async def test_records_are_kept_for_the_longer_time(
     assert (row["kept"].days if row["kept"] else None) == kept
 
 
-async def test_expired_records_go_and_no_others(
+async def test_only_expired_call_records_are_purged(
     agent: Agent, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await agent.turn()
@@ -292,17 +297,17 @@ async def test_the_command_explains_an_event(agent: Agent) -> None:
     def explain(*args: str) -> Result:
         return CliRunner().invoke(app, ["explain", *args, "--url", url])
 
-    def told(done: Result) -> list[str]:  # the server logs to the same stream meanwhile
+    def output_lines(done: Result) -> list[str]:  # without the server's log, which goes to the same stream
         return [line for line in done.output.splitlines() if "] request " not in line]
 
     done = await asyncio.to_thread(explain, "s", "3")
     assert done.exit_code == 0, done.output
-    lines = told(done)
+    lines = output_lines(done)
     assert lines[0].startswith("Event 3, tool.result, turn 1, ")
     assert lines[2].endswith("epoch 1 (start): shown whole")
     assert f"epoch {sent['epoch']} (budget): shown as a stub, by retention: " in lines[3]
     done = await asyncio.to_thread(explain, "s", "99")
-    assert (done.exit_code, told(done)) == (1, ["palimpsest: session 's' has no event 99"])
+    assert (done.exit_code, output_lines(done)) == (1, ["palimpsest: session 's' has no event 99"])
 
 
 async def _after_a_turn(agent: Agent) -> Json:

@@ -18,7 +18,7 @@ def agent(client: httpx.AsyncClient) -> Agent:
 
 
 async def search(client: httpx.AsyncClient, **params: Any) -> list[Json]:
-    """All pages of the audit query."""
+    """Return all pages of an audit query."""
     items: list[Json] = []
     while True:
         answer = await client.get("/v1/audit/calls", params=params)
@@ -77,9 +77,7 @@ async def test_the_audit_query_filters_across_sessions(client: httpx.AsyncClient
     assert (row["session"], row["estimate"], row["sha256"]) == ("t", sent[-1]["tokens"]["estimate"], sent[-1]["sha256"])
 
 
-async def test_a_page_that_looked_long_enough_says_where_to_go_on(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_that_reached_the_scan_limit_has_a_cursor(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     await agent.turn()
     ids = [(await agent.context(model="rare" if number == 0 else "usual"))["call_id"] for number in range(9)]
     monkeypatch.setattr(calls_search, "SCAN_MAX", 3)
@@ -92,7 +90,7 @@ async def test_a_page_that_looked_long_enough_says_where_to_go_on(
     assert pages == [[], [], [ids[0]], []]
 
 
-async def test_bad_questions_are_refused(client: httpx.AsyncClient) -> None:
+async def test_invalid_queries_are_refused(client: httpx.AsyncClient) -> None:
     for query in (
         "evicted_seq=3",
         "session=a%20b",

@@ -1,4 +1,4 @@
-"""Bodies: read alike on all routes, whatever their declared type, and left out where nothing in them is due."""
+"""Request bodies: parsed alike on all routes, whatever their declared type, and optional where no field is required."""
 
 import json
 from typing import Any
@@ -20,8 +20,8 @@ TYPES = [{}, {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Ty
 
 
 @pytest.mark.parametrize("headers", TYPES, ids=["none", "a form, as curl says", "text"])
-async def test_a_body_is_json_whatever_it_is_declared_to_be(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
-    """The README's own line for a compaction is one of these."""
+async def test_a_body_is_json_whatever_its_declared_type(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    """The README's command for a compaction is one of these cases."""
     cases: list[tuple[str, str, Any, int]] = [
         ("PUT", "/v1/sessions/s", {"model": "gpt-4o"}, 201),
         ("POST", "/v1/sessions/s/events", EVENTS, 201),
@@ -38,7 +38,7 @@ async def test_a_body_is_json_whatever_it_is_declared_to_be(client: httpx.AsyncC
 
 @pytest.mark.parametrize("headers", TYPES, ids=["none", "form", "text"])
 @pytest.mark.parametrize(("method", "path"), BODY_OPERATIONS)
-async def test_what_is_no_json_is_the_same_problem_everywhere(
+async def test_invalid_json_is_the_same_problem_on_every_route(
     client: httpx.AsyncClient, method: str, path: str, headers: dict[str, str]
 ) -> None:
     answer = await client.request(method, path, content=b"a=b", headers=headers)
@@ -52,7 +52,7 @@ async def test_a_body_of_optional_fields_may_be_left_out(client: httpx.AsyncClie
     assert answer.status_code < 300, answer.text
 
 
-async def test_a_turn_ended_without_a_body_is_the_one_ended_with_an_empty_one(client: httpx.AsyncClient) -> None:
+async def test_ending_a_turn_without_a_body_equals_an_empty_body(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json=EVENTS)
     key = {"Idempotency-Key": "k"}
     first = await client.post("/v1/sessions/s/turns/end", headers=key)

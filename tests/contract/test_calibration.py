@@ -1,4 +1,4 @@
-"""Calibration: what providers report makes estimates right and contexts fit, whatever their tokenizers count."""
+"""Calibration: reported usage corrects the estimates, so that contexts fit whichever way a provider counts."""
 
 import asyncio
 from typing import Any
@@ -33,12 +33,12 @@ async def test_after_ten_reports_estimates_are_right_and_nothing_overflows(
             await first.turn(words=700)
         assert len(first.overflows) == learnt
         assert max(first.errors[10:]) < 0.03
-        second = Loop(client, provider, "t", max_tokens=WINDOW)  # the tenant's next session knows it from the start
+        second = Loop(client, provider, "t", max_tokens=WINDOW)  # calibrated by the first
         for _ in range(9):
             await second.turn(words=700)
         assert second.overflows == []
         assert max(second.errors) < 0.03
-    assert max(provider.asked[-20:]) > 0.4 * WINDOW  # and the room there is gets used
+    assert max(provider.asked[-20:]) > 0.4 * WINDOW  # most of the window is used
 
 
 @pytest.mark.parametrize("message", [WITH_NUMBERS, WITHOUT_NUMBERS], ids=["numbers", "no-numbers"])
@@ -48,7 +48,7 @@ async def test_the_first_overflow_is_recovered_in_one_retry(
 ) -> None:
     async with counting(Provider(factor, window, message)) as provider:
         loop = Loop(client, provider, max_tokens=WINDOW)
-        for number in range(14):  # nothing is sent and so nothing is known, until all of it is
+        for number in range(14):  # without a context in between, so that nothing is known
             await loop.append(
                 {"type": "user.message", "content": f"q{number}"},
                 {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": {"path": f"/f{number}"}},
@@ -63,7 +63,7 @@ async def test_the_first_overflow_is_recovered_in_one_retry(
         assert epochs[-1]["tokens_after"] < epochs[-1]["tokens_before"]
 
 
-async def test_a_smaller_window_that_was_named_is_planned_for(client: httpx.AsyncClient) -> None:
+async def test_a_smaller_window_named_in_an_error_is_used(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.0, 9_000)) as provider:
         loop = Loop(client, provider, max_tokens=WINDOW)
         for _ in range(10):
@@ -72,11 +72,11 @@ async def test_a_smaller_window_that_was_named_is_planned_for(client: httpx.Asyn
         assert context["tokens"]["limit"] == 9_000
         [known] = (await client.get("/v1/calibrations")).json()["items"]
         assert known["window_tokens"] == 9_000
-        larger = await loop.context(max_tokens=100_000)  # more than it was found under: the caller may know better
+        larger = await loop.context(max_tokens=100_000)  # above the learnt window: the caller may know better
         assert larger["tokens"]["limit"] == 100_000
 
 
-async def test_a_smaller_window_that_nobody_names_is_found_from_the_retry(client: httpx.AsyncClient) -> None:
+async def test_an_unnamed_smaller_window_is_learnt_from_the_retry(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.0, 9_000, WITHOUT_NUMBERS)) as provider:
         loop = Loop(client, provider, max_tokens=WINDOW)
         for _ in range(14):
@@ -85,7 +85,7 @@ async def test_a_smaller_window_that_nobody_names_is_found_from_the_retry(client
         assert context["tokens"]["limit"] < 11_000
 
 
-async def test_a_switch_to_a_model_that_is_known_is_planned_with_it_at_once(client: httpx.AsyncClient) -> None:
+async def test_a_switch_to_a_calibrated_model_uses_its_calibration(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.55)) as dear, counting(Provider(1.0)) as plain:
         teacher = Loop(client, dear, "teacher", model="dear-model")
         for _ in range(6):
@@ -103,7 +103,7 @@ async def test_a_switch_to_a_model_that_is_known_is_planned_with_it_at_once(clie
 
 
 async def test_the_estimate_follows_the_views_last_report(client: httpx.AsyncClient) -> None:
-    """A request of one view with an overhead of its own: known from its last report, whatever the model's ratio is."""
+    """A view whose requests have a fixed overhead is estimated from its last report, whatever the model's ratio."""
     async with counting(Provider(1.0)) as plain, counting(Provider(1.0, overhead=3_000)) as heavy:
         teacher = Loop(client, plain, "teacher")
         for _ in range(10):
@@ -115,7 +115,7 @@ async def test_the_estimate_follows_the_views_last_report(client: httpx.AsyncCli
         assert max(loop.errors[1:]) < 0.03
 
 
-async def test_what_nothing_was_reported_of_is_not_calibrated(client: httpx.AsyncClient) -> None:
+async def test_without_reports_nothing_is_calibrated(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.0)) as provider:
         loop = Loop(client, provider)
         await loop.append({"type": "user.message", "content": "hello"})
@@ -123,7 +123,7 @@ async def test_what_nothing_was_reported_of_is_not_calibrated(client: httpx.Asyn
         assert (await client.get("/v1/calibrations")).json() == {"items": [], "next_cursor": None}
 
 
-async def test_what_is_known_is_listed_by_model(client: httpx.AsyncClient) -> None:
+async def test_calibrations_are_listed_by_model(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.55)) as provider:
         for model in ("b", "a", "c"):
             await Loop(client, provider, model, model=model).turn(words=400)
@@ -138,7 +138,7 @@ async def test_what_is_known_is_listed_by_model(client: httpx.AsyncClient) -> No
             assert item["margin"] == pytest.approx(0.1, rel=0.2)
 
 
-async def test_nonsense_teaches_nothing(client: httpx.AsyncClient) -> None:
+async def test_implausible_usage_is_not_learnt(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.55)) as provider:
         loop = Loop(client, provider)
         for _ in range(5):
@@ -152,7 +152,7 @@ async def test_nonsense_teaches_nothing(client: httpx.AsyncClient) -> None:
         assert abs((await loop.context())["tokens"]["estimate"] / context["tokens"]["estimate"] - 1) < 0.01
 
 
-async def test_pressure_and_targets_follow(client: httpx.AsyncClient) -> None:
+async def test_pressure_uses_the_calibration(client: httpx.AsyncClient) -> None:
     async with counting(Provider(4.0)) as provider:
         loop = Loop(client, provider, max_tokens=WINDOW)
         await loop.append({"type": "user.message", "content": "what about it " * 300})
@@ -163,7 +163,7 @@ async def test_pressure_and_targets_follow(client: httpx.AsyncClient) -> None:
         assert after == pytest.approx(before / 4, rel=0.02)
 
 
-async def test_what_one_process_learns_the_other_plans_with(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_calibration_of_one_server_is_used_by_another(client: httpx.AsyncClient, database_url: str) -> None:
     async with (
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url) as elsewhere,
@@ -172,7 +172,7 @@ async def test_what_one_process_learns_the_other_plans_with(client: httpx.AsyncC
         here, there = Loop(client, provider), Loop(elsewhere, provider)
         for _ in range(3):
             await here.append({"type": "user.message", "content": "what about it " * 200})
-            first = await there.context()  # and holds the view as it is without the report
+            first = await there.context()  # also caches the view without the report
             await here.report(first, await here.send(first))
             again = await there.context()
             assert again["tokens"]["estimate"] == provider.count(again["request"])
@@ -183,10 +183,8 @@ async def test_what_one_process_learns_the_other_plans_with(client: httpx.AsyncC
         assert abs(context["tokens"]["estimate"] / provider.count(context["request"]) - 1) < 0.01
 
 
-async def test_reports_do_not_make_contexts_read_again(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one process what is held of a view is brought up to date by its own reports: one statement for a context."""
+async def test_reports_do_not_reload_cached_views(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports of one process update its cached view, so that a context needs one statement."""
     read: list[str] = []
     for name in ("load", "news"):
         real = getattr(views, name)
@@ -212,8 +210,8 @@ async def limit(client: httpx.AsyncClient, sid: str, **asks: Any) -> int:
     return int(answer.json()["tokens"]["limit"])
 
 
-async def told(client: httpx.AsyncClient, sid: str, outcome: dict[str, Any], **asks: Any) -> dict[str, Any]:
-    """A report of a call of the session, which gets a message first."""
+async def report_call(client: httpx.AsyncClient, sid: str, outcome: dict[str, Any], **asks: Any) -> dict[str, Any]:
+    """Append a message, request a context and report an outcome of it; return the context."""
     (await client.post(f"/v1/sessions/{sid}/events", json={"events": [TALK]})).raise_for_status()
     answer = await client.post(f"/v1/sessions/{sid}/context", json={"max_tokens": WINDOW, **asks})
     assert answer.status_code == 200, answer.text
@@ -223,82 +221,80 @@ async def told(client: httpx.AsyncClient, sid: str, outcome: dict[str, Any], **a
     return made
 
 
-def refused(window: int) -> dict[str, Any]:
+def window_error(window: int) -> dict[str, Any]:
     return {"error": {"status": 400, "message": f"This model's maximum context length is {window} tokens."}}
 
 
 @pytest.mark.parametrize("asks", [{}, {"model": "m"}], ids=["nameless", "named"])
 @pytest.mark.parametrize("window", [5, 200])
-async def test_a_window_that_none_can_be_is_not_believed(
-    client: httpx.AsyncClient, window: int, asks: dict[str, Any]
-) -> None:
+async def test_an_implausible_window_is_ignored(client: httpx.AsyncClient, window: int, asks: dict[str, Any]) -> None:
     for sid in ("a", "b"):
-        await told(client, sid, refused(window), **asks)
+        await report_call(client, sid, window_error(window), **asks)
     for sid in ("a", "b"):
         assert await limit(client, sid, **asks) == WINDOW
 
 
-async def test_sessions_without_a_model_teach_each_other_nothing(client: httpx.AsyncClient) -> None:
-    await told(client, "b", {"latency_ms": 1})
+async def test_sessions_without_a_model_share_no_calibration(client: httpx.AsyncClient) -> None:
+    await report_call(client, "b", {"latency_ms": 1})
     for _ in range(3):
-        made = await told(client, "a", {"usage": {"input_tokens": 9_000}})
-        await told(client, "a", refused(8_000))
+        made = await report_call(client, "a", {"usage": {"input_tokens": 9_000}})
+        await report_call(client, "a", window_error(8_000))
     assert await limit(client, "b") == WINDOW
     other = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW})).json()["tokens"]
     assert (other["calibration"], other["target"]) == (None, made["tokens"]["target"])
     assert (await client.get("/v1/calibrations")).json()["items"] == []
 
 
-async def test_a_session_without_a_model_learns_for_itself(client: httpx.AsyncClient) -> None:
+async def test_a_session_without_a_model_is_calibrated_by_its_own_reports(client: httpx.AsyncClient) -> None:
     for _ in range(2):
-        await told(client, "a", {"latency_ms": 1})
-    await told(client, "a", refused(2_500))
+        await report_call(client, "a", {"latency_ms": 1})
+    await report_call(client, "a", window_error(2_500))
     assert await limit(client, "a") == 2_500
-    made = await told(client, "b", {"usage": {"input_tokens": 3_200}})
+    made = await report_call(client, "b", {"usage": {"input_tokens": 3_200}})
     ratio = 3_200 / made["tokens"]["estimate"]
     again = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "force": True})).json()
     assert again["tokens"]["calibration"]["ratio"] == pytest.approx(ratio, rel=0.01)
 
 
-async def test_one_sessions_error_holds_for_itself_and_for_others_once_one_agrees(client: httpx.AsyncClient) -> None:
-    """Nothing in the message bears it out: the call was far smaller than what it is said to have been too large for."""
+async def test_an_error_applies_to_other_sessions_once_a_second_one_agrees(client: httpx.AsyncClient) -> None:
+    """The message does not confirm the error: the call was far smaller than the named window."""
     for sid in ("a", "b", "c"):
-        await told(client, sid, {"latency_ms": 1}, model="m")
-    await told(client, "a", refused(9_000), model="m")
+        await report_call(client, sid, {"latency_ms": 1}, model="m")
+    await report_call(client, "a", window_error(9_000), model="m")
     assert await limit(client, "a", model="m") == 9_000
     assert await limit(client, "b", model="m") == WINDOW
-    await told(client, "a", refused(9_000), model="m")  # the same session again is no other witness
+    await report_call(client, "a", window_error(9_000), model="m")  # the same session is no second witness
     assert await limit(client, "b", model="m") == WINDOW
-    await told(client, "b", refused(9_000), model="m")
+    await report_call(client, "b", window_error(9_000), model="m")
     assert await limit(client, "c", model="m") == 9_000
     assert (await client.get("/v1/calibrations")).json()["items"][0]["window_tokens"] == 9_000
 
 
-async def test_what_was_accepted_is_no_larger_than_the_window(client: httpx.AsyncClient) -> None:
+async def test_an_error_below_accepted_usage_is_ignored(client: httpx.AsyncClient) -> None:
     for _ in range(2):
-        await told(client, "a", {"usage": {"input_tokens": 1_200}}, model="m")
+        await report_call(client, "a", {"usage": {"input_tokens": 1_200}}, model="m")
     message = "This model's maximum context length is 1000 tokens. However, your messages resulted in 1100 tokens."
     for sid in ("a", "b"):
-        await told(client, sid, {"error": {"message": message}}, model="m")
+        await report_call(client, sid, {"error": {"message": message}}, model="m")
     for sid in ("a", "b", "c"):
-        await told(client, sid, {"latency_ms": 1}, model="m")
+        await report_call(client, sid, {"latency_ms": 1}, model="m")
         assert await limit(client, sid, model="m") == WINDOW
 
 
-async def test_one_odd_report_moves_no_other_session(client: httpx.AsyncClient) -> None:
-    await told(client, "b", {"latency_ms": 1}, model="m")
+async def test_one_outlier_does_not_affect_other_sessions(client: httpx.AsyncClient) -> None:
+    await report_call(client, "b", {"latency_ms": 1}, model="m")
     before = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "model": "m"})).json()
-    made = await told(client, "a", {"latency_ms": 1}, model="m")
-    made = await told(client, "a", {"usage": {"input_tokens": made["tokens"]["estimate"] * 9}}, model="m")
+    made = await report_call(client, "a", {"latency_ms": 1}, model="m")
+    made = await report_call(client, "a", {"usage": {"input_tokens": made["tokens"]["estimate"] * 9}}, model="m")
     after = (await client.post("/v1/sessions/b/context", json={"max_tokens": WINDOW, "model": "m"})).json()
     assert after["tokens"]["target"] == before["tokens"]["target"]
     for number in range(3):
-        made = await told(client, "c", {"usage": {"input_tokens": (number + 1) * 1_000}}, model="m")
+        made = await report_call(client, "c", {"usage": {"input_tokens": (number + 1) * 1_000}}, model="m")
     known = (await client.get("/v1/calibrations")).json()["items"][0]
     assert known["ratio"] * (1 + known["margin"]) < 2
 
 
-async def test_what_is_known_can_be_forgotten(client: httpx.AsyncClient) -> None:
+async def test_calibrations_can_be_deleted(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.55)) as provider:
         for model in ("a", "b", "c"):
             await Loop(client, provider, model, model=model).turn(words=400)
@@ -313,19 +309,19 @@ async def test_what_is_known_can_be_forgotten(client: httpx.AsyncClient) -> None
     assert (await new.context())["tokens"]["calibration"] is None
 
 
-async def test_reports_do_not_wait_for_another_that_teaches_the_same_model(
+async def test_usage_reports_do_not_wait_for_a_locked_calibration(
     client: httpx.AsyncClient, database: Database
 ) -> None:
-    made = await told(client, "a", {"usage": {"input_tokens": 900}}, model="m")
+    made = await report_call(client, "a", {"usage": {"input_tokens": 900}}, model="m")
     async with database.transaction() as other:
         assert (await calibrations.take(other, DEFAULT_TENANT, "m", "heuristic:o200k_base", 0.1, wait=False)).locked
         for sid in ("a", "b"):
-            await told(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
-        refusal = asyncio.create_task(told(client, "b", refused(9_000), model="m"))  # teaches all, so it waits
+            await report_call(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
+        refusal = asyncio.create_task(report_call(client, "b", window_error(9_000), model="m"))  # it waits
         own = (await client.post("/v1/sessions/a/context", json={"max_tokens": WINDOW, "model": "m"})).json()
         assert own["tokens"]["calibration"]["ratio"] > 1
         assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 1
         assert not refusal.done()
     await refusal
-    await told(client, "b", {"usage": {"input_tokens": 900}}, model="m")
+    await report_call(client, "b", {"usage": {"input_tokens": 900}}, model="m")
     assert (await client.get("/v1/calibrations")).json()["items"][0]["samples"] == 2

@@ -1,4 +1,4 @@
-"""What the answer to a client's messages says of each of them: applied to them it says what the request says."""
+"""Client plans: applied to the client's own messages they give the content of the request."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ LONG = "The parser reads its configuration from a folder of its own and writes w
 
 
 def rounds(count: int) -> list[Json]:
-    """A long conversation of a chat client with a tool."""
+    """Return a long conversation of a chat client with a tool."""
     messages: list[Json] = [{"role": "system", "content": "You help."}, user("Look at all of it. " + LONG)]
     for n in range(count):
         messages += [calls(f"x{n}", f"y{n}", text=f"Now number {n}."), result(f"x{n}", f"{n}: {LONG}")]
@@ -25,7 +25,7 @@ def rounds(count: int) -> list[Json]:
 
 
 def in_anthropic(messages: list[Json]) -> list[Json]:
-    """The same conversation as a client of Anthropic holds it."""
+    """Return the conversation in Anthropic's format."""
     found: list[Json] = []
     for one in messages:
         if one["role"] == "system":
@@ -46,7 +46,7 @@ def in_anthropic(messages: list[Json]) -> list[Json]:
 
 
 def in_responses(messages: list[Json]) -> list[Json]:
-    """The same conversation as input items, with the reasoning of each answer."""
+    """Return the conversation as Responses items, with the reasoning of each round."""
     found: list[Json] = []
     for one in messages:
         if one["role"] == "tool":
@@ -71,7 +71,9 @@ POLICIES: dict[str, Json] = {
 
 @pytest.mark.parametrize("form", SHAPES)
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_plan_applied_says_what_the_request_says(client: httpx.AsyncClient, form: str, policy: str) -> None:
+async def test_a_plan_applied_to_the_messages_equals_the_request(
+    client: httpx.AsyncClient, form: str, policy: str
+) -> None:
     await ask(client, "PUT", "s", {"policy": {"reserve_tokens": 0, **POLICIES[policy]}}, 201)
     messages = rounds(18)
     actions = set()
@@ -88,7 +90,7 @@ async def test_a_plan_applied_says_what_the_request_says(client: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("form", SHAPES)
-async def test_summaries_stand_where_what_they_cover_stood(client: httpx.AsyncClient, form: str) -> None:
+async def test_summaries_are_inserted_in_place_of_their_events(client: httpx.AsyncClient, form: str) -> None:
     await ask(client, "PUT", "s", {"policy": {"reserve_tokens": 0, "retention": {"keep_last": None}}}, 201)
     own = SHAPES[form](rounds(18))
     made = await reconcile(client, own, format=form, max_tokens=6_000, wait_ms=1)
@@ -97,7 +99,7 @@ async def test_summaries_stand_where_what_they_cover_stood(client: httpx.AsyncCl
     assert applied(form, own, made) == sent(form, made["request"])
 
 
-async def test_what_the_client_does_not_have_is_inserted_where_it_stands(client: httpx.AsyncClient) -> None:
+async def test_content_unknown_to_the_client_is_inserted_in_log_order(client: httpx.AsyncClient) -> None:
     await reconcile(client, BEGUN[:3])
     await ask(client, "POST", "s/events", {"events": [{"type": "agent.note", "content": "Mind the gap."}]}, 201)
     await ask(client, "PUT", "s/layers/sources", {"content": "a.py"})
@@ -110,7 +112,7 @@ async def test_what_the_client_does_not_have_is_inserted_where_it_stands(client:
     assert [one["seqs"] for one in made["plan"]] == [[1], [2, 3, 4], [5], [7]]
 
 
-async def test_an_event_that_was_erased_is_replaced(client: httpx.AsyncClient) -> None:
+async def test_a_redacted_event_is_replaced(client: httpx.AsyncClient) -> None:
     await reconcile(client, BEGUN)
     await ask(client, "DELETE", "s/events/5", status=204)
     made = await reconcile(client, BEGUN)

@@ -1,4 +1,4 @@
-"""Contexts over HTTP: within target, valid, explained, recorded; views do not touch one another."""
+"""Contexts over HTTP: within their target, valid, explained and recorded, with views independent of each other."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ async def append(client: httpx.AsyncClient, events: list[dict], sid: str = "s") 
 
 
 def rounds(count: int, *, words: int = 200, first: int = 0) -> list[dict]:
-    """A turn with `count` tool rounds."""
+    """Return the events of a turn with `count` tool rounds."""
     events: list[dict] = [{"type": "user.message", "content": f"Task {first}"}]
     for number in range(first, first + count):
         events += [
@@ -58,7 +58,7 @@ async def test_a_small_session_is_shown_whole(client: httpx.AsyncClient, form: s
 
 
 @pytest.mark.parametrize("form", CHECKS)
-async def test_a_large_session_fits_and_says_what_is_missing(client: httpx.AsyncClient, form: str) -> None:
+async def test_a_large_session_fits_and_names_what_was_left_out(client: httpx.AsyncClient, form: str) -> None:
     await append(client, [{"type": "system.prompt", "content": "Be brief."}])
     for turn in range(20):
         await append(client, rounds(5, first=turn * 5, words=400))
@@ -98,14 +98,14 @@ async def test_a_view_changes_nothing_in_another(client: httpx.AsyncClient) -> N
     assert second["tokens"]["limit"] == 100_000
 
 
-async def test_a_view_keeps_its_settings_and_is_planned_afresh_when_they_change(client: httpx.AsyncClient) -> None:
+async def test_a_view_keeps_its_settings_and_is_planned_again_when_they_change(client: httpx.AsyncClient) -> None:
     for turn in range(10):
         await append(client, rounds(5, first=turn * 5))
     small = await context(client, max_tokens=8_000)
     kept = await context(client)
     grown = await context(client, max_tokens=200_000)
     assert kept["sha256"] == small["sha256"]
-    assert {row["reducer"] for row in grown["evictions"]} <= {"economics"}  # nothing that the window would force
+    assert {row["reducer"] for row in grown["evictions"]} <= {"economics"}  # no reducer that depends on the window
     assert grown["tokens"]["estimate"] > kept["tokens"]["estimate"]
     assert grown["epoch"] == small["epoch"] + 1
     causes = (await client.get("/v1/sessions/s/epochs")).json()["items"]
@@ -142,7 +142,7 @@ async def test_a_new_system_prompt_opens_an_epoch_and_replaces_the_old(client: h
     assert [(e["from_seq"], e["disposition"]) for e in after["evictions"]] == [(1, "replaced")]
 
 
-async def test_what_cannot_fit_is_refused_with_the_breakdown(client: httpx.AsyncClient) -> None:
+async def test_an_infeasible_context_is_refused_with_the_breakdown(client: httpx.AsyncClient) -> None:
     await append(
         client, [{"type": "system.prompt", "content": "rule " * 4000}, {"type": "user.message", "content": "x"}]
     )
@@ -220,7 +220,7 @@ async def test_retention_by_age_and_the_window_of_turns(client: httpx.AsyncClien
     assert ("dropped", "dialogue_window") in {(e["disposition"], e["reducer"]) for e in body["evictions"]}
 
 
-async def test_as_of_an_earlier_seq(client: httpx.AsyncClient) -> None:
+async def test_a_context_as_of_an_earlier_seq(client: httpx.AsyncClient) -> None:
     await append(client, rounds(3))
     early = await context(client, at=4)
     await append(client, rounds(30, first=10, words=800))
@@ -233,7 +233,7 @@ async def test_as_of_an_earlier_seq(client: httpx.AsyncClient) -> None:
     assert (beyond.status_code, beyond.json()["type"]) == (422, "/problems/invalid-request")
 
 
-async def test_injections_stand_last_and_keep_to_their_reserve(client: httpx.AsyncClient) -> None:
+async def test_injections_come_last_and_within_their_reserve(client: httpx.AsyncClient) -> None:
     await client.put("/v1/sessions/s", json={"policy": {"injection_reserve_tokens": 50}})
     await append(client, rounds(1))
     plain = await context(client, format="blocks")
@@ -252,8 +252,8 @@ async def test_injections_stand_last_and_keep_to_their_reserve(client: httpx.Asy
 
 
 @pytest.mark.parametrize("policy", ["default", "timeline", "pipeline", "clip", "threshold"])
-async def test_a_normal_injection_has_its_place_under_every_default(client: httpx.AsyncClient, policy: str) -> None:
-    """Its own call leaves room for it, and the target is as before without it."""
+async def test_a_usual_injection_fits_under_every_preset(client: httpx.AsyncClient, policy: str) -> None:
+    """An injection is fitted into its own call, and the next call has the old target."""
     await client.put("/v1/sessions/s", json={"policy": policy})
     await append(client, rounds(4))
     plain = (await context(client, max_tokens=16_000))["tokens"]
@@ -323,7 +323,7 @@ async def test_bad_context_requests_are_problems(client: httpx.AsyncClient) -> N
     assert (policy.json()["type"], policy.json()["knob"]) == ("/problems/invalid-policy", "low_water")
 
 
-async def test_a_cache_that_lives_for_an_hour_is_asked_for(client: httpx.AsyncClient) -> None:
+async def test_a_cache_ttl_of_an_hour_is_written_into_the_markers(client: httpx.AsyncClient) -> None:
     await append(client, rounds(20, words=400))
     asked = {"format": "anthropic", "model": "claude-sonnet-4-5", "policy": {"cache": {"ttl_seconds": 3600}}}
     answer = await client.post("/v1/sessions/s/context", json=asked)
@@ -334,7 +334,7 @@ async def test_a_cache_that_lives_for_an_hour_is_asked_for(client: httpx.AsyncCl
     assert json.dumps(body["request"]).count('{"type": "ephemeral", "ttl": "1h"}') == markers > 0
 
 
-async def test_a_result_that_is_shown_once_is_not_cached_and_then_a_stub(client: httpx.AsyncClient) -> None:
+async def test_a_result_shown_once_is_not_cached_and_becomes_a_stub(client: httpx.AsyncClient) -> None:
     policy = {"retention": {"min_tokens": 0}, "economics": {"once_tokens": 1_000}, "recall": True}
     await client.put("/v1/sessions/s", json={"policy": policy})
     *log, _ = rounds(3, words=1_500)

@@ -1,4 +1,4 @@
-"""A context's estimate covers all that is sent: what a part holds beside its text as well."""
+"""A context's estimate covers everything sent, including fields of a part other than its text."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", PARTS)
-async def test_i13_what_a_part_holds_beside_its_text_is_counted(client: httpx.AsyncClient, what: str) -> None:
+async def test_i13_every_field_of_a_part_is_counted(client: httpx.AsyncClient, what: str) -> None:
     form, part = PARTS[what]
     message = {"role": "user", "content": [part]}
     posted = await client.post("/v1/sessions/s/messages", json={"format": form, "messages": [message]})
@@ -42,7 +42,7 @@ async def test_i13_what_a_part_holds_beside_its_text_is_counted(client: httpx.As
             assert answer["tokens"]["estimate"] >= recount.tokens(answer["request"], _at_least)
 
 
-async def test_i2_a_part_too_large_for_the_window_is_refused_whatever_holds_its_words(
+async def test_i2_a_part_over_the_window_is_refused_whichever_field_is_large(
     client: httpx.AsyncClient,
 ) -> None:
     for name, (form, part) in PARTS.items():
@@ -54,5 +54,5 @@ async def test_i2_a_part_too_large_for_the_window_is_refused_whatever_holds_its_
 
 
 def _at_least(text: str, kind: object) -> int:
-    """Fewer tokens than any tokenizer makes of such words."""
+    """Return fewer tokens than any tokenizer counts for these words."""
     return len(text) // 6

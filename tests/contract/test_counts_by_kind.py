@@ -1,4 +1,4 @@
-"""270 contexts of every kind of content, counted again by somebody else: none is larger than it was said to be."""
+"""Estimates of 270 contexts with every kind of content, checked by an independent count: none is too low."""
 
 import json
 import random
@@ -21,7 +21,7 @@ FORMATS = ("openai", "openai-responses", "anthropic")
 OPENAI = {"gpt-4o": "o200k_base", "gpt-4": "cl100k_base", "gpt-5": "o200k_base"}
 CLAUDE = {"claude-sonnet-4-5": 0, "claude-opus-4-8": 1}
 MESSAGE_TOKENS = 3
-"""OpenAI's cookbook: for each message, and for what every reply is primed with."""
+"""Tokens per message and for the reply's priming, from OpenAI's cookbook."""
 WINDOW = 9_000
 MEDIAN_OPENAI_MAX = 1.10
 MEDIAN_CLAUDE_MAX = 1.25
@@ -29,7 +29,7 @@ MEDIAN_CLAUDE_MAX = 1.25
 
 @pytest.fixture(scope="module")
 def encodings() -> dict[str, tiktoken.Encoding]:
-    """The tokenizers themselves, without ours around them."""
+    """The tokenizers without Palimpsest's wrappers."""
     load(Settings().tiktoken_cache_dir)
     return {name: tiktoken.get_encoding(name) for name in FILES}
 
@@ -70,7 +70,7 @@ EMOJI = "".join(chr(code) for code in (*range(0x1F300, 0x1F650), *range(0x1F900,
 BOTH = ("o200k_base", "cl100k_base")
 BY_PRESET = {model: (name,) for model, name in OPENAI.items()} | {"claude-sonnet-4-5": ("o200k_base",)}
 UNKNOWN = {"gemini-2.5-pro": BOTH, "some-model": BOTH, "": BOTH}
-"""Models without a tokenizer, and none: dense texts take no more than counted by either tokenizer."""
+"""Models without a tokenizer, and no model: the estimate must reach the count of both tokenizers."""
 
 
 NOISE = {
@@ -82,7 +82,7 @@ NOISE = {
     "signs": string.punctuation,
     "blanks": " \t\n\r",
 }
-"""Characters to choose from at random: texts with many more tokens than their size says."""
+"""Alphabets of random texts that have many more tokens than their size suggests."""
 
 
 def _text(kind: str, size: int, seed: int) -> str:
@@ -94,7 +94,7 @@ def _text(kind: str, size: int, seed: int) -> str:
 async def _over(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], policy: Any, kind: str, model: str
 ) -> list[Any]:
-    """A context under a policy whose true count is above its target, or of which little is shown; empty if none is."""
+    """Return a context's figures if it exceeds its estimate or shows too little; an empty list otherwise."""
     view = f"{policy if isinstance(policy, str) else 'own'}-{model}"
     params = {"policy": policy, "max_tokens": WINDOW, "view": view, "format": "openai"}
     posted = await client.post(f"/v1/sessions/{kind}/context", json=params | ({"model": model} if model else {}))
@@ -138,7 +138,7 @@ async def test_i2_presets_send_no_more_than_their_target_of_any_kind_of_text(
 
 @pytest.mark.parametrize("kind", ["base64", "ideographs", "blanks"])
 @pytest.mark.parametrize("policy", ["default", {"estimator": "heuristic"}], ids=["default", "by name"])
-async def test_i2_size_alone_does_not_say_what_is_sent(
+async def test_i2_texts_with_more_tokens_than_their_size_suggests_are_within_the_target(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], policy: Any, kind: str
 ) -> None:
     await _begin(client, kind)
@@ -157,10 +157,10 @@ async def test_i2_without_a_tokenizer_no_more_than_the_target_is_sent_of_any_kin
     assert over == []
 
 
-async def test_a_session_counted_by_size_alone_is_sent_as_counted_now(
+async def test_a_session_with_an_old_estimator_is_sent_within_its_new_estimate(
     client: httpx.AsyncClient, encodings: dict[str, tiktoken.Encoding], database: Database
 ) -> None:
-    """Its events keep the counts that they have; none of its contexts is larger than it was said to be."""
+    """The events keep their old counts, but no context exceeds its estimate."""
     await client.put("/v1/sessions/base64", json={})
     await database.execute("UPDATE sessions SET estimator = 'heuristic'")
     await _begin(client, "base64")
@@ -173,13 +173,13 @@ async def test_a_session_counted_by_size_alone_is_sent_as_counted_now(
 
 
 async def _begin(client: httpx.AsyncClient, kind: str) -> None:
-    """A session whose messages, arguments and results are all of one kind of text, more of it than the window holds."""
+    """Append to a session more text of one kind than the window holds, in messages, arguments and results."""
     events: list[dict[str, Any]] = [{"type": "system.prompt", "content": "You help."}]
     for number in range(12):
         if number % 4 == 0:
             events.append({"type": "user.message", "content": _text(kind, 600, number)})
         call_id = f"call_{number}"
-        # No path: a note on what is left out would name it, in English.
+        # Without a path, which a note on dropped events would name in English.
         arguments: Any = {"label": f"file_{number}", "content": _text(kind, 500, 100 + number)}
         arguments = json.dumps(arguments, ensure_ascii=False) if number % 2 else arguments
         events += [
@@ -191,8 +191,8 @@ async def _begin(client: httpx.AsyncClient, kind: str) -> None:
     assert posted.status_code == 201, posted.text
 
 
-async def test_a_session_keeps_the_estimator_it_was_begun_with(client: httpx.AsyncClient, database: Database) -> None:
-    """Its events were counted once; what is sent is counted as its model counts, and renders again."""
+async def test_a_session_keeps_the_estimator_it_was_created_with(client: httpx.AsyncClient, database: Database) -> None:
+    """The log keeps the old counts, requests are counted for their model, and recorded calls render again."""
     await client.put("/v1/sessions/old", json={"model": "claude-sonnet-4-5"})
     await database.execute("UPDATE sessions SET estimator = 'heuristic'")
     events = [{"type": "user.message", "content": text("uuids", 3_000, 1)}]
@@ -207,10 +207,10 @@ async def test_a_session_keeps_the_estimator_it_was_begun_with(client: httpx.Asy
     assert new["estimator"] == "claude-4.7:o200k_base"
 
 
-async def test_what_was_reported_of_an_older_estimators_count_says_nothing_of_the_new(
+async def test_a_report_for_an_older_estimator_does_not_calibrate_the_new_one(
     client: httpx.AsyncClient, database: Database, database_url: str
 ) -> None:
-    """A report brings one estimator's tokens into the provider's, and no other's."""
+    """A report calibrates the estimator it was made with and no other."""
     await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5"})
     events = [{"type": "user.message", "content": text("prose", 9_000, 1)}]
     await client.post("/v1/sessions/s/events", json={"events": events})
@@ -225,7 +225,7 @@ async def test_what_was_reported_of_an_older_estimators_count_says_nothing_of_th
         "UPDATE views SET learned = replace(learned::text, :old, 'heuristic')::jsonb", old=first["estimator"]
     )
     async with (
-        serving(Settings(), database_url) as url,  # a server that was not there when this was learnt
+        serving(Settings(), database_url) as url,  # a server that was not running then
         httpx.AsyncClient(base_url=url) as newer,
     ):
         after = (await newer.get(asked[0], params=asked[1])).json()["tokens"]

@@ -1,4 +1,4 @@
-"""Over HTTP: what was summarized is what the model sees, whoever asks first, late, in another window or policy."""
+"""Summarized events are always shown by their summaries: to new views, later views, and other windows or policies."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -20,16 +20,16 @@ TIMELINE, PIPELINE, CLIP, THRESHOLD = (
     pytest.param(name, marks=pytest.mark.slow) for name in ("timeline", "pipeline", "clip", "threshold")
 )
 PRESETS = ("default", TIMELINE, PIPELINE, "clip", THRESHOLD)
-"""`make test` has one whose summaries are merged and one that summarizes in batches."""
+"""`make test` runs one preset that merges its summaries and one that summarizes in batches."""
 WINDOW = 8_000
 LINES = 40
 LEAST_USED = 0.9 * 0.7 * 0.78
-"""Of the target: nine tenths of `low_water` of the lowest trigger that a preset has in these windows."""
+"""The least share of the target in use: nine tenths of `low_water` at the lowest trigger of these presets."""
 
 
 @pytest.fixture
 async def worker(database_url: str) -> AsyncIterator[Background]:
-    """A worker with the summarizer that needs no model; it waits to be started."""
+    """A worker with the extractive summarizer, which the test starts."""
     async with Background(
         lambda stop: run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url)))
     ) as background:
@@ -38,13 +38,13 @@ async def worker(database_url: str) -> AsyncIterator[Background]:
 
 @pytest.fixture
 async def done(database_url: str) -> AsyncIterator[Quiet]:
-    """Waiting until the worker has done all there is to do."""
+    """A wait for the worker to finish its jobs."""
     async with quiet(database_url) as waiting:
         yield waiting
 
 
 def edits(first: int, last: int) -> list[Json]:
-    """Turns in which a file is read and changed, about 500 tokens each."""
+    """Return turns that read and change a file, about 500 tokens each."""
     events: list[Json] = []
     for n in range(first, last):
         found = "\n".join(f"{line}: value_{n}_{line} = compute({line})" for line in range(LINES))
@@ -69,11 +69,11 @@ async def covered_to(client: httpx.AsyncClient) -> int:
     return max((item["to_seq"] for item in items), default=0)
 
 
-def lost(context: Json, covered: int) -> list[Json]:
+def covered_drops(context: Json, covered: int) -> list[Json]:
     return [r for r in context["evictions"] if r["disposition"] == "dropped" and r["from_seq"] <= covered]
 
 
-async def test_merged_summaries_are_read_again_only_when_others_were_written(
+async def test_merged_summaries_are_reloaded_only_after_new_ones_were_written(
     database_url: str, worker: Background, done: Quiet
 ) -> None:
     log = await ServerLog.begin(database_url)
@@ -97,7 +97,7 @@ async def test_merged_summaries_are_read_again_only_when_others_were_written(
         assert reads() == 2
 
 
-async def test_a_view_with_drops_is_read_again_only_when_summaries_reach_further(
+async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
     database_url: str, worker: Background, done: Quiet
 ) -> None:
     log = await ServerLog.begin(database_url)
@@ -108,23 +108,23 @@ async def test_a_view_with_drops_is_read_again_only_when_summaries_reach_further
     async with serving(Settings(), database_url) as base, httpx.AsyncClient(base_url=base) as http:
         agent = await begun(http, "default")
         await agent.post(*edits(0, 40))
-        assert lost(await agent.context(), 10_000)
+        assert covered_drops(await agent.context(), 10_000)
         before = reads()
         for _ in range(3):
             await agent.user("go on")
-            assert lost(await agent.context(), 10_000)
+            assert covered_drops(await agent.context(), 10_000)
         assert reads() == before
         worker.start()
         await done()
         await agent.user("go on")
         healed = await agent.context()
-        assert not lost(healed, await covered_to(http))
+        assert not covered_drops(healed, await covered_to(http))
         assert healed["summaries"]
         assert reads() > before
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
+async def test_a_new_view_shows_the_summaries_of_all_covered_events(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
 ) -> None:
     worker.start()
@@ -135,16 +135,16 @@ async def test_a_view_that_asks_for_the_first_time_sees_what_is_covered(
     assert covered
     for view, window in (("main", WINDOW), ("narrow", WINDOW * 2 // 3), ("wide", 4 * WINDOW)):
         context = await agent.context(view=view, max_tokens=window)
-        assert lost(context, covered) == []
+        assert covered_drops(context, covered) == []
         assert context["summaries"][0]["from_seq"] == 1
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
         assert (await client.get("/v1/sessions/s/coverage", params={"view": view})).json()["ok"]
-    if preset != "pipeline":  # its window of forty turns and its stubs are what bounds it there
+    if preset != "pipeline":  # its window of forty turns and its stubs are the limit there
         assert context["tokens"]["estimate"] >= LEAST_USED * context["tokens"]["target"]
 
 
 @pytest.mark.parametrize("preset", ["default", TIMELINE, PIPELINE, CLIP, THRESHOLD])
-async def test_a_view_far_smaller_than_what_was_summarized_for_sees_it_too(
+async def test_a_view_far_smaller_than_the_summarized_window_shows_the_summaries(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
 ) -> None:
     worker.start()
@@ -153,7 +153,7 @@ async def test_a_view_far_smaller_than_what_was_summarized_for_sees_it_too(
     await done()
     covered = await covered_to(client)
     context = await agent.context(view="small", max_tokens=WINDOW)
-    assert lost(context, covered) == []
+    assert covered_drops(context, covered) == []
     assert context["summaries"][0]["from_seq"] == 1
 
 
@@ -163,14 +163,14 @@ async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
 ) -> None:
     agent = await begun(client, preset)
     await agent.post(*edits(0, 60))
-    before = await agent.context()  # nobody has written a summary yet
+    before = await agent.context()  # before any summary was written
     assert evicted(before, "dropped")
     assert before["tokens"]["estimate"] >= 0.9 * 0.7 * before["tokens"]["target"]
     worker.start()
     await done()
     covered = await covered_to(client)
     after = await agent.context()
-    assert lost(after, covered) == []
+    assert covered_drops(after, covered) == []
     assert after["summaries"]
     epochs = (await client.get("/v1/sessions/s/epochs", params={"view": "main"})).json()["items"]
     assert [row["cause"] for row in epochs][1:] in (["healed"], ["budget"])
@@ -178,7 +178,7 @@ async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
 
 
 @pytest.mark.parametrize("preset", [TIMELINE, PIPELINE, CLIP, "threshold"])
-async def test_a_change_of_policy_keeps_all_that_was_summarized(
+async def test_a_change_of_policy_keeps_all_summaries(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
 ) -> None:
     worker.start()
@@ -190,13 +190,13 @@ async def test_a_change_of_policy_keeps_all_that_was_summarized(
     await agent.context()
     document = (await client.get(f"/v1/policies/{preset}")).json()["policy"]
     changed = await agent.context(policy={**document, "window_tokens": WINDOW})
-    assert lost(changed, before[-1]["to_seq"]) == []
+    assert covered_drops(changed, before[-1]["to_seq"]) == []
     assert changed["summaries"][0]["from_seq"] == 1
     await agent.post(*edits(160, 190))
     await done()
     after = await agent.context()
-    assert lost(after, await covered_to(client)) == []
-    if preset != "clip":  # one that stands for all is made of all of them, first into one
+    assert covered_drops(after, await covered_to(client)) == []
+    if preset != "clip":  # the only live summary merges all earlier ones
         [live] = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
         reached, left = {live["id"]}, [live["id"]]
         while left:
@@ -207,9 +207,7 @@ async def test_a_change_of_policy_keeps_all_that_was_summarized(
 
 
 @pytest.mark.parametrize("preset", ["timeline", "clip", "threshold"])
-async def test_nothing_goes_uncovered_before_the_target_itself_is_exceeded(
-    client: httpx.AsyncClient, preset: str
-) -> None:
+async def test_nothing_is_dropped_without_a_summary_below_the_target(client: httpx.AsyncClient, preset: str) -> None:
     agent = await begun(client, preset, window_tokens=24_000)
     grown = [0]
     for number in range(100):
@@ -218,19 +216,19 @@ async def test_nothing_goes_uncovered_before_the_target_itself_is_exceeded(
         if context["evictions"]:
             break
         grown.append(context["tokens"]["estimate"])
-    turn_tokens = grown[-1] - grown[-2]  # one is as large as the other
+    turn_tokens = grown[-1] - grown[-2]  # all turns are of equal size
     assert grown[-1] + turn_tokens > 0.99 * context["tokens"]["target"]
 
 
-async def test_waiting_has_summarized_what_the_window_asked_for_needs(client: httpx.AsyncClient) -> None:
+async def test_a_context_that_waits_gets_the_summaries_its_window_needs(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
-    await agent.post(*edits(0, 60))  # far less than the window the session has by itself
+    await agent.post(*edits(0, 60))  # far less than the session's default window
     context = await agent.context(max_tokens=WINDOW, wait_ms=0)
     assert context["summaries"]
     assert not evicted(context, "dropped")
 
 
-async def test_after_an_overflow_the_retry_brings_a_summary(client: httpx.AsyncClient) -> None:
+async def test_the_retry_after_an_overflow_has_a_summary(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post(*edits(0, 60))
     call = await agent.context(max_tokens=100_000)
@@ -243,10 +241,10 @@ async def test_after_an_overflow_the_retry_brings_a_summary(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize("short_words", [0, 20, 60])
-async def test_a_log_that_fits_is_read_whole_however_its_session_counts(
+async def test_a_log_that_fits_is_loaded_whole_whatever_its_sessions_estimator(
     client: httpx.AsyncClient, short_words: int
 ) -> None:
-    """The session's estimator takes three times as many tokens for the long words as the view's tokenizer."""
+    """The session's estimator counts three times as many tokens for the long words as the view's tokenizer."""
     agent = Agent(client)
     for number in range(40):
         await agent.user(f"number-{number} " + "internationalization " * 50 + "word " * short_words)
@@ -258,7 +256,7 @@ async def test_a_log_that_fits_is_read_whole_however_its_session_counts(
 
 
 @pytest.mark.slow
-async def test_an_earlier_context_shows_the_summaries_of_then(
+async def test_a_context_as_of_an_earlier_seq_shows_no_later_summaries(
     client: httpx.AsyncClient, worker: Background, done: Quiet
 ) -> None:
     worker.start()
@@ -266,14 +264,14 @@ async def test_an_earlier_context_shows_the_summaries_of_then(
     for start in range(0, 250, 25):
         await agent.post(*edits(start, start + 25))
         await done()
-    for at in (300, 480, 900):  # by now most of what was live then was merged
+    for at in (300, 480, 900):  # most summaries live at that seq have been merged since
         earlier = await agent.context(view=f"of-{at}", at=at)
         assert earlier["summaries"][0]["from_seq"] == 1
         assert all(one["to_seq"] <= at for one in earlier["summaries"])
         assert not evicted(earlier, "dropped")
 
 
-async def test_a_round_larger_than_the_window_holds_up_no_summary(
+async def test_a_round_larger_than_the_window_delays_no_summary(
     client: httpx.AsyncClient, worker: Background, done: Quiet
 ) -> None:
     worker.start()
@@ -286,7 +284,7 @@ async def test_a_round_larger_than_the_window_holds_up_no_summary(
     assert await covered_to(client) > head * 0.8
 
 
-async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
+async def test_summaries_cover_a_smaller_view_after_its_first_context(
     client: httpx.AsyncClient, worker: Background, done: Quiet
 ) -> None:
     worker.start()
@@ -297,9 +295,9 @@ async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
     await agent.context(view="side", max_tokens=WINDOW)
     await done()
     covered = await covered_to(client)
-    assert covered > 900  # of 960: by the main view's window alone it would be far less
+    assert covered > 900  # of 960; the main view's window alone would need far fewer
     side = await agent.context(view="side", max_tokens=WINDOW)
-    assert lost(side, covered) == []
+    assert covered_drops(side, covered) == []
     assert side["summaries"][-1]["to_seq"] == covered
 
 
@@ -314,7 +312,7 @@ async def test_a_second_smaller_view_is_provided_for_once_it_has_asked(
 async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
     client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str, window: int, trigger: int, system: int
 ) -> None:
-    """By its own figures each preset keeps so much verbatim that its summary would leave the next one no room."""
+    """By its own figures, each preset would keep too much verbatim here to leave room for another summary."""
     worker.start()
     agent = await begun(client, preset, window_tokens=window)
     if system:

@@ -1,4 +1,4 @@
-"""Over HTTP: a session that was erased on request is not brought back by whoever goes on under its name."""
+"""Ids of sessions erased on request: later requests do not create the session again without metadata."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ IMPLICIT: dict[str, tuple[str, str, Json]] = {
 }
 
 
-async def erased(client: httpx.AsyncClient, application: Database, *names: str, **asked: Any) -> None:
-    """Ann's sessions, erased by her metadata."""
+async def erase_sessions(client: httpx.AsyncClient, application: Database, *names: str, **asked: Any) -> None:
+    """Create Ann's sessions and erase them by their metadata."""
     for name in names:
         await session(client, name, "ann")
     begun = await begin(client, {**ANN, **asked})
@@ -41,10 +41,10 @@ def is_refused(answer: httpx.Response) -> bool:
 
 
 @pytest.mark.parametrize("way", IMPLICIT)
-async def test_nothing_begins_an_erased_session_again_without_its_metadata(
+async def test_an_erased_session_is_not_created_again_without_metadata(
     client: httpx.AsyncClient, application: Database, database: Database, way: str
 ) -> None:
-    await erased(client, application, "s")
+    await erase_sessions(client, application, "s")
     method, path, body = IMPLICIT[way]
     for _ in range(2):
         answer = await client.request(method, f"/v1/sessions/s{path}", json=body)
@@ -57,18 +57,18 @@ async def test_nothing_begins_an_erased_session_again_without_its_metadata(
 
 
 @pytest.mark.parametrize("missing", [("PUT", "/layers/announce", {"content": "x"}), ("POST", "/context", {})])
-async def test_what_begins_no_session_finds_none(
+async def test_requests_that_create_no_session_are_404(
     client: httpx.AsyncClient, application: Database, missing: tuple[str, str, Json]
 ) -> None:
-    await erased(client, application, "s")
+    await erase_sessions(client, application, "s")
     method, path, body = missing
     assert (await client.request(method, f"/v1/sessions/s{path}", json=body)).status_code == 404
 
 
-async def test_a_session_begun_again_with_its_metadata_is_found_by_the_next_erasure(
+async def test_a_session_created_again_with_its_metadata_is_found_by_the_next_erasure(
     client: httpx.AsyncClient, application: Database
 ) -> None:
-    await erased(client, application, "s")
+    await erase_sessions(client, application, "s")
     put = await client.put("/v1/sessions/s", json={"metadata": {"user": "ann"}})
     assert put.status_code == 201, put.text
     await append(client, rounds(1))
@@ -78,8 +78,8 @@ async def test_a_session_begun_again_with_its_metadata_is_found_by_the_next_eras
     assert is_refused(await client.post("/v1/sessions/s/events", json=IMPLICIT["events"][2]))
 
 
-async def test_a_fork_takes_an_erased_name_with_metadata_only(client: httpx.AsyncClient, application: Database) -> None:
-    await erased(client, application, "s")
+async def test_a_fork_takes_an_erased_id_only_with_metadata(client: httpx.AsyncClient, application: Database) -> None:
+    await erase_sessions(client, application, "s")
     await append(client, rounds(1), sid="parent")
     assert is_refused(await client.post("/v1/sessions/parent/fork", json={"id": "s"}))
     assert await named(client) == {"parent"}
@@ -87,32 +87,32 @@ async def test_a_fork_takes_an_erased_name_with_metadata_only(client: httpx.Asyn
     assert made.status_code == 201, made.text
 
 
-async def test_forks_that_go_with_a_session_leave_their_names_too(
+async def test_ids_of_forks_erased_with_a_session_are_refused_too(
     client: httpx.AsyncClient, application: Database
 ) -> None:
     await session(client, "s", "ann")
     assert (await client.post("/v1/sessions/s/fork", json={"id": "f"})).status_code == 201
-    await erased(client, application, forks="erase")
+    await erase_sessions(client, application, forks="erase")
     for name in ("s", "f"):
         assert is_refused(await client.post(f"/v1/sessions/{name}/events", json=IMPLICIT["events"][2]))
 
 
-async def test_a_deleted_session_may_be_begun_again_by_anything(
+async def test_a_deleted_session_may_be_created_again_by_any_request(
     client: httpx.AsyncClient, application: Database
 ) -> None:
     await append(client, rounds(1))
     assert (await client.delete("/v1/sessions/s")).status_code == 204
     await append(client, rounds(1))
-    await erased(client, application, "s")
+    await erase_sessions(client, application, "s")
     assert (await client.put("/v1/sessions/s", json={"metadata": {}})).status_code == 201
     assert (await client.delete("/v1/sessions/s")).status_code == 204
     await append(client, rounds(1))
 
 
-async def test_names_erased_by_one_tenant_are_free_for_others(
+async def test_ids_erased_by_one_tenant_are_free_for_others(
     client: httpx.AsyncClient, server: str, database: Database, application: Database
 ) -> None:
-    await erased(client, application, "s")
+    await erase_sessions(client, application, "s")
     key = await Tenants(database, None).create_key("other", "k", SCOPES)
     headers = {"Authorization": f"Bearer {key.secret}"}
     async with httpx.AsyncClient(base_url=server, headers=headers) as theirs:
@@ -123,7 +123,7 @@ async def test_names_erased_by_one_tenant_are_free_for_others(
             assert len(await application.fetch("SELECT FROM erased_names")) == rows
 
 
-async def test_whoever_appends_while_a_session_is_erased_does_not_bring_it_back(
+async def test_appends_during_an_erasure_do_not_create_the_session_again(
     servers: Servers, application: Database
 ) -> None:
     await session(servers[0], "s", "ann")
@@ -146,7 +146,7 @@ async def test_whoever_appends_while_a_session_is_erased_does_not_bring_it_back(
     assert await named(servers[0]) == set()
 
 
-async def test_the_gateway_lets_an_erased_sessions_own_bytes_go_and_says_so_once(
+async def test_the_gateway_bypasses_an_erased_session_and_logs_it_once(
     database_url: str, application: Database, provider: Provider
 ) -> None:
     raw = json.dumps({"model": "m", "messages": MESSAGES}).encode()
@@ -155,7 +155,7 @@ async def test_the_gateway_lets_an_erased_sessions_own_bytes_go_and_says_so_once
         serving(settings(provider), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
     ):
-        await erased(http, application, "s")
+        await erase_sessions(http, application, "s")
         with capture_logs() as lines:
             for _ in range(3):
                 answer = await http.post(path, content=raw)

@@ -1,4 +1,4 @@
-"""Over HTTP: a session is erased while it is used; nothing of it stays, and nobody is told of a failure of ours."""
+"""Erasure of a session in use: nothing of it stays, and no request gets a server error."""
 
 import asyncio
 from typing import Any
@@ -40,11 +40,11 @@ INJECTED = {"injections": [{"name": "secret", "content": "only for this call"}]}
 
 
 @pytest.mark.slow
-async def test_nothing_stays_of_a_session_that_is_erased_while_contexts_are_asked_for(
+async def test_an_erasure_during_context_requests_leaves_no_record(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     names = [f"s{number}" for number in range(SESSIONS)]
-    statuses = await asyncio.gather(*(erased_in_use(client, name, number) for number, name in enumerate(names)))
+    statuses = await asyncio.gather(*(erase_while_used(client, name, number) for number, name in enumerate(names)))
     assert {status for found in statuses for status in found} <= {200, 204, 404, 409}
     assert not await database.fetch("SELECT FROM model_calls WHERE session_id NOT IN (SELECT session_id FROM sessions)")
     for name in names:
@@ -53,8 +53,8 @@ async def test_nothing_stays_of_a_session_that_is_erased_while_contexts_are_aske
         assert (await client.get(f"/v1/sessions/{name}/calls")).json()["items"] == []
 
 
-async def erased_in_use(client: httpx.AsyncClient, name: str, number: int) -> list[int]:
-    """Four ways to use a session, each over and over until it is gone; the statuses that were answered."""
+async def erase_while_used(client: httpx.AsyncClient, name: str, number: int) -> list[int]:
+    """Use a session in three ways and erase it meanwhile; return the statuses of all requests."""
     for turn in range(3):
         await append(client, rounds(1, first=turn), sid=name)
     gone = asyncio.Event()
@@ -86,7 +86,7 @@ async def erased_in_use(client: httpx.AsyncClient, name: str, number: int) -> li
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize(("method", "path", "body"), REQUESTS)
-async def test_a_request_that_meets_an_erasure_is_answered(
+async def test_a_request_during_an_erasure_gets_no_server_error(
     client: httpx.AsyncClient,
     application: Database,
     database: Database,
@@ -95,7 +95,7 @@ async def test_a_request_that_meets_an_erasure_is_answered(
     body: Any,
     key: str | None,
 ) -> None:
-    """The session is there when the request begins, and gone when it comes to write."""
+    """The session exists when the request begins and is gone when it writes."""
     await append(client, rounds(1))
     call = (await client.post("/v1/sessions/s/context", json={})).json()["call_id"]
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()["id"]

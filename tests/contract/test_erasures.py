@@ -1,4 +1,4 @@
-"""Over HTTP: all sessions that a filter finds are erased by a worker, nothing of them stays, and there is a receipt."""
+"""Erasures by filter: a worker erases all matching sessions, nothing of them stays, and there is a receipt."""
 
 import asyncio
 import hashlib
@@ -49,7 +49,7 @@ async def begin(client: httpx.AsyncClient, body: dict[str, Any], key: str | None
 
 
 async def work(application: Database, begun: dict[str, Any]) -> None:
-    """What a worker's job does."""
+    """Run the erasure as a worker's job does."""
     with acting_for(DEFAULT_TENANT):
         await Erasures(application).work(DEFAULT_TENANT, UUID(begun["id"]))
 
@@ -80,14 +80,14 @@ async def done(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str, An
     return found
 
 
-async def where(database: Database, *words: str) -> dict[str, set[str]]:
-    """In which tables each word is, in whatever column."""
+async def tables_containing(database: Database, *words: str) -> dict[str, set[str]]:
+    """Return the tables that contain each word, in any column."""
     tables = await database.fetch(
         "SELECT relname AS name FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace"
     )
     found: dict[str, set[str]] = {word: set() for word in words}
     for table in (row["name"] for row in tables):
-        # bytes as text too: the queue's payloads
+        # bytes too, in hexadecimal: the queue's payloads
         rows = await database.fetch(f"SELECT t::text AS text, row_to_json(t)::text AS json FROM {table} t")
         text = "\n".join(row["text"] + row["json"] for row in rows)
         for word in words:
@@ -99,17 +99,17 @@ async def where(database: Database, *words: str) -> dict[str, set[str]]:
 async def test_nothing_of_the_erased_sessions_is_in_any_table(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a life that has filled every table of a session's data, with a worker beside it."""
+    """The sessions have rows in every table of a session's data, and a worker runs."""
     async with (
         receiving() as receiver,
         serving(Settings(webhook_private_targets=True), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=90) as http,
         working(database_url, monkeypatch),
     ):
-        await live(Walker(http), receiver.url)
+        await fill_sessions(Walker(http), receiver.url)
         ids = [session_key(DEFAULT_TENANT, name) for name in ("ann-1", "ann-2", "ann-2@line.2", "ann-fork")]
         keys = list(map(str, ids))
-        before = await where(database, SECRET_WORD, "ann", *keys)
+        before = await tables_containing(database, SECRET_WORD, "ann", *keys)
         assert {table for key in keys for table in before[key]} >= set(erasure.TABLES)
         with_session = await database.fetch(
             "SELECT attrelid::regclass::text AS name FROM pg_attribute JOIN pg_class c ON c.oid = attrelid "
@@ -120,15 +120,15 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         forecast = (await http.post("/v1/erasures:preview", json=ANN)).json()
         assert (forecast["sessions"], forecast["kept"], forecast["more"]) == (3, 0, False)
         found = await done(http, await begin(http, ANN, key="forget ann"))
-        await idle(database)  # a job that runs when its session goes leaves the queue when it ends
-        after = await where(database, SECRET_WORD, "ann", *keys)
+        await idle(database)  # a job that is running when its session is erased leaves the queue when it ends
+        after = await tables_containing(database, SECRET_WORD, "ann", *keys)
         assert {word: after.pop(word) for word in (SECRET_WORD, "ann")} == {SECRET_WORD: set(), "ann": set()}
         assert after == {key: set() if key == keys[2] else {"erased", "erased_names"} for key in keys}
         assert await named(http) == {"bob-1"}
         assert (await http.get("/v1/sessions/bob-1/context")).status_code == 200
 
         assert (found["sessions"], found["kept"], set(found["counts"])) == (3, 0, set(erasure.TABLES))
-        assert found["counts"]["sessions"] == 4  # with a further line
+        assert found["counts"]["sessions"] == 4  # including a further line
         text = json.dumps(ANN, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         assert found["filter_sha256"] == hashlib.sha256(text.encode()).hexdigest()
         listed = (await http.get(f"/v1/erasures/{found['id']}/sessions")).json()["items"]
@@ -138,8 +138,8 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
         }
 
 
-async def live(on: Walker, hook: str) -> None:
-    """Two users' sessions, one with a fork and one with a further line."""
+async def fill_sessions(on: Walker, hook: str) -> None:
+    """Create two users' sessions, one with a fork and one with a further line."""
     await on.ask("PUT", "/v1/webhooks/{name}", {"url": hook, "events": ["compaction.finished"]}, name="h")
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": POLICY, **ANN}, sid="ann-1")
     await on.append("ann-1", {"type": "agent.note", "content": SECRET_WORD, "id": "n", "path": "/ann"}, key="ann's")
@@ -170,7 +170,7 @@ async def live(on: Walker, hook: str) -> None:
     )
 
 
-async def test_what_a_dry_run_tells_is_what_goes(client: httpx.AsyncClient, application: Database) -> None:
+async def test_a_preview_lists_exactly_the_erased_sessions(client: httpx.AsyncClient, application: Database) -> None:
     for number in range(5):
         await session(client, f"ann-{number}", "ann", model="gpt-5" if number < 3 else "gpt-4o")
         await session(client, f"bob-{number}", "bob")
@@ -190,27 +190,27 @@ async def test_what_a_dry_run_tells_is_what_goes(client: httpx.AsyncClient, appl
     await work(application, begun)
     assert before - await named(client) == set(found)
     assert (await receipt(client, begun))["sessions"] == 3
-    await session(client, "ann-0", "ann")  # by a process that remembers the session before
+    await session(client, "ann-0", "ann")  # in a process that had cached the old session
     assert (await client.get("/v1/sessions/ann-0")).json()["head"] == len(rounds(1))
     assert (await client.get("/v1/sessions/ann-0/context")).status_code == 200
 
 
-async def test_a_session_whose_forks_are_not_found_is_kept_unless_they_go_too(
+async def test_a_session_with_other_forks_is_kept_unless_forks_are_erased(
     client: httpx.AsyncClient, application: Database
 ) -> None:
     await session(client, "a", "ann")
     await client.post("/v1/sessions/a/fork", json={"id": "of-bob", "metadata": {"user": "bob"}})
     await session(client, "b", "ann")
     await client.post("/v1/sessions/b/fork", json={"id": "own", "metadata": {"user": "ann"}})
-    told = (await client.post("/v1/erasures:preview", json=ANN)).json()
-    assert (told["sessions"], told["kept"]) == (2, 1)
-    assert {one["id"] for one in told["items"] if one["kept"]} == {"a"}
+    preview = (await client.post("/v1/erasures:preview", json=ANN)).json()
+    assert (preview["sessions"], preview["kept"]) == (2, 1)
+    assert {one["id"] for one in preview["items"] if one["kept"]} == {"a"}
     begun = await begin(client, ANN)
     await work(application, begun)
     found = await receipt(client, begun)
     assert (found["sessions"], found["kept"], await named(client)) == (2, 1, {"a", "of-bob"})
-    told = (await client.post("/v1/erasures:preview", json={**ANN, "forks": "erase"})).json()
-    assert (told["sessions"], told["kept"]) == (2, 0)
+    preview = (await client.post("/v1/erasures:preview", json={**ANN, "forks": "erase"})).json()
+    assert (preview["sessions"], preview["kept"]) == (2, 0)
     begun = await begin(client, {**ANN, "forks": "erase"})
     await work(application, begun)
     found = await receipt(client, begun)
@@ -232,7 +232,7 @@ async def test_a_repeated_request_is_the_same_erasure(client: httpx.AsyncClient,
     assert await named(client) == {"b"}
 
 
-async def test_what_comes_after_the_request_or_is_changed_since_stays(
+async def test_sessions_created_or_changed_after_the_request_are_kept(
     client: httpx.AsyncClient, application: Database, database: Database
 ) -> None:
     for name in ("a", "b", "c"):
@@ -242,23 +242,23 @@ async def test_what_comes_after_the_request_or_is_changed_since_stays(
     await session(client, "b", "bob")
     await work(application, begun)
     assert await named(client) == {"b", "later"}
-    await work(application, begun)  # a job that comes twice
+    await work(application, begun)  # a job delivered twice
     assert ((await receipt(client, begun))["sessions"], await named(client)) == (2, {"b", "later"})
     assert await database.fetch("SELECT FROM erasures WHERE filter IS NOT NULL") == []
 
 
-class Dies(Exception):
+class SimulatedCrash(Exception):
     pass
 
 
-async def test_a_worker_that_dies_has_lost_nothing_and_another_goes_on(
+async def test_another_worker_finishes_an_interrupted_erasure(
     client: httpx.AsyncClient,
     application: Database,
     database: Database,
     database_url: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was noted is erased, and what is erased was noted; a job that is lost is found again."""
+    """Every noted session is erased and every erased session is noted; a lost job is found again."""
     for number in range(6):
         await session(client, f"s{number}", "ann")
     begun = await begin(client, ANN)
@@ -267,13 +267,13 @@ async def test_a_worker_that_dies_has_lost_nothing_and_another_goes_on(
     async def dying(*given: Any) -> None:
         nonlocal noted
         if noted == 3:
-            raise Dies
+            raise SimulatedCrash
         noted += 1
         await note(*given)
 
     with monkeypatch.context() as patch:
         patch.setattr(erasures, "note", dying)
-        with pytest.raises(Dies):
+        with pytest.raises(SimulatedCrash):
             await work(application, begun)
     now = await receipt(client, begun)
     assert (now["state"], now["sessions"], now["counts"], len(await named(client))) == ("running", 3, None, 3)
@@ -285,7 +285,7 @@ async def test_a_worker_that_dies_has_lost_nothing_and_another_goes_on(
     assert (found["sessions"], found["counts"]["sessions"], await named(client)) == (6, 6, set())
 
 
-async def test_workers_at_once_erase_each_session_once(client: httpx.AsyncClient, application: Database) -> None:
+async def test_concurrent_workers_erase_each_session_once(client: httpx.AsyncClient, application: Database) -> None:
     for number in range(10):
         await session(client, f"s{number}", "ann")
     begun = await begin(client, ANN)
@@ -312,7 +312,7 @@ async def test_workers_at_once_erase_each_session_once(client: httpx.AsyncClient
         {"metadata": {"a": 1}, "prefix": "a"},
     ],
 )
-async def test_a_bad_filter_is_refused_and_begins_nothing(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+async def test_an_invalid_filter_is_refused(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
     await append(client, rounds(1))
     for path in ("/v1/erasures", "/v1/erasures:preview"):
         answer = await client.post(path, json=body)
@@ -320,7 +320,7 @@ async def test_a_bad_filter_is_refused_and_begins_nothing(client: httpx.AsyncCli
     assert (await client.get("/v1/erasures")).json()["items"] == []
 
 
-async def test_erasures_are_listed_and_each_is_its_tenants(
+async def test_erasures_are_listed_only_to_their_tenant(
     client: httpx.AsyncClient, server: str, database: Database, application: Database
 ) -> None:
     await session(client, "a", "ann")
@@ -357,13 +357,13 @@ async def test_only_sessions_with_exactly_the_named_values_are_found(client: htt
         ({"tags": ["b", "a"]}, set()),
         ({"tags": ["a", {"b": 1}]}, {"true"}),
     ):
-        told = (await client.post("/v1/erasures:preview", json={"metadata": metadata})).json()
-        assert ({one["id"] for one in told["items"]}, told["sessions"]) == (found, len(found)), metadata
+        preview = (await client.post("/v1/erasures:preview", json={"metadata": metadata})).json()
+        assert ({one["id"] for one in preview["items"]}, preview["sessions"]) == (found, len(found)), metadata
     listed = await client.get("/v1/sessions", params={"metadata": '{"tags": ["a"]}'})
     assert {one["id"] for one in listed.json()["items"]} == {"ann", "bob", "true"}
 
 
-async def test_many_sessions_are_erased_only_by_the_number_of_the_preview(
+async def test_many_sessions_are_erased_only_with_the_expected_count(
     client: httpx.AsyncClient, application: Database
 ) -> None:
     puts = [client.put(f"/v1/sessions/s{number}", json=ANN) for number in range(UNEXPECTED_MAX)]
@@ -371,41 +371,41 @@ async def test_many_sessions_are_erased_only_by_the_number_of_the_preview(
     wrong = await client.post("/v1/erasures", json={**ANN, "expected": 1})
     assert (wrong.status_code, wrong.json()["type"]) == (409, "/problems/erasure-count-conflict")
     assert wrong.json()["sessions"] == UNEXPECTED_MAX
-    begun = await begin(client, ANN, key="few")  # not more than can go without a number
+    begun = await begin(client, ANN, key="few")  # within the limit that needs no expected count
     await client.put("/v1/sessions/more", json=ANN)
     again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "few"})
     assert (again.status_code, again.json()["id"]) == (200, begun["id"])
     missing = await client.post("/v1/erasures", json=ANN)
     assert (missing.status_code, missing.json()["sessions"]) == (409, UNEXPECTED_MAX + 1)
     assert [one["id"] for one in (await client.get("/v1/erasures")).json()["items"]] == [begun["id"]]
-    told = (await client.post("/v1/erasures:preview", json=ANN)).json()["sessions"]
-    begun = await begin(client, {**ANN, "expected": told}, key="all")
+    preview = (await client.post("/v1/erasures:preview", json=ANN)).json()["sessions"]
+    begun = await begin(client, {**ANN, "expected": preview}, key="all")
     await work(application, begun)
     assert ((await receipt(client, begun))["sessions"], await named(client)) == (UNEXPECTED_MAX + 1, set())
-    again = await client.post("/v1/erasures", json={**ANN, "expected": told}, headers={"Idempotency-Key": "all"})
-    assert (again.status_code, again.json()["state"]) == (200, "done")  # although none is left to be counted
+    again = await client.post("/v1/erasures", json={**ANN, "expected": preview}, headers={"Idempotency-Key": "all"})
+    assert (again.status_code, again.json()["state"]) == (200, "done")  # although no session is left to count
 
 
-async def test_more_sessions_than_a_preview_counts_are_erased_only_by_their_exact_number(
+async def test_more_sessions_than_a_preview_counts_are_erased_only_with_their_exact_count(
     client: httpx.AsyncClient, application: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.services.erasures.PAGE", 2)
     monkeypatch.setattr("app.services.erasures.PREVIEWED_MAX", 4)
     for number in range(9):
         assert (await client.put(f"/v1/sessions/s{number}", json=ANN)).status_code == 201
-    told = (await client.post("/v1/erasures:preview", json=ANN)).json()
-    assert (told["sessions"], told["more"]) == (4, True)
-    refused = await client.post("/v1/erasures", json={**ANN, "expected": told["sessions"]})
+    preview = (await client.post("/v1/erasures:preview", json=ANN)).json()
+    assert (preview["sessions"], preview["more"]) == (4, True)
+    refused = await client.post("/v1/erasures", json={**ANN, "expected": preview["sessions"]})
     assert (refused.status_code, refused.json()["sessions"]) == (409, 9)
     await work(application, await begin(client, {**ANN, "expected": 9}))
     assert await named(client) == set()
 
 
 @pytest.mark.parametrize("asked", ["metadata", "model"])
-async def test_a_session_is_found_by_what_its_current_line_has(
+async def test_a_session_is_found_by_the_settings_of_its_current_line(
     client: httpx.AsyncClient, application: Database, database: Database, asked: str
 ) -> None:
-    """Also where only that line's row has it, as earlier versions stored what was put behind a rewind."""
+    """Metadata stored only on the line's row is found too, as earlier versions stored it after a rewind."""
     for name in ("a", "b"):
         await append(client, rounds(2), sid=name)
         assert (await client.post(f"/v1/sessions/{name}/rewind", json={"to": 1})).status_code == 200
@@ -423,7 +423,7 @@ async def test_a_session_is_found_by_what_its_current_line_has(
 
 
 async def test_pages_of_a_filtered_list_miss_nothing(client: httpx.AsyncClient) -> None:
-    """Sessions with further lines are looked at one by one, so that pages of them come shorter."""
+    """Sessions with further lines are checked one by one, so pages of them are shorter."""
     for number in range(9):
         await append(client, rounds(1), sid=f"s{number}")
         assert (await client.post(f"/v1/sessions/s{number}/rewind", json={"to": 1})).status_code == 200

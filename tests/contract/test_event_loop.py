@@ -1,7 +1,7 @@
-"""How long an event loop keeps others waiting while summaries of a long session are written on it.
+"""The time an event loop is blocked while summaries of a long session are written on it.
 
-All is measured in CPU time of the loop's own thread, against a piece of work that is done in the same run: what a
-machine is and what else it does matters little.
+CPU time of the loop's thread is compared with a reference computation of the same run, so that the machine and its load
+matter little.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from tests.support.queue import quiet
 ROUNDS = 600
 WINDOW = 60_000
 EXCEPTIONS = 3
-"""What happens once in a process, and a garbage collection, may take longer."""
+"""The number of longest stretches that are ignored: work done once per process, and garbage collections."""
 AGENTS = 2
-AT_ONCE = 40
-LIVED = 1_600
-"""Events that each agent appends, so many at once, with a context after each time."""
+EVENTS_PER_APPEND = 40
+EVENTS_PER_AGENT = 1_600
+"""The number of events each agent appends, EVENTS_PER_APPEND per request, with a context after each."""
 WORDS = "The build of the parser takes the configuration from src/part_{}.py and writes the result to disk. " * 2
 
 
 def rounds() -> list[Json]:
-    """A session several windows long."""
+    """Return a session several windows long."""
     events: list[Json] = []
     for number in range(ROUNDS):
         text = WORDS.format(number, number)
@@ -50,8 +50,8 @@ def rounds() -> list[Json]:
     return events
 
 
-def unit(events: Sequence[Json]) -> float:
-    """The CPU seconds of writing and parsing all events three times: a fraction of what it takes to plan with them."""
+def reference_seconds(events: Sequence[Json]) -> float:
+    """Return the CPU seconds to encode and decode all events three times, a fraction of the time to plan with them."""
     before = time.thread_time()
     for _ in range(3):
         assert json.loads(json.dumps(events)) == events
@@ -59,7 +59,7 @@ def unit(events: Sequence[Json]) -> float:
 
 
 def longest(stretches: Sequence[float]) -> float:
-    """The longest stretch but for the exceptions."""
+    """Return the longest stretch after the EXCEPTIONS longest."""
     return sorted(stretches, reverse=True)[EXCEPTIONS]
 
 
@@ -76,7 +76,7 @@ async def append(http: httpx.AsyncClient, events: Sequence[Json]) -> None:
 
 @asynccontextmanager
 async def watched_server(database_url: str, stretches: "Future[list[float]]") -> AsyncIterator[str]:
-    """The base URL of a server on a watched loop in a thread of its own."""
+    """Serve on a watched loop in its own thread and yield the base URL."""
     url: Future[str] = Future()
     loop: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
@@ -97,7 +97,7 @@ async def watched_server(database_url: str, stretches: "Future[list[float]]") ->
         await asyncio.to_thread(thread.join)
 
 
-async def test_a_worker_never_holds_its_loop_for_long(
+async def test_a_worker_never_blocks_its_loop_for_long(
     client: httpx.AsyncClient, database_url: str, events: list[Json]
 ) -> None:
     await append(client, events)
@@ -115,10 +115,10 @@ async def test_a_worker_never_holds_its_loop_for_long(
     _, stretches = await asyncio.to_thread(run_watched, work())
     written = (await client.get("/v1/sessions/s/summaries")).json()["items"]
     assert len(written) > 1
-    assert longest(stretches) < unit(events)
+    assert longest(stretches) < reference_seconds(events)
 
 
-async def test_an_api_that_writes_a_summary_itself_never_holds_its_loop_for_long(
+async def test_a_server_that_writes_a_summary_never_blocks_its_loop_for_long(
     client: httpx.AsyncClient, database_url: str, events: list[Json]
 ) -> None:
     await append(client, events)
@@ -132,19 +132,19 @@ async def test_an_api_that_writes_a_summary_itself_never_holds_its_loop_for_long
         assert answer.status_code == 200, answer.text
         written = (await http.get("/v1/sessions/s/summaries")).json()["items"]
     assert written
-    assert longest(stretches.result()) < unit(events)
+    assert longest(stretches.result()) < reference_seconds(events)
 
 
-async def live(http: httpx.AsyncClient, path: str, events: Sequence[Json]) -> None:
-    """Do as an agent does: append what has happened, then ask for the next context."""
-    for start in range(0, len(events), AT_ONCE):
-        answer = await http.post(f"{path}/events", json={"events": events[start : start + AT_ONCE]})
+async def run_agent(http: httpx.AsyncClient, path: str, events: Sequence[Json]) -> None:
+    """Append events in batches and request a context after each, as an agent does."""
+    for start in range(0, len(events), EVENTS_PER_APPEND):
+        answer = await http.post(f"{path}/events", json={"events": events[start : start + EVENTS_PER_APPEND]})
         assert answer.status_code == 201, answer.text
         answer = await http.post(f"{path}/context", json={"max_tokens": WINDOW})
         assert answer.status_code == 200, answer.text
 
 
-async def test_an_api_that_agents_use_while_a_worker_is_busy_never_holds_its_loop_for_long(
+async def test_a_server_in_use_next_to_a_busy_worker_never_blocks_its_loop_for_long(
     database_url: str, events: list[Json]
 ) -> None:
     stretches: Future[list[float]] = Future()
@@ -154,17 +154,17 @@ async def test_an_api_that_agents_use_while_a_worker_is_busy_never_holds_its_loo
         httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,
     ):
         paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
-        await asyncio.gather(*(live(http, path, events[:LIVED]) for path in paths))
+        await asyncio.gather(*(run_agent(http, path, events[:EVENTS_PER_AGENT]) for path in paths))
         async with quiet(database_url) as done:
             await done()
         for path in paths:
             assert (await http.get(f"{path}/summaries")).json()["items"]
     worker.terminate()
     assert await worker.wait() == 0
-    assert longest(stretches.result()) < unit(events)
+    assert longest(stretches.result()) < reference_seconds(events)
 
 
-async def test_a_huge_layer_never_holds_the_loop_for_long(database_url: str) -> None:
+async def test_a_huge_layer_never_blocks_the_loop_for_long(database_url: str) -> None:
     content = '{"a":[' + "[]," * 6_000_000 + "[]]}"
     bodies = [json.dumps({"content": content + "!" * number}).encode() for number in range(4)]
     stretches: Future[list[float]] = Future()

@@ -1,4 +1,4 @@
-"""The log over HTTP: order, idempotency, all or nothing, refusals."""
+"""The log over HTTP: order, idempotency, atomic batches and refusals."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ async def test_events_get_gapless_seqs_turns_ids_and_tokens(client: httpx.AsyncC
     assert (await client.get("/v1/sessions/s/events/7")).status_code == 404
 
 
-async def test_a_repeated_key_gets_the_first_answer(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_append_returns_the_first_response(client: httpx.AsyncClient) -> None:
     first = await post(client, [USER, {**USER, "id": "x"}], headers={"Idempotency-Key": "k"})
     await post(client, [USER])
     again = await post(client, [USER, {**USER, "id": "x"}], headers={"Idempotency-Key": "k"})
@@ -65,7 +65,7 @@ async def test_a_repeated_key_gets_the_first_answer(client: httpx.AsyncClient) -
     assert len(await log(client)) == 3
 
 
-async def test_a_repeated_event_id_is_the_same_event(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_event_id_returns_the_stored_event(client: httpx.AsyncClient) -> None:
     first = await post(client, [{**USER, "id": "a"}, {**USER, "id": "b"}])
     again = await post(client, [{**USER, "id": "a"}, {**USER, "id": "b"}])
     more = await post(client, [{**USER, "id": "b"}, {**USER, "id": "c"}])
@@ -106,7 +106,9 @@ async def test_expected_head_guards_an_append(client: httpx.AsyncClient) -> None
         ([{**USER, "ttl_turns": 0}], "invalid-event"),
     ],
 )
-async def test_bad_events_are_refused_whole(client: httpx.AsyncClient, events: object, kind: str) -> None:
+async def test_a_batch_with_an_invalid_event_is_refused_whole(
+    client: httpx.AsyncClient, events: object, kind: str
+) -> None:
     await post(
         client,
         [
@@ -122,7 +124,7 @@ async def test_bad_events_are_refused_whole(client: httpx.AsyncClient, events: o
     assert len(await log(client)) == 3
 
 
-async def test_bad_json_is_refused(client: httpx.AsyncClient) -> None:
+async def test_invalid_json_is_refused(client: httpx.AsyncClient) -> None:
     for raw in (
         b'{"events":[{"type":"user.message","content":"x","metadata":{"n":NaN}}]}',
         b'{"events":',
@@ -152,7 +154,7 @@ async def test_a_body_over_the_limit_is_413(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/sessions/s")).status_code == 404
 
 
-async def test_fifty_writers_on_one_session_lose_and_double_nothing(client: httpx.AsyncClient) -> None:
+async def test_fifty_writers_on_one_session_lose_and_repeat_nothing(client: httpx.AsyncClient) -> None:
     async def write(writer: int) -> None:
         for number in range(6):
             batch = [{**USER, "id": f"w{writer}-{number}-{k}", "content": f"{writer} {number} {k}"} for k in range(3)]

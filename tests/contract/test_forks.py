@@ -1,4 +1,4 @@
-"""Forks over HTTP: they share a log and its summaries up to a seq, and then go their own ways."""
+"""Forks over HTTP: they share a log and its summaries up to a seq, and are independent after it."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def proven(http: httpx.AsyncClient, name: str) -> Json:
 
 @pytest.fixture
 async def agent(client: httpx.AsyncClient) -> Agent:
-    """A session `a` of five events, the last one a call without a result."""
+    """A session `a` of five events; the last is a call without a result."""
     made = await Agent.begin(client, "default", "a", **ROOM)
     await made.post({"type": "system.prompt", "content": "You help."})
     await made.user("one", id="u1")
@@ -51,7 +51,7 @@ async def agent(client: httpx.AsyncClient) -> Agent:
     return made
 
 
-async def test_a_fork_shares_the_log_and_goes_its_own_way(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_a_fork_shares_the_log_and_is_independent_after_it(client: httpx.AsyncClient, agent: Agent) -> None:
     made = await fork(client, "a", "b", metadata={"why": "to try"})
     assert made == {**await session(client, "b"), "left_out": []}
     assert (made["parent"], made["head"], made["turns"], made["metadata"]) == (
@@ -76,7 +76,9 @@ async def test_a_fork_shares_the_log_and_goes_its_own_way(client: httpx.AsyncCli
     assert (await session(client, "a"))["parent"] is None
 
 
-async def test_the_first_context_of_a_fork_finds_its_parents_cache(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_the_first_context_of_a_fork_has_its_parents_cached_prefix(
+    client: httpx.AsyncClient, agent: Agent
+) -> None:
     await agent.user("a long beginning " * 3_000)
     first = await agent.context()
     await fork(client, "a", "b")
@@ -85,7 +87,9 @@ async def test_the_first_context_of_a_fork_finds_its_parents_cache(client: httpx
     assert (found["sha256"], found["epoch"]) == (first["sha256"], first["epoch"])
 
 
-async def test_a_rewind_begins_as_its_parent_was(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_a_fork_at_an_earlier_seq_equals_its_parents_context_then(
+    client: httpx.AsyncClient, agent: Agent
+) -> None:
     before = await agent.context()
     await agent.user("what was never said", pinned=True)
     await agent.context(max_tokens=50_000)
@@ -98,7 +102,7 @@ async def test_a_rewind_begins_as_its_parent_was(client: httpx.AsyncClient, agen
     assert found["request"] == then["request"]
 
 
-async def test_asked_for_again_it_is_the_same(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_a_repeated_fork_returns_the_same_session(client: httpx.AsyncClient, agent: Agent) -> None:
     made = await fork(client, "a", "b", at=3)
     assert await fork(client, "a", "b", 200, at=3) == made
     await Agent(client, "b").user("on")
@@ -126,7 +130,7 @@ async def test_forks_are_listed_by_their_parent(client: httpx.AsyncClient, agent
     assert (await client.get("/v1/sessions", params={"parent": "none"})).json()["items"] == []
 
 
-async def test_the_beginning_of_nothing_is_a_session_of_its_own(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_a_fork_at_0_is_an_empty_session(client: httpx.AsyncClient, agent: Agent) -> None:
     assert (await fork(client, "a", "b", at=0))["head"] == 0
     other = Agent(client, "b", **ROOM)
     assert await other.user("first", id="u1") == 1
@@ -134,7 +138,7 @@ async def test_the_beginning_of_nothing_is_a_session_of_its_own(client: httpx.As
     assert "first" in shown(await other.context())
 
 
-async def test_an_id_of_the_shared_part_is_used(client: httpx.AsyncClient, agent: Agent) -> None:
+async def test_event_ids_of_the_shared_part_are_taken(client: httpx.AsyncClient, agent: Agent) -> None:
     await fork(client, "a", "b")
     path = "/v1/sessions/b/events"
     again = await client.post(path, json={"events": [{"type": "user.message", "content": "one", "id": "u1"}]})
@@ -149,13 +153,15 @@ async def test_an_id_of_the_shared_part_is_used(client: httpx.AsyncClient, agent
     mixed = await client.post(path, json={"events": both})
     assert (mixed.status_code, [row["seq"] for row in mixed.json()["events"]]) == (201, [2, 6])
     assert (await session(client, "b"))["head"] == 6
-    await fork(client, "a", "c", at=1)  # where it was not used yet
+    await fork(client, "a", "c", at=1)  # at a seq before that event
     fresh = await client.post("/v1/sessions/c/events", json={"events": both})
     assert [row["seq"] for row in fresh.json()["events"]] == [2, 3]
 
 
-async def test_a_name_used_again_is_another_session(client: httpx.AsyncClient, database_url: str, agent: Agent) -> None:
-    """Another process still remembers a session of that name that was no fork."""
+async def test_a_reused_session_id_is_another_session(
+    client: httpx.AsyncClient, database_url: str, agent: Agent
+) -> None:
+    """Another process still caches a session of that id that was no fork."""
     from tests.conftest import serving
 
     said = {"events": [{"type": "user.message", "content": "one", "id": "u1"}]}
@@ -166,7 +172,7 @@ async def test_a_name_used_again_is_another_session(client: httpx.AsyncClient, d
         assert (await second.post("/v1/sessions/b/events", json=said)).json()["events"][0]["seq"] == 2
 
 
-async def test_erasing_what_forks_share_is_refused_or_takes_them_along(
+async def test_deleting_a_session_with_forks_is_refused_or_erases_them(
     client: httpx.AsyncClient, agent: Agent, database: Database
 ) -> None:
     await fork(client, "a", "b", at=4)
@@ -190,9 +196,7 @@ async def test_erasing_what_forks_share_is_refused_or_takes_them_along(
         assert await database.fetch(f"SELECT FROM {table}") == []
 
 
-async def test_what_is_erased_of_a_log_is_gone_from_every_fork_that_shares_it(
-    client: httpx.AsyncClient, agent: Agent
-) -> None:
+async def test_a_redaction_applies_to_every_fork_that_shares_the_event(client: httpx.AsyncClient, agent: Agent) -> None:
     secret = "the secret is hunter2"
     await agent.post({"type": "tool.result", "call_id": "c1", "content": secret})
     for name, new, at in (("a", "b", 6), ("b", "c", 6), ("b", "early", 3)):
@@ -212,10 +216,10 @@ async def test_what_is_erased_of_a_log_is_gone_from_every_fork_that_shares_it(
     assert (await Agent(client, "early", **ROOM).context())["epoch"] == epochs["early"]
     assert (await client.delete("/v1/sessions/early/events/6")).status_code == 404
     await fork(client, "a", "late")
-    assert [run["disposition"] for run in (await proven_after(client, "late"))["runs"]][-1] == "redacted"
+    assert [run["disposition"] for run in (await proven_after_context(client, "late"))["runs"]][-1] == "redacted"
 
 
-async def proven_after(http: httpx.AsyncClient, name: str) -> Json:
+async def proven_after_context(http: httpx.AsyncClient, name: str) -> Json:
     await Agent(http, name, **ROOM).context()
     return await proven(http, name)
 
@@ -223,7 +227,7 @@ async def proven_after(http: httpx.AsyncClient, name: str) -> Json:
 async def compacted(
     http: httpx.AsyncClient, url: str, database: Database, at_least: int, name: str = "s"
 ) -> list[Json]:
-    """The live summaries after a worker has had all the time it wants."""
+    """Return the live summaries once a worker has written at least `at_least`."""
     stop = asyncio.Event()
     running = asyncio.create_task(run_worker(url, stop, wiring.work(pooled(Settings(), url))))
     async with asyncio.timeout(SECONDS_MAX):
@@ -240,7 +244,7 @@ async def live(http: httpx.AsyncClient, name: str) -> list[Json]:
     return sorted(answer.json()["items"], key=lambda row: int(row["from_seq"]))
 
 
-async def test_summaries_apply_that_end_before_the_fork(
+async def test_a_fork_has_the_summaries_that_end_before_it(
     client: httpx.AsyncClient, database_url: str, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -257,7 +261,7 @@ async def test_summaries_apply_that_end_before_the_fork(
     assert beside["sha256"] == first["sha256"]
     assert "src/part_0.py" in shown(beside)
     showed = {None: first["call_id"], "s": first["call_id"], "beside": beside["call_id"]}
-    for name, call_id in showed.items():  # under one id, of the session it was written in unless another is named
+    for name, call_id in showed.items():  # the id is the same; without a session it means the one it was written in
         asked = {"summary": written[0]["id"]} | ({} if name is None else {"session": name})
         items = (await client.get("/v1/audit/calls", params=asked)).json()["items"]
         assert [item["call_id"] for item in items] == [call_id]
@@ -296,7 +300,7 @@ async def test_a_fork_writes_and_merges_summaries_of_its_own(
     assert WORDS[:20] in shown(await agent.context())
 
 
-async def test_a_redaction_empties_the_summaries_that_forks_took_over(
+async def test_a_redaction_empties_the_summaries_that_forks_inherited(
     client: httpx.AsyncClient, database_url: str, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -311,16 +315,16 @@ async def test_a_redaction_empties_the_summaries_that_forks_took_over(
     assert "hunter2" not in shown(found)
     gone = (await client.get(f"/v1/sessions/b/summaries/{written[0]['id']}")).json()
     assert (gone["status"], gone["text"]) == ("invalid", "")
-    anew = await compacted(client, database_url, database, len(written), "b")
-    assert (anew[0]["from_seq"], anew[0]["to_seq"]) == (written[0]["from_seq"], written[0]["to_seq"])
-    assert anew[0]["id"] not in [row["id"] for row in await live(client, "s")]
-    assert "hunter2" not in json.dumps((await client.get(f"/v1/sessions/b/summaries/{anew[0]['id']}")).json())
+    rewritten = await compacted(client, database_url, database, len(written), "b")
+    assert (rewritten[0]["from_seq"], rewritten[0]["to_seq"]) == (written[0]["from_seq"], written[0]["to_seq"])
+    assert rewritten[0]["id"] not in [row["id"] for row in await live(client, "s")]
+    assert "hunter2" not in json.dumps((await client.get(f"/v1/sessions/b/summaries/{rewritten[0]['id']}")).json())
     await Agent(client, "b").context()
     await proven(client, "b")
 
 
 async def stored_bytes(database: Database) -> int:
-    """What all tables and their indexes take."""
+    """Return the size of all tables and their indexes."""
     row = await database.fetchrow("SELECT sum(pg_total_relation_size(oid)) AS n FROM pg_class WHERE relkind = 'r'")
     assert row is not None
     return int(row["n"])
@@ -337,11 +341,11 @@ async def test_forks_copy_nothing_of_the_log(client: httpx.AsyncClient, database
     assert await database.fetch("SELECT FROM events") == events
     assert (await stored_bytes(database) - before) / 20 < 40_000
     for number in (0, 19):
-        assert (await proven_after(client, f"f{number}"))["head"] == 240 - number
+        assert (await proven_after_context(client, f"f{number}"))["head"] == 240 - number
 
 
-async def test_a_forks_calls_can_be_looked_into(client: httpx.AsyncClient, agent: Agent) -> None:
-    """Whatever is told of a session is told of a fork, its shared part included."""
+async def test_a_forks_calls_can_be_inspected(client: httpx.AsyncClient, agent: Agent) -> None:
+    """Calls, history, turns, recall and visibility of a fork include its shared part."""
     await agent.context()
     await fork(client, "a", "b")
     other, path = Agent(client, "b", **ROOM), "/v1/sessions/b"
@@ -367,8 +371,8 @@ async def test_a_forks_calls_can_be_looked_into(client: httpx.AsyncClient, agent
     assert "[not of interest]" not in shown(await Agent(client, "before", **ROOM).context())
 
 
-def test_a_fork_takes_over_every_column() -> None:
-    """Whoever adds a column to one of these tables decides here what a fork makes of it."""
+def test_every_column_is_copied_or_left_out_on_purpose() -> None:
+    """A new column of one of these tables fails this test until it is decided how a fork copies it."""
     from app.store import forks
 
     def names(columns: str) -> set[str]:
@@ -378,16 +382,16 @@ def test_a_fork_takes_over_every_column() -> None:
         "epochs": names(forks.EPOCH_COLUMNS) | {"session_id"},
         "summaries": names(forks.SUMMARY_COLUMNS)
         | {"session_id", "cover_id", "text", "digest", "usage", "status", "origin"}
-        | {"complaints", "superseded_by"},  # of the parent's only
+        | {"complaints", "superseded_by"},  # only of the parent's
         "views": names(forks._VIEW.partition("(")[2].partition(")")[0])
         | {"created_at"}
-        | {"reported_call", "reported_epoch", "reported_head", "reported_tokens", "reported_counted"}  # its calls'
+        | {"reported_call", "reported_epoch", "reported_head", "reported_tokens", "reported_counted"}  # its calls
         | {"reported_outside"},
         "sessions": names(forks._SESSION.partition("(")[2].partition(")")[0])
         | {"covered_tokens", "answered", "created_at", "updated_at"}
-        | {"line", "root", "number", "chained_seq", "chained", "chain_tip"}  # of lines, which a fork is not by itself
-        | {"version", "called_at"}  # a fork has neither changed nor been asked for yet
-        | {"layers_version", "streamed_until"},  # what is there for a while stays where it was put
+        | {"line", "root", "number", "chained_seq", "chained", "chain_tip"}  # of lines; a fork is none
+        | {"version", "called_at"}  # a fork has neither changed nor been called yet
+        | {"layers_version", "streamed_until"},  # layers and streams are not inherited
     }
     for table, columns in made.items():
         assert columns == set(metadata.tables[table].columns.keys()), table

@@ -1,4 +1,4 @@
-"""Requests that nobody wrote get an answer that the OpenAPI document names, with keys, without, and with wrong ones."""
+"""Fuzzed requests get a documented response, with keys, without keys, and with wrong keys."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CALLERS = [("open", None, None), ("keyed", KEY, KEY), ("keyless", KEY, None), ("
 async def fuzzing(
     database_url: str, api_key: str | None, sent: str | None, only: str | None = None
 ) -> AsyncIterator[Fuzz]:
-    """A server with something of everything in it, whose operations are asked, or those of one path only."""
+    """Serve a populated database and yield a fuzzer of all its operations, or of one path."""
     async with serving(Settings(api_key=api_key), database_url) as url:
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(base_url=url, timeout=30, headers=headers) as http:
@@ -43,7 +43,7 @@ async def fuzzing(
         }
         operations = json.loads(document())
         if api_key is None:
-            del operations["paths"]["/v1/keys"]["post"]  # the first one that came about would close the server
+            del operations["paths"]["/v1/keys"]["post"]  # the first key created would close an open server
         if only is not None:
             operations["paths"] = {only: operations["paths"][only]}
         with closing(Fuzz(url, operations, sent, known)) as fuzz:
@@ -51,7 +51,7 @@ async def fuzzing(
 
 
 @pytest.mark.parametrize(("name", "api_key", "sent"), CALLERS)
-async def test_whatever_the_document_allows_or_not(
+async def test_requests_generated_from_the_document(
     database_url: str, name: str, api_key: str | None, sent: str | None
 ) -> None:
     async with fuzzing(database_url, api_key, sent) as fuzz:
@@ -61,13 +61,13 @@ async def test_whatever_the_document_allows_or_not(
 
 
 @pytest.mark.parametrize(("name", "api_key", "sent"), CALLERS)
-async def test_whatever_is_hostile(database_url: str, name: str, api_key: str | None, sent: str | None) -> None:
+async def test_hostile_requests(database_url: str, name: str, api_key: str | None, sent: str | None) -> None:
     async with fuzzing(database_url, api_key, sent) as fuzz:
         await asyncio.to_thread(fuzz.hostile, 100, 13)
         assert fuzz.cases > 80
 
 
-async def test_conversations_of_every_format_go_in_among_what_does_not(database_url: str) -> None:
+async def test_fuzzed_contexts_include_accepted_conversations_of_every_format(database_url: str) -> None:
     async with fuzzing(database_url, None, None, only="/v1/sessions/{sid}/context") as fuzz:
         await asyncio.to_thread(fuzz.made_from_the_document, 60)
         assert set(fuzz.reconciled) == {"openai", "openai-responses", "anthropic", "gemini"}

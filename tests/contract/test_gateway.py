@@ -1,4 +1,4 @@
-"""The gateway over real sockets, with the vendors' own clients: what is replaced, streamed back, retried and logged."""
+"""The gateway over real sockets with the vendors' own clients: replaced requests, streams, retries and the log."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ TOOL_CALLS = [("toolu_1", "read_file", {"path": "a.py"}), ("toolu_2", "read_file
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_anthropics_client_lives_through_a_tool_round(
+async def test_anthropics_client_completes_a_tool_round(
     gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
 ) -> None:
     provider.script.extend([Said("I look.", TOOL_CALLS, thinking="Hm."), Said("Done.")])
@@ -68,7 +68,7 @@ async def test_anthropics_client_lives_through_a_tool_round(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_openais_client_lives_through_a_tool_round(
+async def test_openais_client_completes_a_tool_round(
     gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
 ) -> None:
     provider.script.extend([Said("", TOOL_CALLS), Said("Done.")])
@@ -100,10 +100,10 @@ async def test_openais_client_lives_through_a_tool_round(
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("pieces", [None, 7])
-async def test_a_streams_bytes_are_the_providers(
+async def test_a_stream_has_the_providers_bytes(
     gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: Behind
 ) -> None:
-    """But for the chunk with the usage that the client did not ask for."""
+    """The chunk with usage that only the gateway requested is left out."""
     provider.pieces = pieces
     name = "anthropic" if path == "/v1/messages" else "openai"
     field = "input" if path == "/v1/responses" else "messages"
@@ -124,7 +124,7 @@ async def test_a_streams_bytes_are_the_providers(
     assert "partial" not in (said.get("metadata") or {})
 
 
-async def test_the_answer_says_what_was_done(gateway: str, http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_response_headers_describe_the_call(gateway: str, http: httpx.AsyncClient, provider: Provider) -> None:
     async with claude(gateway) as client:
         raw = await client.messages.with_raw_response.create(
             model="claude-sonnet-5", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
@@ -138,10 +138,10 @@ async def test_the_answer_says_what_was_done(gateway: str, http: httpx.AsyncClie
     assert int(said["x-palimpsest-tokens-wanted"]) > 0
 
 
-async def test_what_does_not_fit_the_window_is_left_out(
+async def test_a_conversation_over_the_window_is_reduced(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
-    """The window is that of the session's policy; the client goes on with its whole list."""
+    """The window is the session's policy's; the client keeps sending its whole conversation."""
     policy = {"window_tokens": 4_000, "reserve_tokens": 500}
     assert (await http.put("/v1/sessions/s", json={"policy": policy, "model": "gpt-5-mini"})).status_code == 201
     messages: Any = [{"role": "user", "content": "Read the files, one after the other."}]
@@ -161,7 +161,7 @@ async def test_what_does_not_fit_the_window_is_left_out(
 
 
 async def overflows(http: httpx.AsyncClient) -> list[float]:
-    """Calls that were too long, and contexts that were made again, as the process has counted them."""
+    """Return the process's counts of overflows and of retries after one."""
     lines = (await http.get("/metrics")).text.splitlines()
     names = ("palimpsest_overflows_total", "palimpsest_overflow_retries_total")
     return [sum(float(line.split()[-1]) for line in lines if line.startswith(name)) for name in names]
@@ -169,7 +169,7 @@ async def overflows(http: httpx.AsyncClient) -> list[float]:
 
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_call_that_was_too_long_is_asked_once_more(
+async def test_a_call_that_overflows_is_retried_once(
     http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: Behind
 ) -> None:
     refusal = Said(status=400, error=OVERFLOW[path])
@@ -195,10 +195,8 @@ async def test_a_call_that_was_too_long_is_asked_once_more(
         assert record["retry_of"] is not None
 
 
-async def test_both_replies_to_a_request_that_was_sent_twice_are_logged(
-    http: httpx.AsyncClient, provider: Provider
-) -> None:
-    """Whichever comes first is on the line; the other one is on a line of its own, which its client may go on with."""
+async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncClient, provider: Provider) -> None:
+    """The first reply is on the line, the other on a line of its own that its client may continue."""
     both = asyncio.Event()
     provider.script.extend([Said("The first.", late=both), Said("The second.", late=both)])
     url, asked = "/gateway/s/s/openai/v1/chat/completions", [{"role": "user", "content": "hi"}]
@@ -215,13 +213,15 @@ async def test_both_replies_to_a_request_that_was_sent_twice_are_logged(
     assert [(one["head"], one["current"], one["at"]) for one in lines] == [(2, True, None), (2, False, 1)]
     logs = [(await http.get(f"/v1/sessions/{one['id']}/events")).json()["items"] for one in lines]
     assert sorted(log[1]["content"] for log in logs) == ["The first.", "The second."]
-    aside = {"role": "assistant", "content": logs[1][1]["content"]}
-    answer = await http.post(url, json={"model": "m", "messages": [*asked, aside, {"role": "user", "content": "On"}]})
+    second_reply = {"role": "assistant", "content": logs[1][1]["content"]}
+    answer = await http.post(
+        url, json={"model": "m", "messages": [*asked, second_reply, {"role": "user", "content": "On"}]}
+    )
     assert answer.headers["x-palimpsest-line"] == "s@line.2"
     assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 
 
-async def test_a_stream_that_breaks_off_does_so_for_the_client_and_its_reply_is_partial(
+async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
     http: httpx.AsyncClient, provider: Provider, behind: Behind
 ) -> None:
     provider.script.append(Said("Half of this will come.", cut=5))
@@ -236,7 +236,7 @@ async def test_a_stream_that_breaks_off_does_so_for_the_client_and_its_reply_is_
     assert record["outcome"]["error"]["message"] == "the stream broke off"
 
 
-async def test_a_client_that_goes_ends_the_request_upstream(
+async def test_a_client_that_disconnects_cancels_the_request_upstream(
     http: httpx.AsyncClient, provider: Provider, behind: Behind
 ) -> None:
     provider.script.append(Said("Half of this will come.", cut=5, hold=asyncio.Event()))
@@ -252,10 +252,10 @@ async def test_a_client_that_goes_ends_the_request_upstream(
     assert said["metadata"] == {"partial": True}
 
 
-async def test_increments_go_upstream_as_whole_requests(
+async def test_increments_are_sent_upstream_as_whole_requests(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
-    """A client of Responses sends only what is new, and goes back to an earlier reply later on."""
+    """A client of Responses sends only new items, and later continues an earlier reply."""
     provider.script.extend(
         [Said("I look.", [("call_1", "read_file", {"path": "a.py"})]), Said("Done."), Said("Again.")]
     )
@@ -280,7 +280,7 @@ async def test_increments_go_upstream_as_whole_requests(
     assert len((await http.get("/v1/sessions/s/lines")).json()["items"]) == 2
 
 
-async def test_a_thread_of_anthropics_goes_upstream_as_a_whole_request_that_begins_one(
+async def test_a_continued_thread_is_sent_upstream_whole_as_a_new_thread(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
     tools: Any = [{"name": "read_file", "input_schema": {"type": "object"}}]
@@ -306,7 +306,9 @@ async def test_a_thread_of_anthropics_goes_upstream_as_a_whole_request_that_begi
     assert [one["role"] for one in body["messages"]] == ["user", "assistant", "user"]
 
 
-async def test_what_is_counted_is_what_would_be_sent(gateway: str, http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_count_tokens_counts_the_request_that_would_be_sent(
+    gateway: str, http: httpx.AsyncClient, provider: Provider
+) -> None:
     policy = {"window_tokens": 4_000, "reserve_tokens": 500}
     await http.put("/v1/sessions/s", json={"policy": policy, "model": "claude-sonnet-5"})
     messages: Any = [{"role": "user", "content": "Read the files, one after the other."}]
@@ -330,10 +332,8 @@ async def test_what_is_counted_is_what_would_be_sent(gateway: str, http: httpx.A
     assert sent[-1] == messages[-1]
 
 
-async def test_a_call_that_is_asked_once_more_ends_where_its_own_list_does(
-    http: httpx.AsyncClient, provider: Provider
-) -> None:
-    """The line goes on while a summary is waited for, which nobody writes."""
+async def test_a_retried_call_ends_with_its_own_last_message(http: httpx.AsyncClient, provider: Provider) -> None:
+    """Another event is appended while the retry waits for a summary, which no worker writes."""
     path = "/v1/chat/completions"
     provider.script.extend([Said(status=400, error=OVERFLOW[path]), Said("To me.")])
     said = [(f"{number} " + "word " * 300, f"answer {number}") for number in range(20)]
@@ -353,7 +353,7 @@ async def test_a_call_that_is_asked_once_more_ends_where_its_own_list_does(
     assert again.body["messages"][-1]["content"] == "And?"
 
 
-async def test_an_outcome_is_reported_where_the_reply_cannot_be_logged(
+async def test_an_outcome_is_reported_if_the_reply_cannot_be_logged(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, database: Database
 ) -> None:
     await database.execute(

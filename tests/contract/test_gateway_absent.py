@@ -1,4 +1,4 @@
-"""What a call does not have, it is not sent: neither the system prompt nor the tools of another call of its session."""
+"""A call without system prompt or tools is not sent those of another call of its session."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ TOOLS: dict[str, Any] = {
 
 
 def body(form: str, messages: list[Any], *, full: bool) -> dict[str, Any]:
-    """A call with its own prompt and tools, or without any."""
+    """Return a call with its own prompt and tools, or without any."""
     kind, _, developer = form.partition(" ")
     made: dict[str, Any] = {"model": "m", "max_tokens": 9}
     lead = [{"role": "developer" if developer else "system", "content": PROMPT}] if full else []
@@ -42,7 +42,7 @@ def body(form: str, messages: list[Any], *, full: bool) -> dict[str, Any]:
     return made | ({"tools": [TOOLS[kind]]} if full else {})
 
 
-def prompted(asked: Asked) -> bool:
+def has_prompt(asked: Asked) -> bool:
     return PROMPT in asked.raw.decode()
 
 
@@ -51,14 +51,14 @@ def prompted(asked: Asked) -> bool:
 async def test_a_call_without_prompt_and_tools_is_sent_none(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, form: str, titled: list[Any]
 ) -> None:
-    """And the conversation that has them goes on with them."""
+    """The conversation that has prompt and tools keeps them."""
     calls = [(MESSAGES, True), (titled, False), (titled, False), (OTHERS, True), (OTHERS, True)]
     counted = []
     for messages, full in calls:
         answer = await http.post(PATHS[form], json=body(form, messages, full=full))
         assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "context"), answer.headers
         asked = provider.asked[-1]
-        assert prompted(asked) == full
+        assert has_prompt(asked) == full
         assert "(empty)" not in asked.raw.decode()
         assert ("tools" in asked.body) == full
         record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
@@ -69,32 +69,32 @@ async def test_a_call_without_prompt_and_tools_is_sent_none(
 
 
 @pytest.mark.parametrize("system", ["", [], None, [{"type": "text", "text": "x-anthropic-billing-header: cch=1"}]])
-async def test_a_prompt_that_says_nothing_is_none(http: httpx.AsyncClient, provider: Provider, system: Any) -> None:
+async def test_an_empty_prompt_is_sent_as_it_is(http: httpx.AsyncClient, provider: Provider, system: Any) -> None:
     for own in ({"system": PROMPT}, {"system": system}):
         made = {"model": "m", "max_tokens": 9, "messages": MESSAGES, **own}
         answer = await http.post(PATHS["anthropic"], json=made)
-        assert answer.status_code in (200, 400)  # the stand-in refuses an empty prompt, as the provider does
+        assert answer.status_code in (200, 400)  # the fake provider refuses an empty prompt, as the real one does
     assert provider.asked[-1].body.get("system") == system
 
 
-async def test_a_prompt_of_the_log_is_no_prompt_of_the_call(http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_a_prompt_of_the_log_is_not_added_to_a_call(http: httpx.AsyncClient, provider: Provider) -> None:
     events = [{"type": "system.prompt", "content": PROMPT}, {"type": "tools", "content": [TOOLS["anthropic"]]}]
     assert (await http.post("/v1/sessions/s/events", json={"events": events})).status_code == 201
     answer = await http.post(PATHS["anthropic"], json=body("anthropic", MESSAGES, full=False))
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert not prompted(provider.asked[-1])
+    assert not has_prompt(provider.asked[-1])
 
 
-async def test_a_count_is_of_the_calls_own_prompt(http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_count_tokens_uses_the_calls_own_prompt(http: httpx.AsyncClient, provider: Provider) -> None:
     await http.post(PATHS["anthropic"], json=body("anthropic", MESSAGES, full=True))
     for full in (False, True):
         answer = await http.post(f"{PATHS['anthropic']}/count_tokens", json=body("anthropic", OTHERS, full=full))
         assert answer.headers["x-palimpsest-mode"] == "context"
-        assert prompted(provider.asked[-1]) == full
+        assert has_prompt(provider.asked[-1]) == full
     assert not provider.refused
 
 
-async def test_the_responses_of_a_chain_have_their_own_instructions(
+async def test_a_continued_response_does_not_inherit_instructions(
     http: httpx.AsyncClient, provider: Provider, behind: Behind
 ) -> None:
     first = (await http.post(PATHS["responses"], json=body("responses", MESSAGES, full=True))).json()
@@ -102,11 +102,11 @@ async def test_the_responses_of_a_chain_have_their_own_instructions(
     more = {"model": "m", "previous_response_id": first["id"], "input": "Go on."}
     answer = await http.post(PATHS["responses"], json=more)
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert not prompted(provider.asked[-1])
+    assert not has_prompt(provider.asked[-1])
 
 
 @pytest.mark.parametrize("empty", ["", []])
-async def test_a_context_without_a_system_prompt_can_be_asked_for(http: httpx.AsyncClient, empty: Any) -> None:
+async def test_a_context_without_a_system_prompt_can_be_requested(http: httpx.AsyncClient, empty: Any) -> None:
     path, asked = "/v1/sessions/s/context", {"format": "anthropic", "messages": MESSAGES}
     made = (await http.post(path, json=asked | {"system": PROMPT, "tools": [TOOLS["anthropic"]]})).json()
     assert made["request"]["system"] and made["request"]["tools"]

@@ -1,8 +1,8 @@
 """Coding agents at the gateway, with retries, broken streams, edits, compactions, side calls and sub-agents.
 
-The provider refuses nothing, the model sees exactly what each agent means, and every line's log holds it once:
-each list that was sent and each reply that came whole, from the first to the last. What goes as it came, and every
-answer, is the same bytes on both sides, and the provider's key stays nowhere.
+The provider refuses nothing, the model sees exactly what each agent means, and the lines' logs hold every conversation
+sent and every complete reply. Passed-through requests and all responses have the same bytes on both sides, and the
+provider's key is stored nowhere.
 """
 
 import json
@@ -26,12 +26,12 @@ Logs = dict[str, list[list[dict[str, Any]]]]
 
 
 def marks(value: Any) -> Iterator[str]:
-    """The marks in a request's conversation, in their order."""
+    """Yield the marks in a request's conversation, in order."""
     yield from MARK.findall(json.dumps(value))
 
 
 def texts(value: Any) -> Iterator[str]:
-    """The texts that are marked in a request's conversation or in an event, whole and in their order."""
+    """Yield the texts with a mark in a request's conversation or in events, in order."""
     if isinstance(value, str):
         if value.startswith("{"):
             yield from texts(json.loads(value))
@@ -42,14 +42,14 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(one)
 
 
-def same(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
-    """What was sent says what was meant: every text, whole, once, in order."""
+def assert_whole(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
+    """Assert that a request has every text that was meant, whole, once and in order."""
     found = sent["input" if agent.form == "openai-responses" else "messages"]
     assert list(texts(found)) == list(texts(meant))
 
 
-def no_more(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
-    """What was sent says nothing twice, and nothing that was not meant; its end is whole."""
+def assert_reduced(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> None:
+    """Assert that a request repeats nothing, adds nothing, and ends as it was meant."""
     found = list(marks(sent["input" if agent.form == "openai-responses" else "messages"]))
     wanted = list(marks(meant))
     assert max(Counter(found).values(), default=0) == 1
@@ -57,15 +57,15 @@ def no_more(agent: Agent, meant: list[dict[str, Any]], sent: dict[str, Any]) -> 
     assert found[-1:] == wanted[-1:]
 
 
-async def settled(http: httpx.AsyncClient, database_url: str, agents: list[Agent]) -> Logs:
-    """The logs of all lines, by session, once each reply that came whole is there."""
+async def settled_logs(http: httpx.AsyncClient, database_url: str, agents: list[Agent]) -> Logs:
+    """Return the logs of all lines by session, once they hold each complete reply."""
     wanted = {text for agent in agents for one in agent.exchanges for text in texts(one.reply)}
 
     def whole(logs: Logs) -> bool:
         return wanted <= {text for lines in logs.values() for events in lines for text in texts(events)}
 
-    async with behind(database_url) as told:
-        logs = await told.until(lambda: all_logs(http), whole)
+    async with behind(database_url) as writes:
+        logs = await writes.until(lambda: all_logs(http), whole)
     assert whole(logs), "a reply is lost"
     return logs
 
@@ -90,8 +90,8 @@ async def all_logs(http: httpx.AsyncClient) -> Logs:
     return logs
 
 
-def beginnings(items: list[str]) -> Iterator[int]:
-    """What each beginning of a list is known by: the empty one, and so on to the whole."""
+def prefix_hashes(items: list[str]) -> Iterator[int]:
+    """Yield a hash of each beginning of a list, from the empty one to the whole."""
     known = 0
     yield known
     for item in items:
@@ -100,14 +100,17 @@ def beginnings(items: list[str]) -> Iterator[int]:
 
 
 def check_logs(agent: Agent, lines: list[list[dict[str, Any]]]) -> None:
-    """Every list that was sent, and every whole reply behind its own, begins a line; no line says anything twice, and
-    nothing is there that was not to be budgeted."""
+    """Assert that each conversation sent, and each with its complete reply, is a beginning of a line, that no line
+    repeats anything, and that nothing else was logged.
+    """
     logged = [list(texts(events)) for events in lines]
     for line in logged:
         assert max(Counter(line).values(), default=0) <= 1, "a line holds something twice"
-    found = {one for line in logged for one in beginnings(line)}
+    found = {one for line in logged for one in prefix_hashes(line)}
     meant = [[*texts(one.messages), *texts(one.reply)] for one in agent.exchanges]
-    lost = [one for one in [*meant, *(list(texts(one)) for one in agent.sent)] if [*beginnings(one)][-1] not in found]
+    lost = [
+        one for one in [*meant, *(list(texts(one)) for one in agent.sent)] if [*prefix_hashes(one)][-1] not in found
+    ]
     assert not lost, (len(lost), lost[0][-3:])
     sent = {text for one in agent.sent for text in texts(one) if MARK.findall(text)[0].startswith(f"#{agent.name}")}
     assert {text for line in logged for text in line if f"#{agent.name}" in text} == sent
@@ -120,7 +123,7 @@ def check_logs(agent: Agent, lines: list[list[dict[str, Any]]]) -> None:
 
 
 async def check_key(database: Database, output: str, http: httpx.AsyncClient) -> None:
-    """The provider's key is in no table, in no line of the log, and in nothing that is measured."""
+    """Assert that the provider's key is in no table, log line or metric."""
     tables = await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     rows = 0
     for table in tables:
@@ -135,14 +138,14 @@ async def check_key(database: Database, output: str, http: httpx.AsyncClient) ->
 async def lives(
     database_url: str, database: Database, capsys: pytest.CaptureFixture[str], requests: int, *, window: int | None
 ) -> None:
-    """An agent of each format lives; all that is held of them is checked."""
+    """Run an agent of each format and check all of the above."""
     async with (
         serving_provider() as provider,
         serving(settings(provider, gateway_context_seconds=60), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=90, verify=False) as http,
     ):
         answers = Answers(provider, 7, trouble=0.12)
-        check = same if window is None else no_more
+        check = assert_whole if window is None else assert_reduced
         agents = [
             Agent("xyz"[n], form, f"{form}-agent", http, answers, n + 1, check, provider)
             for n, form in enumerate(FORMS)
@@ -154,7 +157,7 @@ async def lives(
             assert answer.status_code == 201, answer.text
         await live_together(agents, requests)
         assert not provider.refused, provider.refused[:3]
-        logs = await settled(http, database_url, agents)
+        logs = await settled_logs(http, database_url, agents)
         for agent in agents:
             own = [lines for session, lines in logs.items() if session.startswith(agent.session)]
             check_logs(agent, [line for lines in own for line in lines])
@@ -164,7 +167,7 @@ async def lives(
 
 
 @pytest.mark.parametrize("window", [None, 3_000])
-async def test_agents_live_through_the_gateway(
+async def test_agents_work_through_the_gateway(
     database_url: str, database: Database, capsys: pytest.CaptureFixture[str], window: int | None
 ) -> None:
     await lives(database_url, database, capsys, 40, window=window)

@@ -1,4 +1,4 @@
-"""With Postgres away the gateway lets pass whom it let in lately, and nobody whom it has refused."""
+"""While Postgres is away, the gateway passes calls of recently accepted keys and refuses all others."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ OURS = "a-key-of-the-settings"
 
 
 class Gate:
-    """A gateway that is asked under keys, and the database behind it."""
+    """A gateway called with various keys, and the means to disconnect its database."""
 
     def __init__(self, http: httpx.AsyncClient, operator: asyncpg.Connection, database: str) -> None:
         self._http, self._operator, self._database = http, operator, database
@@ -66,7 +66,7 @@ async def key_of(database: Database, *scopes: str, prefix: str | None = None) ->
     return made.secret
 
 
-async def test_a_key_that_was_let_in_passes_with_what_it_may_reach(
+async def test_an_accepted_key_passes_within_its_prefix(
     gate: Callable[..., Any], database: Database, provider: Provider
 ) -> None:
     key, bound = await key_of(database), await key_of(database, prefix="a:")
@@ -93,10 +93,10 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("why", sorted(REFUSALS))
-async def test_a_key_that_was_refused_stays_refused(
+async def test_a_refused_key_stays_refused(
     gate: Callable[..., Any], database: Database, database_url: str, provider: Provider, why: str
 ) -> None:
-    """It was let in before."""
+    """The key was accepted before it was refused."""
     await key_of(database)
     key = await key_of(database)
     async with gate() as asking:
@@ -112,10 +112,10 @@ async def test_a_key_that_was_refused_stays_refused(
         assert not provider.asked
 
 
-async def test_what_was_never_let_in_is_refused(
+async def test_keys_never_accepted_are_refused(
     gate: Callable[..., Any], database: Database, provider: Provider
 ) -> None:
-    """Keys that nobody has asked with, and none at all where one is needed."""
+    """Keys never used before, and no key where one is needed."""
     key, reader = await key_of(database), await key_of(database, "read")
     async with gate() as asking:
         assert await asking.status(reader) == 403
@@ -123,11 +123,11 @@ async def test_what_was_never_let_in_is_refused(
         await asking.lose_database()
         for one in (key, reader, f"{key}x", ""):
             assert await asking.status(one) == 503
-        assert await asking.status(None) == 401  # that a key is needed is known for good
+        assert await asking.status(None) == 401  # whether keys are needed is cached for good
         assert not provider.asked
 
 
-async def test_a_key_does_not_pass_for_ever(
+async def test_an_accepted_key_expires(
     gate: Callable[..., Any], database: Database, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recent_callers, "RECENT_SECONDS", 0.0)
@@ -138,7 +138,7 @@ async def test_a_key_does_not_pass_for_ever(
         assert await asking.status(key) == 503
 
 
-async def test_an_open_server_stays_open_and_checks_the_keys_that_it_is_sent(
+async def test_an_open_server_stays_open_but_refuses_unchecked_keys(
     gate: Callable[..., Any], provider: Provider
 ) -> None:
     async with gate() as asking:

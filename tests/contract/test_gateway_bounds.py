@@ -1,4 +1,4 @@
-"""Upstreams that send more than anybody should read: the client gets every byte, and the process stays small."""
+"""Upstream bodies of excessive size: the client gets every byte, and the process stays small."""
 
 import json
 import zlib
@@ -22,19 +22,19 @@ EVENT_STREAM = {"content-type": "text/event-stream"}
 GROWTH_MAX = 250_000_000
 
 
-def asking(path: str, **more: Any) -> dict[str, Any]:
+def request_body(path: str, **more: Any) -> dict[str, Any]:
     field = "input" if path == "/v1/responses" else "messages"
     return {"model": "m", "max_tokens": 9, field: [{"role": "user", "content": "hi"}], **more}
 
 
 async def raw_bytes(http: httpx.AsyncClient, path: str, **more: Any) -> tuple[httpx.Response, bytes]:
-    async with http.stream("POST", URLS[path], json=asking(path, **more)) as answer:
+    async with http.stream("POST", URLS[path], json=request_body(path, **more)) as answer:
         return answer, b"".join([piece async for piece in answer.aiter_raw()])
 
 
 @pytest.mark.parametrize("code", [400, 200])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_a_body_that_unpacks_to_a_gigabyte_is_passed_on_and_not_held(
+async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, code: int, kind: str
 ) -> None:
     body = bomb()
@@ -55,7 +55,7 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_passed_on_and_not_held(
 
 @pytest.mark.parametrize("encoding", ["br", "gzip", "gzip, gzip"])
 @pytest.mark.parametrize("code", [400, 200])
-async def test_an_encoding_that_cannot_be_undone_is_passed_on(
+async def test_a_body_that_cannot_be_decoded_is_forwarded(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, encoding: str, code: int
 ) -> None:
     provider.script.append(Said(status=code, raw=b"no such thing", headers={"content-encoding": encoding}))
@@ -65,8 +65,8 @@ async def test_an_encoding_that_cannot_be_undone_is_passed_on(
     assert record["outcome"]["error"]
 
 
-async def test_an_error_is_read_although_it_is_packed_or_long(http: httpx.AsyncClient, provider: Provider) -> None:
-    """The overflow in it is found, and the call made again."""
+async def test_a_compressed_or_long_error_is_read(http: httpx.AsyncClient, provider: Provider) -> None:
+    """The overflow in the error is found, and the call is retried."""
     text = json.dumps({"error": {"message": "prompt is too long: 9000 tokens > 8000 maximum", "rest": "x" * 500_000}})
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(text.encode()) + packer.flush()
@@ -74,14 +74,14 @@ async def test_an_error_is_read_although_it_is_packed_or_long(http: httpx.AsyncC
     for raw, fields in ((packed, {"content-encoding": "gzip"}), (text.encode(), {})):
         provider.asked.clear()
         provider.script.append(Said(status=400, raw=raw, headers=fields))
-        answer = await http.post(URLS["/v1/messages"], json=asking("/v1/messages"))
+        answer = await http.post(URLS["/v1/messages"], json=request_body("/v1/messages"))
         assert answer.status_code == 200, answer.text
         assert len(provider.asked) == 2
 
 
 @pytest.mark.parametrize("path", sorted(URLS))
 @pytest.mark.parametrize("large", ["z" * JSON_BYTES_MAX, "z" * 3 * JSON_BYTES_MAX, [[]] * 60_000], ids=len)
-async def test_an_event_that_is_too_large_is_passed_on_and_the_reply_is_partial(
+async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, path: str, large: Any
 ) -> None:
     _, events = STREAMS[path]({"model": "m"}, Said("Hello there, you."), 1, 10)
@@ -97,7 +97,7 @@ async def test_an_event_that_is_too_large_is_passed_on_and_the_reply_is_partial(
 
 
 @pytest.mark.parametrize("path", sorted(URLS))
-async def test_an_answer_that_is_too_large_is_passed_on_and_not_read(
+async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, path: str
 ) -> None:
     raw = json.dumps({"choices": [], "content": "x" * JSON_BYTES_MAX}).encode()
@@ -109,7 +109,7 @@ async def test_an_answer_that_is_too_large_is_passed_on_and_not_read(
     assert classify(record["outcome"]["error"]["message"]) is None
 
 
-async def test_a_stream_that_no_reader_expects_reaches_the_client(
+async def test_a_stream_that_cannot_be_parsed_reaches_the_client(
     http: httpx.AsyncClient, provider: Provider, behind: Behind
 ) -> None:
     nested = b'{"a":' * 950 + b"1" + b"}" * 950

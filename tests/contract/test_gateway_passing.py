@@ -1,4 +1,4 @@
-"""What passes through the gateway as it came, and what lets it pass; keys, limits and what is not known."""
+"""Calls that the gateway passes through unchanged; its keys and limits, and upstream failures."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from tests.support.gateways import AT_ONCE, KEY, Behind, settings
 from tests.support.provider import Provider, Said
 
 
-async def test_it_is_off_until_an_upstream_is_named(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_the_gateway_is_off_without_an_upstream_url(client: httpx.AsyncClient, database_url: str) -> None:
     for path in ("/gateway/anthropic/v1/messages", "/gateway/openai/v1/models"):
         assert (await client.post(path, json={})).status_code == 404
     only = Settings(gateway_openai_url="http://127.0.0.1:9/v1")
@@ -33,7 +33,7 @@ async def test_it_is_off_until_an_upstream_is_named(client: httpx.AsyncClient, d
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_every_other_path_passes_through_untouched(
+async def test_every_other_path_passes_through_unchanged(
     http: httpx.AsyncClient, provider: Provider, method: str
 ) -> None:
     body = b"" if method == "GET" else b'{"any":  "bytes", \xff'
@@ -57,9 +57,7 @@ async def test_every_other_path_passes_through_untouched(
     assert len(answer.headers.get_list("date")) == 1
 
 
-async def test_without_a_session_a_call_goes_as_it_came_and_says_so(
-    http: httpx.AsyncClient, provider: Provider
-) -> None:
+async def test_a_call_without_a_session_passes_through_unchanged(http: httpx.AsyncClient, provider: Provider) -> None:
     raw = b'{ "model":"m", "prompt_cache_key": "k", "messages":[{"role":"user","content":"hi"}] }'
     provider.compress = True
     url = "/gateway/openai/v1/chat/completions"
@@ -71,7 +69,7 @@ async def test_without_a_session_a_call_goes_as_it_came_and_says_so(
     assert (await http.get("/v1/sessions")).json()["items"] == []
 
 
-async def test_a_refusal_that_is_none_of_ours_comes_back_as_it_is(http: httpx.AsyncClient, provider: Provider) -> None:
+async def test_a_providers_refusal_is_returned_unchanged(http: httpx.AsyncClient, provider: Provider) -> None:
     error = {"error": {"message": f"Incorrect API key provided: {KEY}.", "code": "invalid_api_key"}}
     provider.script.append(Said(status=401, error=error))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -81,7 +79,7 @@ async def test_a_refusal_that_is_none_of_ours_comes_back_as_it_is(http: httpx.As
     assert len(provider.calls()) == 1
 
 
-async def test_a_context_that_cannot_be_made_lets_the_clients_own_bytes_go(
+async def test_an_infeasible_context_bypasses_with_the_clients_bytes(
     http: httpx.AsyncClient, provider: Provider
 ) -> None:
     await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 2_000, "reserve_tokens": 100}})
@@ -97,10 +95,10 @@ async def test_a_context_that_cannot_be_made_lets_the_clients_own_bytes_go(
     ("raw", "reason"),
     [(b"not json", "unreadable"), (b'{"messages": 7, "model": "m"}', "no-messages"), (b'{"a":' * 200, "unreadable")],
 )
-async def test_what_cannot_be_read_is_the_providers_to_refuse(
+async def test_unreadable_requests_are_left_to_the_provider(
     http: httpx.AsyncClient, provider: Provider, raw: bytes, reason: str
 ) -> None:
-    answer = await http.post("/gateway/s/s/anthropic/v1/messages/", content=raw)  # another path: passes through
+    answer = await http.post("/gateway/s/s/anthropic/v1/messages/", content=raw)  # another path, which passes through
     assert (answer.status_code, answer.content) == (207, raw)
     answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
     assert answer.headers["x-palimpsest-mode"] == "bypass"
@@ -108,10 +106,10 @@ async def test_what_cannot_be_read_is_the_providers_to_refuse(
     assert provider.asked[-1].raw == raw
 
 
-async def test_when_the_database_goes_away_calls_go_as_they_came(
+async def test_calls_bypass_while_the_database_is_away(
     database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: Behind
 ) -> None:
-    """Whoever was let in before is let through; nobody else is."""
+    """Callers with an accepted key are passed through; others are refused."""
     monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
     path = "/gateway/s/s/openai/v1/chat/completions"
@@ -134,7 +132,7 @@ async def test_when_the_database_goes_away_calls_go_as_they_came(
     assert (stranger.status_code, len(provider.asked)) == (503, 2)
 
 
-async def test_without_a_database_from_the_start_a_key_of_the_settings_lets_calls_through(provider: Provider) -> None:
+async def test_calls_with_the_settings_key_pass_without_a_database_from_the_start(provider: Provider) -> None:
     nowhere = "postgresql+asyncpg://nobody@127.0.0.1:9/none"
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
     async with (
@@ -148,7 +146,9 @@ async def test_without_a_database_from_the_start_a_key_of_the_settings_lets_call
     assert provider.asked[-1].raw == raw
 
 
-async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider: Provider, database: Database) -> None:
+async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
+    database_url: str, provider: Provider, database: Database
+) -> None:
     bound = (await Tenants(database, None).create_key("default", "k", ["ingest", "read"], session_prefix="a:")).secret
     reader = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -179,10 +179,10 @@ async def test_our_key_opens_and_never_goes_upstream(database_url: str, provider
     assert {"a:1", "a:oc"} <= {name.partition("@line")[0] for name in names}
 
 
-async def test_a_providers_key_is_nowhere(
+async def test_a_providers_key_is_stored_nowhere(
     http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str], behind: Behind
 ) -> None:
-    """Not in the database, the log or a metric, also where the provider repeats it."""
+    """The key is in no table, log line or metric, even if the provider repeats it."""
     said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
     scripts = [
@@ -257,7 +257,7 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
 
 
 async def holding(database: Database, text: str) -> set[str]:
-    """The tables with a text in them, as it is or as bytes."""
+    """Return the tables that contain a text, also as bytes."""
     found = set()
     for table in await database.fetch(
         "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables "
@@ -279,7 +279,7 @@ async def holding(database: Database, text: str) -> set[str]:
         ("/gateway/s/s/nobody/v1/messages", {}, 404),
     ],
 )
-async def test_a_providers_key_is_in_no_error_of_ours(
+async def test_a_providers_key_is_in_no_problem_response(
     database_url: str,
     database: Database,
     capsys: pytest.CaptureFixture[str],
@@ -300,7 +300,7 @@ async def test_a_providers_key_is_in_no_error_of_ours(
     assert not await holding(database, KEY)
 
 
-async def test_no_more_than_so_many_are_under_way(database_url: str, provider: Provider) -> None:
+async def test_concurrent_requests_are_limited(database_url: str, provider: Provider) -> None:
     provider.script.append(Said(cut=2, hold=asyncio.Event()))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     url = "/gateway/anthropic/v1/messages"
@@ -319,16 +319,16 @@ async def test_no_more_than_so_many_are_under_way(database_url: str, provider: P
 @pytest.mark.parametrize(
     "path", ["/gateway/s/two%20words/openai/v1/chat/completions", "/gateway/s//openai/v1/responses"]
 )
-async def test_a_session_that_cannot_be_is_an_error(http: httpx.AsyncClient, provider: Provider, path: str) -> None:
+async def test_an_invalid_session_id_is_an_error(http: httpx.AsyncClient, provider: Provider, path: str) -> None:
     answer = await http.post(path, json={"model": "m", "messages": [{"role": "user", "content": "hi"}]})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
     assert not provider.asked
 
 
-async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
+async def test_a_slow_context_bypasses_with_the_clients_bytes(
     database_url: str, database: Database, provider: Provider, behind: Behind
 ) -> None:
-    """Somebody holds the session's row."""
+    """A transaction holds the lock on the session's row."""
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
     async with (
         serving(settings(provider, gateway_context_seconds=0.2), database_url) as url,
@@ -349,7 +349,7 @@ async def test_a_context_that_takes_too_long_lets_the_clients_own_bytes_go(
         assert [one["type"] for one in await behind.logged(http, 2)] == ["user.message", "assistant.message"]
 
 
-async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
+async def test_an_increment_of_an_unknown_reply_passes_through(
     gateway: str, http: httpx.AsyncClient, provider: Provider
 ) -> None:
     raw = b'{"model":"m", "previous_response_id":"resp_of_before", "input":"Go on."}'
@@ -362,15 +362,15 @@ async def test_an_increment_of_a_reply_that_is_not_known_passes_through(
 async def test_a_provider_that_is_silent_for_too_long_is_504(
     database_url: str, provider: Provider, behind: Behind
 ) -> None:
-    late = asyncio.Event()
-    provider.script.append(Said(late=late))
+    reply_now = asyncio.Event()
+    provider.script.append(Said(late=reply_now))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     async with (
         serving(settings(provider, gateway_silence_seconds=0.2), database_url) as url,
         httpx.AsyncClient(base_url=url, verify=False, timeout=30) as http,
     ):
         answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body)
-        late.set()
+        reply_now.set()
         assert (answer.status_code, answer.json()["error"]["type"]) == (504, "upstream-late")
         [call] = (await http.get("/v1/sessions/s/calls")).json()["items"]
         assert "ReadTimeout" in (await behind.reported(http, call["call_id"]))["outcome"]["error"]["message"]

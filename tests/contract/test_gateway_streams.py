@@ -1,6 +1,6 @@
-"""Request streams as coding agents send them: side calls, sub-agents, reminders, edits and compactions of their own.
+"""Request streams as coding agents send them: side calls, sub-agents, reminders, edits and compactions.
 
-The streams (tests/samples) are invented, in the shape of what Claude Code, Codex and opencode were seen to send.
+The streams are invented, in the shape of observed requests of Claude Code, Codex and opencode.
 """
 
 import json
@@ -15,22 +15,22 @@ from tests.support.provider import Provider, Said
 STREAMS = json.loads((Path(__file__).parents[1] / "support" / "gateway_streams.json").read_text(encoding="utf-8"))
 
 
-def said(value: Any) -> Any:
-    """What a request says, however it is written: without markers and ids of items, and a text as one part."""
+def comparable(value: Any) -> Any:
+    """Return the content of a request in a comparable form, without markers and item ids and with texts as parts."""
     if isinstance(value, dict):
-        item = value.get("type") in ("message", "reasoning", "function_call")  # ids of items are the provider's
-        beside = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
-        kept = {name: said(one) for name, one in value.items() if name not in beside}
+        item = value.get("type") in ("message", "reasoning", "function_call")  # the provider assigns item ids
+        ignored = ("cache_control", "is_error", "annotations", *(("id", "status") if item else ()))
+        kept = {name: comparable(one) for name, one in value.items() if name not in ignored}
         if isinstance(kept.get("content"), str):
             kept["content"] = [{"type": "text", "text": kept["content"]}]
         if "arguments" in kept:
             kept["arguments"] = json.loads(kept["arguments"])
         return kept
-    return [said(one) for one in value] if isinstance(value, list) else value
+    return [comparable(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=[one["client"] for one in STREAMS])
-async def test_each_call_says_what_its_client_means_and_each_list_has_its_line(
+async def test_each_request_has_its_clients_content_and_each_conversation_its_line(
     http: httpx.AsyncClient, provider: Provider, stream: dict[str, Any]
 ) -> None:
     for step in stream["steps"]:
@@ -41,7 +41,7 @@ async def test_each_call_says_what_its_client_means_and_each_list_has_its_line(
         assert answer.headers["x-palimpsest-mode"] == "context", answer.headers
         sent, meant = provider.asked[-1].body, step["body"]
         for name in ("messages", "input", "system"):
-            assert said(sent.get(name)) == said(meant.get(name)), name
+            assert comparable(sent.get(name)) == comparable(meant.get(name)), name
         assert {n: v for n, v in sent.items() if n not in ("messages", "input", "system")} == {
             n: v for n, v in meant.items() if n not in ("messages", "input", "system")
         }

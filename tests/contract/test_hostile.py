@@ -1,4 +1,4 @@
-"""Values that no honest client sends, in every place that takes any: a typed answer, never a failure of ours."""
+"""Values that no honest client sends, in every field and parameter: they never cause a server error."""
 
 import base64
 import json
@@ -45,27 +45,27 @@ def cursor(value: Any) -> str:
 
 
 async def session(http: httpx.AsyncClient) -> str:
-    """A session with something of everything; the id of a call."""
+    """Create a session with a few turns, a webhook and a call; return the id of the call."""
     await http.put("/v1/webhooks/w", json={"url": "http://127.0.0.1:1/", "events": ["compaction.finished"]})
     assert (await http.post("/v1/sessions/s/events", json={"events": rounds(3)})).status_code == 201
     made = await http.get("/v1/sessions/s/context", params={"max_tokens": 8000})
     return str(made.json()["call_id"])
 
 
-def refused(answer: httpx.Response, *also: int) -> None:
+def assert_refused(answer: httpx.Response, *also: int) -> None:
     assert answer.status_code in (422, *also), (answer.request.method, answer.request.url, answer.text)
     assert also or answer.headers["content-type"] == "application/problem+json"
 
 
 @pytest.mark.parametrize("path", LISTS)
 async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
-    """Some are none, some could be a place in one of the lists."""
+    """Some are no cursors, others could be a position in one of the lists."""
     await session(client)
     for value in CURSORS:
         answer = await client.get(path, params={"cursor": cursor(value)})
         assert answer.status_code in (200, 422), (value, answer.text)
         if isinstance(value, (bool, float, dict)):
-            refused(answer)
+            assert_refused(answer)
     for raw in RAW[:-2]:
         answer = (
             await client.get(f"{path}?cursor={raw}")
@@ -101,7 +101,7 @@ async def test_odd_cursors(client: httpx.AsyncClient, path: str) -> None:
 )
 async def test_odd_parameters(client: httpx.AsyncClient, method: str, path: str) -> None:
     await session(client)
-    refused(await client.request(method, path, content=b"{}" if method == "PUT" else None, headers=JSON))
+    assert_refused(await client.request(method, path, content=b"{}" if method == "PUT" else None, headers=JSON))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_times_at_the_ends_of_the_calendar(client: httpx.AsyncClient, path
     assert answer.status_code in (200, 422), answer.text
 
 
-async def test_there_is_no_event_nought(client: httpx.AsyncClient) -> None:
+async def test_there_is_no_event_0(client: httpx.AsyncClient) -> None:
     await session(client)
     for method in ("GET", "DELETE"):
         for seq in (0, -1, 2**63, 10**30):
@@ -156,15 +156,17 @@ BODIES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body"), BODIES)
-async def test_text_that_no_database_has(client: httpx.AsyncClient, method: str, path: str, body: Any) -> None:
+async def test_nul_and_surrogates_in_bodies_are_refused(
+    client: httpx.AsyncClient, method: str, path: str, body: Any
+) -> None:
     await session(client)
     answer = await client.request(method, path, content=json.dumps(body), headers=JSON)
     looked_up = {"/recall": 200}.get(path[path.rfind("/") :]) or (404 if "policy" in body else None)
-    refused(answer, *filter(None, [looked_up]))  # what is looked for by any text is not found
+    assert_refused(answer, *filter(None, [looked_up]))  # a lookup by such a text finds nothing
 
 
 @pytest.mark.parametrize("bad", [NUL, LONE])
-async def test_what_a_provider_said_is_taken(client: httpx.AsyncClient, bad: str) -> None:
+async def test_nul_and_surrogates_in_a_providers_error_are_accepted(client: httpx.AsyncClient, bad: str) -> None:
     call = await session(client)
     error = {"error": {"status": 400, "message": f"{bad} prompt is too long", "code": bad}}
     path = f"/v1/sessions/s/calls/{call}/outcome"
@@ -179,8 +181,8 @@ async def test_what_a_provider_said_is_taken(client: httpx.AsyncClient, bad: str
     "text", [b'[{"name": "a", "x": NaN}]', b'[{"name": "a", "x": 1e999}]', rb'[{"name": "\ud800"}]']
 )
 @pytest.mark.parametrize("as_text", [True, False])
-async def test_tools_that_cannot_be_written_again(client: httpx.AsyncClient, text: bytes, as_text: bool) -> None:
-    """Refused where they come, or shown: no session is lost to them."""
+async def test_tools_that_cannot_be_serialized(client: httpx.AsyncClient, text: bytes, as_text: bool) -> None:
+    """Such tools are refused when appended, or shown: the session stays usable."""
     content = json.dumps(text.decode()).encode() if as_text else text
     body = b'{"events":[{"type":"tools","content":' + content + b'},{"type":"user.message","content":"hello"}]}'
     answer = await client.post("/v1/sessions/s/events", content=body, headers=JSON)
@@ -195,13 +197,13 @@ async def test_tools_that_cannot_be_written_again(client: httpx.AsyncClient, tex
 
 
 @pytest.mark.parametrize("depth", [65, 900, 100_000])
-async def test_tools_as_deep_as_no_stack(client: httpx.AsyncClient, depth: int) -> None:
+async def test_deeply_nested_tools_are_refused(client: httpx.AsyncClient, depth: int) -> None:
     text = '[{"a":' + "[" * depth + "]" * depth + "}]"
-    refused(await client.post("/v1/sessions/s/events", json={"events": [{"type": "tools", "content": text}]}))
+    assert_refused(await client.post("/v1/sessions/s/events", json={"events": [{"type": "tools", "content": text}]}))
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
-async def test_numbers_that_json_does_not_have(client: httpx.AsyncClient, number: bytes) -> None:
+async def test_numbers_that_json_does_not_have_are_refused(client: httpx.AsyncClient, number: bytes) -> None:
     await session(client)
     for method, path, body in (
         ("PUT", "/v1/sessions/t", b'{"metadata":{"a":%s}}'),
@@ -214,11 +216,11 @@ async def test_numbers_that_json_does_not_have(client: httpx.AsyncClient, number
         ("POST", "/v1/sessions/s/events", b'{"events":[],"expected_head":%s}'),
         ("POST", "/mcp", b'{"jsonrpc":"2.0","id":%s,"method":"ping"}'),
     ):
-        refused(await client.request(method, path, content=body % number, headers=JSON))
+        assert_refused(await client.request(method, path, content=body % number, headers=JSON))
 
 
 @pytest.mark.parametrize("truth", [True, False])
-async def test_true_and_false_are_no_numbers(client: httpx.AsyncClient, truth: bool) -> None:
+async def test_booleans_are_refused_as_numbers(client: httpx.AsyncClient, truth: bool) -> None:
     call = await session(client)
     for method, path, body in (
         ("PUT", "/v1/sessions/t", {"outside_tokens": truth}),
@@ -238,12 +240,12 @@ async def test_true_and_false_are_no_numbers(client: httpx.AsyncClient, truth: b
         ("PATCH", "/v1/sessions/s/visibility", {"hide": [truth]}),
         ("POST", "/v1/sessions/s/events", {"events": [{"type": "turn.end"}], "expected_head": truth}),
     ):
-        refused(await client.request(method, path, json=body))
+        assert_refused(await client.request(method, path, json=body))
     for path in ("/v1/sessions/s/events", "/v1/sessions/s/epochs", "/v1/sessions/s/turns"):
-        refused(await client.get(path, params={"cursor": cursor(truth)}))
+        assert_refused(await client.get(path, params={"cursor": cursor(truth)}))
 
 
-async def test_times_no_clock_shows(client: httpx.AsyncClient) -> None:
+async def test_impossible_times_are_refused(client: httpx.AsyncClient) -> None:
     await session(client)
     for now in (
         "0001-01-01T00:00:00+14:00",
@@ -252,13 +254,13 @@ async def test_times_no_clock_shows(client: httpx.AsyncClient) -> None:
         1e300,
         "9999-12-31T23:59:59Z",
     ):
-        refused(await client.post("/v1/sessions/s/context", json={"now": now, "max_tokens": 8000}))
+        assert_refused(await client.post("/v1/sessions/s/context", json={"now": now, "max_tokens": 8000}))
 
 
 class TestMethods:
-    """What a resource does not have."""
+    """Methods that a resource does not have."""
 
-    async def test_405_names_all_that_it_has(self, client: httpx.AsyncClient) -> None:
+    async def test_405_lists_the_allowed_methods(self, client: httpx.AsyncClient) -> None:
         for path, allowed in (
             ("/v1/sessions/s", "DELETE, GET, PUT"),
             ("/v1/sessions/s/context", "GET, POST"),
@@ -280,7 +282,7 @@ class TestMethods:
                 answer = await client.request(method, place)
                 assert (answer.status_code, answer.headers.get("allow")) == (405, allowed), (method, place)
 
-    async def test_nothing_leads_where_the_callers_host_says(self, client: httpx.AsyncClient) -> None:
+    async def test_no_redirect_uses_the_callers_host(self, client: httpx.AsyncClient) -> None:
         for path in ("/v1/sessions/", "/v1/sessions/s/events/", "/healthz/", "/mcp/"):
             answer = await client.get(path, headers={"Host": "localhost:1"})
             assert (answer.status_code, answer.headers.get("location")) == (404, None)

@@ -1,4 +1,4 @@
-"""Layers over HTTP: what an agent shows behind the conversation while it works."""
+"""Layers over HTTP: content shown after the conversation while an agent works."""
 
 import asyncio
 import json
@@ -33,16 +33,16 @@ async def put(client: httpx.AsyncClient, kind: str, content: Any) -> Json:
     return found
 
 
-async def test_a_layer_is_replaced_whole_and_taken_away(client: httpx.AsyncClient) -> None:
+async def test_a_layer_is_replaced_whole_and_deleted(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user("QUESTION")
     first = await put(client, "sources", "A")
     assert (first["kind"], first["version"], first["content"], first["turn"]) == ("sources", 1, "A", None)
-    assert (await put(client, "sources", "A"))["version"] == 1  # the same again is nothing new
+    assert (await put(client, "sources", "A"))["version"] == 1  # unchanged content is no new version
     assert (await put(client, "announce", "N"))["version"] == 2
     assert (await put(client, "sources", "B"))["version"] == 3
-    stands = (await client.get(LAYERS)).json()
-    assert (stands["sources"]["content"], stands["announce"]["content"]) == ("B", "N")
+    current = (await client.get(LAYERS)).json()
+    assert (current["sources"]["content"], current["announce"]["content"]) == ("B", "N")
     for _ in range(2):
         assert (await client.delete(f"{LAYERS}/sources")).status_code == 204
     assert (await client.get(LAYERS)).json()["sources"] is None
@@ -52,7 +52,7 @@ async def test_a_layer_is_replaced_whole_and_taken_away(client: httpx.AsyncClien
 @pytest.mark.parametrize(
     "content", ["", " \n", [], [{"type": "text", "text": " "}], 7, None, [7], "a\x00b", "\ud800", [{"type": "text"}]]
 )
-async def test_what_is_no_content_is_refused(client: httpx.AsyncClient, content: Any) -> None:
+async def test_invalid_content_is_refused(client: httpx.AsyncClient, content: Any) -> None:
     await Agent(client).user()
     body = json.dumps({"content": content})
     answer = await client.put(f"{LAYERS}/sources", content=body, headers={"Content-Type": "application/json"})
@@ -60,7 +60,7 @@ async def test_what_is_no_content_is_refused(client: httpx.AsyncClient, content:
     assert (await client.get(LAYERS)).json()["sources"] is None
 
 
-async def test_only_known_layers_of_known_sessions(client: httpx.AsyncClient) -> None:
+async def test_unknown_layers_and_sessions_are_refused(client: httpx.AsyncClient) -> None:
     assert (await client.put(f"{LAYERS}/sources", json={"content": "x"})).status_code == 404
     assert (await client.delete(f"{LAYERS}/sources")).status_code == 404
     assert (await client.get(LAYERS)).status_code == 404
@@ -70,7 +70,7 @@ async def test_only_known_layers_of_known_sessions(client: httpx.AsyncClient) ->
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_order_and_place(client: httpx.AsyncClient, form: str) -> None:
+async def test_layers_follow_the_conversation_and_precede_injections(client: httpx.AsyncClient, form: str) -> None:
     agent = await Agent.begin(client, {"injection_reserve_tokens": 500}, format=form)
     await agent.says("earlier")
     await agent.user("QUESTION")
@@ -87,7 +87,7 @@ async def test_order_and_place(client: httpx.AsyncClient, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_a_change_leaves_the_prefix_as_it_is(client: httpx.AsyncClient, form: str) -> None:
+async def test_a_changed_layer_leaves_the_prefix_unchanged(client: httpx.AsyncClient, form: str) -> None:
     agent = Agent(client, format=form, model="claude-sonnet-4-5")
     await agent.post({"type": "system.prompt", "content": "rule " * 6_000})
     await agent.user("QUESTION")
@@ -108,7 +108,7 @@ async def test_a_change_leaves_the_prefix_as_it_is(client: httpx.AsyncClient, fo
         assert "three" in parts[1]["text"]
 
 
-async def test_layers_are_part_of_what_must_fit(client: httpx.AsyncClient) -> None:
+async def test_layers_count_towards_the_target(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, {"reserve_tokens": 0, "evict": "on_pressure"}, max_tokens=4_000)
     for number in range(15):
         await agent.user(f"turn-{number}. {TEXT}")
@@ -127,7 +127,7 @@ async def test_layers_are_part_of_what_must_fit(client: httpx.AsyncClient) -> No
     assert (await agent.context())["tokens"]["by_source"]["ephemeral"] == whole["tokens"]["by_source"]["ephemeral"]
 
 
-async def test_a_policy_may_leave_them_out(client: httpx.AsyncClient) -> None:
+async def test_a_policy_may_leave_layers_out(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user()
     await put(client, "sources", "SOURCED")
@@ -139,7 +139,7 @@ async def test_a_policy_may_leave_them_out(client: httpx.AsyncClient) -> None:
     assert (problem["type"], problem["knob"]) == ("/problems/invalid-policy", "layers")
 
 
-async def test_a_context_of_an_earlier_seq_has_none(client: httpx.AsyncClient) -> None:
+async def test_a_context_as_of_an_earlier_seq_has_no_layers(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user("one")
     await put(client, "sources", "SOURCED")
@@ -148,7 +148,7 @@ async def test_a_context_of_an_earlier_seq_has_none(client: httpx.AsyncClient) -
     assert "SOURCED" in shown(await agent.context(at=2))
 
 
-async def test_layers_outside_an_explicit_turn_stand_until_they_are_replaced(client: httpx.AsyncClient) -> None:
+async def test_layers_outside_an_explicit_turn_stay_until_replaced(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user("one")
     await put(client, "sources", "SOURCED")
@@ -178,7 +178,7 @@ async def test_a_call_is_rendered_again_with_the_layers_it_showed(client: httpx.
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What was read of views, statement by statement."""
+    """Record the queries that load views."""
     seen: list[str] = []
     for name in ("load", "news"):
         real = getattr(views, name)
@@ -191,7 +191,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-async def test_a_context_with_layers_reads_nothing_that_it_holds(client: httpx.AsyncClient, reads: list[str]) -> None:
+async def test_a_context_with_layers_does_not_reload_its_cached_view(
+    client: httpx.AsyncClient, reads: list[str]
+) -> None:
     agent = Agent(client)
     await agent.user()
     await agent.context()
@@ -207,7 +209,7 @@ async def test_a_context_with_layers_reads_nothing_that_it_holds(client: httpx.A
 
 
 @pytest.mark.parametrize("content", ["the secret", [{"type": "text", "text": "the secret, in parts"}]])
-async def test_an_announcement_that_is_redacted_stays_in_no_layer(
+async def test_a_redacted_announcement_is_removed_from_its_layer(
     client: httpx.AsyncClient, database: Database, content: Any
 ) -> None:
     agent = Agent(client)
@@ -217,7 +219,7 @@ async def test_an_announcement_that_is_redacted_stays_in_no_layer(
     await agent.context()
     ended = (await client.post("/v1/sessions/s/turns/end", json={})).json()
     seq = ended["events"][0]["seq"]
-    await put(client, "announce", content)  # still announced, in the next turn
+    await put(client, "announce", content)  # the next turn announces it again
     assert (await client.delete(f"/v1/sessions/s/events/{seq}")).status_code == 204
     assert (await client.get(LAYERS)).json()["announce"] is None
     assert "secret" not in shown(await agent.context())
@@ -225,7 +227,7 @@ async def test_an_announcement_that_is_redacted_stays_in_no_layer(
     assert [row["content"] for row in left] == ['"said before"']
 
 
-async def test_what_one_server_is_given_the_other_shows(servers: Servers) -> None:
+async def test_layers_put_on_one_server_are_shown_by_another(servers: Servers) -> None:
     agents = [Agent(server) for server in servers]
     await agents[0].user()
     for agent in agents:
@@ -237,17 +239,17 @@ async def test_what_one_server_is_given_the_other_shows(servers: Servers) -> Non
     assert ["source" in shown(await agent.context()) for agent in agents] == [False, False]
 
 
-async def test_whoever_puts_last_is_shown(client: httpx.AsyncClient) -> None:
+async def test_the_last_version_put_is_shown(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user()
     await agent.context()
     await asyncio.gather(*(put(client, "sources", f"source {number}.") for number in range(20)))
-    stands = (await client.get(LAYERS)).json()["sources"]
-    assert stands["version"] == 20
-    assert stands["content"] in shown(await agent.context())
+    current = (await client.get(LAYERS)).json()["sources"]
+    assert current["version"] == 20
+    assert current["content"] in shown(await agent.context())
 
 
-async def test_versions_no_call_names_are_swept(client: httpx.AsyncClient, database: Database) -> None:
+async def test_versions_that_no_call_shows_are_deleted(client: httpx.AsyncClient, database: Database) -> None:
     agent = Agent(client)
     await agent.user()
     await put(client, "sources", "never seen")
@@ -255,23 +257,23 @@ async def test_versions_no_call_names_are_swept(client: httpx.AsyncClient, datab
     call = (await agent.context())["call_id"]
     await put(client, "sources", "never seen either")
     await put(client, "sources", "stands")
-    assert await service.sweep(database) == 0  # a context that shows them may be under way
-    await _pass(database, {1: 9, 2: 6, 3: 3, 4: 1.5}, call, 4.5)
+    assert await service.sweep(database) == 0  # a context that shows them may be in progress
+    await _backdate(database, {1: 9, 2: 6, 3: 3, 4: 1.5}, call, 4.5)
     assert await service.sweep(database) == 2
     versions = [row["version"] for row in await database.fetch("SELECT version FROM layers ORDER BY version")]
     assert versions == [2, 4]
-    again = (await client.get(f"/v1/sessions/s/calls/{_made(4.5)}/context")).json()
+    again = (await client.get(f"/v1/sessions/s/calls/{_call_id(4.5)}/context")).json()
     assert again["reproduced"] is True
     assert "seen" in shown(again)
 
 
-def _made(hours: float) -> str:
-    """The id of a call that was made so long ago."""
+def _call_id(hours: float) -> str:
+    """Return the id of a call made `hours` ago."""
     return str(first_id(NOW - timedelta(hours=hours) + timedelta(hours=1)))
 
 
-async def _pass(database: Database, ages: dict[int, float], call: str, made: float) -> None:
-    """Let versions have been put, and a call been made, so many hours ago."""
+async def _backdate(database: Database, ages: dict[int, float], call: str, made: float) -> None:
+    """Backdate layer versions and a call by the given hours."""
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
         for version, hours in ages.items():
@@ -283,11 +285,11 @@ async def _pass(database: Database, ages: dict[int, float], call: str, made: flo
                 seconds=hours * 3600,
             )
         await tx.execute(
-            "UPDATE model_calls SET call_id = :new WHERE call_id = :old", old=UUID(call), new=UUID(_made(made))
+            "UPDATE model_calls SET call_id = :new WHERE call_id = :old", old=UUID(call), new=UUID(_call_id(made))
         )
 
 
-async def test_a_missing_version_is_loud(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_missing_version_is_an_error(client: httpx.AsyncClient, database: Database) -> None:
     agent = Agent(client)
     await agent.user()
     await put(client, "sources", "seen")

@@ -1,5 +1,4 @@
-"""The ledger over HTTP, with the replay's own cache simulation as the provider: what was expected, why it came
-otherwise, what epochs cost and saved."""
+"""The ledger over HTTP, with the replay's cache simulation as the provider: expectations, losses, epochs and money."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
@@ -19,12 +18,12 @@ from tests.contract.test_context import append, rounds
 START = datetime(2026, 3, 1, tzinfo=UTC)
 PRICED = {"prices": {"input_per_million": 3.0, "output_per_million": 15.0, "currency": "EUR"}}
 PATIENT = {"retention": {"keep_last": 5}, "economics": {"factor": 1.5, "least_tokens": 4_000, "at_risk": 1.0}}
-"""Evicts seldom and much, so that what else happens to a cache can be seen."""
+"""A policy that evicts rarely and in large steps, so that other cache losses are visible."""
 MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5"}
 
 
 class Provider:
-    """Counts as we do, and caches as the real one does. `bend` may change what it reports."""
+    """A provider that counts as the server does and simulates a cache; `bend` may change or suppress its reports."""
 
     def __init__(self, client: httpx.AsyncClient, format: str, sid: str = "s", **body: object) -> None:
         self.client = client
@@ -40,7 +39,7 @@ class Provider:
         }
 
     async def call(self, seconds: float = 20.0, **body: object) -> dict[str, Any]:
-        """A context, sent and reported."""
+        """Request a context, charge it and report its usage."""
         self.now += timedelta(seconds=seconds)
         asked = {"format": self.format, "now": self.now.isoformat(), **self.body, **body}
         answer = await self.client.post(f"/v1/sessions/{self.sid}/context", json=asked)
@@ -83,10 +82,8 @@ async def work(provider: Provider, turns: int, *, first: int = 0, words: int = 3
 
 
 @pytest.mark.parametrize("format", MODELS)
-async def test_the_expectation_agrees_with_the_exact_bill_within_a_twentieth(
-    session: httpx.AsyncClient, format: str
-) -> None:
-    """The simulation weighs blocks by their length and the server by its estimator, so parts differ a little."""
+async def test_the_expectation_is_within_a_twentieth_of_the_exact_bill(session: httpx.AsyncClient, format: str) -> None:
+    """The simulation weighs blocks by length and the server by its estimator, so the figures differ a little."""
     provider = Provider(session, format, max_tokens=14_000, policy=PATIENT)
     await work(provider, 14)
     await provider.call(900)
@@ -135,7 +132,7 @@ async def test_every_loss_has_its_cause(session: httpx.AsyncClient) -> None:
     assert all(line["missed_tokens"] == 0 for line in made["calls"][5:8])
 
 
-async def test_what_the_record_does_not_explain_is_the_providers(session: httpx.AsyncClient) -> None:
+async def test_losses_the_record_does_not_explain_are_the_providers(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic", max_tokens=60_000)
     await work(provider, 3)
     provider.bend = lambda bill: {"cache_read_tokens": 0, "cache_write_tokens": bill.read + bill.write}
@@ -151,7 +148,7 @@ async def test_what_the_record_does_not_explain_is_the_providers(session: httpx.
     assert gone["billed"] > gone["reported"]["write_tokens"]
 
 
-async def test_an_epochs_account_and_the_money(session: httpx.AsyncClient) -> None:
+async def test_epochs_list_their_costs_and_savings_in_tokens_and_money(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic", max_tokens=12_000, policy={**PRICED, "retention": {"keep_last": 2}})
     await work(provider, 12, words=400)
     made = await ledger(session, limit=1000)
@@ -176,7 +173,7 @@ async def test_an_epochs_account_and_the_money(session: httpx.AsyncClient) -> No
     assert sum(line["money"] for line in made["calls"]) == pytest.approx(money["billed"], abs=1e-4)
 
 
-async def test_pages_follow_one_another_and_totals_stay(session: httpx.AsyncClient) -> None:
+async def test_pages_are_contiguous_and_have_equal_totals(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "openai")
     await work(provider, 5)
     whole = await ledger(session)
@@ -192,7 +189,7 @@ async def test_pages_follow_one_another_and_totals_stay(session: httpx.AsyncClie
     assert [line["created_at"] for line in pages] == sorted((line["created_at"] for line in pages), reverse=True)
 
 
-async def test_calls_without_a_report_count_as_expected_and_failed_ones_not_at_all(session: httpx.AsyncClient) -> None:
+async def test_unreported_calls_count_as_expected_and_failed_ones_not_at_all(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "anthropic")
     provider.bend = lambda bill: None
     await work(provider, 3)
@@ -208,7 +205,7 @@ async def test_calls_without_a_report_count_as_expected_and_failed_ones_not_at_a
     assert totals["money"] == []
 
 
-async def test_views_are_kept_apart_and_unknown_ones_are_empty(session: httpx.AsyncClient) -> None:
+async def test_each_view_has_its_own_ledger_and_unknown_ones_are_empty(session: httpx.AsyncClient) -> None:
     provider = Provider(session, "openai")
     await work(provider, 2)
     await provider.call(view="titles", max_tokens=5_000)
@@ -222,8 +219,10 @@ async def test_views_are_kept_apart_and_unknown_ones_are_empty(session: httpx.As
         assert (await session.get("/v1/sessions/s/ledger", params=bad)).json()["type"] == "/problems/invalid-request"
 
 
-async def test_a_record_without_places_still_has_an_expectation(session: httpx.AsyncClient, database: Database) -> None:
-    """As records of the version before were made."""
+async def test_a_record_without_breakpoint_positions_has_an_expectation(
+    session: httpx.AsyncClient, database: Database
+) -> None:
+    """Records of an earlier version have no breakpoint positions."""
     provider = Provider(session, "anthropic")
     await work(provider, 3)
     before = await ledger(session)
@@ -237,7 +236,7 @@ async def test_a_record_without_places_still_has_an_expectation(session: httpx.A
 
 
 @pytest.fixture
-async def busy(client: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
+async def two_sessions(client: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
     """Two sessions with two models."""
     for sid, format in (("one", "anthropic"), ("two", "openai")):
         provider = Provider(client, format, sid, policy=PRICED if sid == "one" else "default")
@@ -247,14 +246,14 @@ async def busy(client: httpx.AsyncClient) -> AsyncIterator[httpx.AsyncClient]:
     yield client
 
 
-async def test_sums_of_a_tenant_by_model(busy: httpx.AsyncClient) -> None:
+async def test_a_tenants_sums_by_model(two_sessions: httpx.AsyncClient) -> None:
     since = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-    made = (await busy.get("/v1/audit/ledger", params={"since": since})).json()
+    made = (await two_sessions.get("/v1/audit/ledger", params={"since": since})).json()
     assert [(row["model"], row["calls"], row["reported_calls"]) for row in made["items"]] == [
         ("claude-sonnet-4-5", 3, 2),
         ("gpt-5", 3, 2),
     ]
-    ledgers = [await ledger(busy, sid) for sid in ("one", "two")]
+    ledgers = [await ledger(two_sessions, sid) for sid in ("one", "two")]
     for row, own in zip(made["items"], ledgers, strict=True):
         reported = [line for line in own["calls"] if line["reported"]]
         assert row["input_tokens"] == sum(line["reported"]["input_tokens"] for line in reported)
@@ -263,9 +262,9 @@ async def test_sums_of_a_tenant_by_model(busy: httpx.AsyncClient) -> None:
         assert row["unreported_tokens"] == own["calls"][0]["estimate"]
     assert [row["money"] != [] for row in made["items"]] == [True, False]
     assert made["totals"]["calls"] == 6
-    one = (await busy.get("/v1/audit/ledger", params={"since": since, "model": "gpt-5"})).json()
+    one = (await two_sessions.get("/v1/audit/ledger", params={"since": since, "model": "gpt-5"})).json()
     assert one["items"] == made["items"][1:]
-    later = (await busy.get("/v1/audit/ledger", params={"since": "2031-01-01"})).json()
+    later = (await two_sessions.get("/v1/audit/ledger", params={"since": "2031-01-01"})).json()
     assert (later["items"], later["totals"]["calls"]) == ([], 0)
 
 
@@ -280,12 +279,12 @@ async def test_sums_of_a_tenant_by_model(busy: httpx.AsyncClient) -> None:
         {"since": "2026-01-01", "until": "2026-01-02", "model": ""},
     ],
 )
-async def test_a_range_is_needed_and_bounded(client: httpx.AsyncClient, params: dict[str, str]) -> None:
+async def test_a_range_is_required_and_bounded(client: httpx.AsyncClient, params: dict[str, str]) -> None:
     answer = await client.get("/v1/audit/ledger", params=params)
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
 
 
-async def test_the_scopes_and_the_tenants(busy: httpx.AsyncClient, database: Database) -> None:
+async def test_ledgers_require_their_scope_and_tenant(two_sessions: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     reader = {"Authorization": f"Bearer {(await tenants.create_key('default', 'r', ['read'])).secret}"}
     auditor = {"Authorization": f"Bearer {(await tenants.create_key('default', 'a', ['audit'])).secret}"}
@@ -293,17 +292,17 @@ async def test_the_scopes_and_the_tenants(busy: httpx.AsyncClient, database: Dat
     since = {"since": (datetime.now(UTC) - timedelta(hours=1)).isoformat()}
 
     async def status(path: str, headers: dict[str, str]) -> int:
-        return (await busy.get(path, headers=headers, params=since if "audit" in path else {})).status_code
+        return (await two_sessions.get(path, headers=headers, params=since if "audit" in path else {})).status_code
 
     ours, all_sessions = "/v1/sessions/one/ledger", "/v1/audit/ledger"
     assert [await status(ours, who) for who in (reader, auditor, other)] == [200, 403, 404]
     assert [await status(all_sessions, who) for who in (reader, auditor, other)] == [403, 200, 200]
-    theirs = (await busy.get(all_sessions, headers=other, params=since)).json()
+    theirs = (await two_sessions.get(all_sessions, headers=other, params=since)).json()
     assert theirs["totals"]["calls"] == 0
 
 
 async def test_the_sums_of_a_range_are_found_by_index(database: Database) -> None:
-    """A day of a tenant among a year of its calls and of another's."""
+    """One day of a tenant is read from a year of calls of many tenants."""
     await database.execute(
         "INSERT INTO model_calls (session_id, tenant_id, call_id, view, head, epoch, policy_name, policy_version,"
         " format, model, render_version, manifest, breakpoints, estimate, target, sha256, created_at)"

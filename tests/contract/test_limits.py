@@ -1,4 +1,4 @@
-"""What one tenant may take, and what a process takes at all: beyond that a refusal that says when to come back."""
+"""Limits per tenant and per process: requests beyond them are refused with a time to retry."""
 
 import asyncio
 import json
@@ -41,15 +41,15 @@ async def served(database_url: str, **settings: Any) -> AsyncIterator[tuple[str,
 
 
 async def until(http: httpx.AsyncClient, path: str, status: int, **more: Any) -> httpx.Response:
-    """The first answer of a status."""
+    """Repeat a GET until a response has this status, and return it."""
     async with asyncio.timeout(SECONDS_MAX):
         while (answer := await http.get(path, **more)).status_code != status:
             pass
     return answer
 
 
-async def filling(stack: AsyncExitStack, url: str, places: int, *fields: str) -> tuple[list[Wire], Answered]:
-    """As many requests as there are places, whose bodies do not come; and how one more of them was answered."""
+async def fill_places(stack: AsyncExitStack, url: str, places: int, *fields: str) -> tuple[list[Wire], Answered]:
+    """Send requests without their bodies, one more than there are places; return the held ones and the refusal."""
     wires = [await stack.enter_async_context(connected(url)) for _ in range(places + 1)]
     for number, wire in enumerate(wires):
         head = [f"PUT /v1/sessions/s{number} HTTP/1.1", "Host: localhost", JSON, "Content-Length: 2", *fields, "", ""]
@@ -64,24 +64,24 @@ async def filling(stack: AsyncExitStack, url: str, places: int, *fields: str) ->
 
 
 async def finish(wire: Wire) -> int:
-    """The status of a held request once its body has come."""
+    """Send the body of a held request and return the status of its response."""
     await wire.send(b"{}")
     return (await wire.answer()).status
 
 
 @pytest.fixture
-async def two(database: Database) -> tuple[str, str]:
-    """Keys of two tenants."""
+async def two_keys(database: Database) -> tuple[str, str]:
+    """The keys of two tenants."""
     tenants = Tenants(database, None)
     one, other = [await tenants.create_key(name, "k", ["admin"]) for name in ("one", "other")]
     return one.secret, other.secret
 
 
-async def test_requests_of_a_tenant_at_once(database_url: str, two: tuple[str, str]) -> None:
-    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
-    field = f"Authorization: Bearer {two[0]}"
+async def test_concurrent_requests_of_a_tenant_are_limited(database_url: str, two_keys: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two_keys)
+    field = f"Authorization: Bearer {two_keys[0]}"
     async with served(database_url, tenant_requests_max=2) as (url, http), AsyncExitStack() as stack:
-        held, refused = await filling(stack, url, 2, field)
+        held, refused = await fill_places(stack, url, 2, field)
         assert (refused.status, json.loads(refused.body)["type"]) == (429, "/problems/too-many-requests")
         assert refused.headers["content-type"] == "application/problem+json"
         assert (refused.headers["retry-after"], json.loads(refused.body)["limit"]) == ("1", 2)
@@ -90,16 +90,16 @@ async def test_requests_of_a_tenant_at_once(database_url: str, two: tuple[str, s
         assert (await http.get("/v1/sessions")).status_code == 401
         assert await finish(held[0]) == 201
         await until(http, "/v1/sessions", 200, headers=one)
-        [left], refused = await filling(stack, url, 1, field)
+        [left], refused = await fill_places(stack, url, 1, field)
         assert refused.status == 429
         left.writer.close()
         await until(http, "/v1/sessions", 200, headers=one)
         assert await finish(held[1]) in (200, 201)
 
 
-async def test_overload_is_said_before_it_is_one(database_url: str) -> None:
+async def test_concurrent_requests_of_a_process_are_limited(database_url: str) -> None:
     async with served(database_url, requests_max=2) as (url, http), AsyncExitStack() as stack:
-        held, first = await filling(stack, url, 2)
+        held, first = await fill_places(stack, url, 2)
         assert (first.status, json.loads(first.body)["type"]) == (503, "/problems/overloaded")
         refused = await http.get("/v1/sessions")
         assert kind(refused) == (503, "/problems/overloaded")
@@ -116,7 +116,7 @@ async def test_overload_is_said_before_it_is_one(database_url: str) -> None:
         await until(http, "/v1/sessions", 200)
 
 
-async def test_streams_take_no_place(database_url: str) -> None:
+async def test_streams_do_not_count_as_concurrent_requests(database_url: str) -> None:
     async with served(database_url, requests_max=1, tenant_requests_max=1) as (_, http), AsyncExitStack() as stack:
         assert (await http.post("/v1/sessions/s/events", json=events(1))).status_code == 201
         for _ in range(3):
@@ -128,7 +128,7 @@ async def test_streams_take_no_place(database_url: str) -> None:
         assert (await http.get("/v1/sessions/s")).status_code == 200
 
 
-async def test_failures_give_their_places_back(database_url: str) -> None:
+async def test_failed_requests_release_their_places(database_url: str) -> None:
     async with served(database_url, requests_max=1, tenant_requests_max=1) as (_, http):
         for _ in range(3):
             assert (await http.get("/v1/sessions/none")).status_code == 404
@@ -139,8 +139,8 @@ async def test_failures_give_their_places_back(database_url: str) -> None:
             assert (await http.get("/v1/sessions")).status_code == 200
 
 
-async def test_events_a_second(database_url: str, two: tuple[str, str]) -> None:
-    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+async def test_events_per_second_of_a_tenant_are_limited(database_url: str, two_keys: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two_keys)
     async with served(database_url, tenant_events_per_second=200) as (_, http):
         for _ in range(2):
             assert (await http.post("/v1/sessions/s/events", json=events(1000), headers=one)).status_code == 201
@@ -158,15 +158,15 @@ async def test_events_a_second(database_url: str, two: tuple[str, str]) -> None:
                 pass
 
 
-async def test_the_end_of_a_turn_counts_too(database_url: str) -> None:
-    """Twenty ends at the same time, so that a slow database, during which an event more is allowed, admits not all."""
+async def test_turn_ends_count_as_events(database_url: str) -> None:
+    """Twenty concurrent requests exceed the limit even if a slow database lets another event accrue meanwhile."""
     async with served(database_url, tenant_events_per_second=1) as (_, http):
         assert (await http.post("/v1/sessions/s/events", json=events(1000))).status_code == 201
         ends = await asyncio.gather(*(http.post("/v1/sessions/s/turns/end", json={}) for _ in range(20)))
         assert (429, "/problems/too-many-events") in [kind(end) for end in ends if end.status_code != 200]
 
 
-def test_a_tenant_may_use_what_it_did_not_use_and_no_more() -> None:
+def test_unused_events_may_be_used_later_up_to_the_burst() -> None:
     now = 0.0
     rates = EventRates(300, lambda: now)
     rates.take(DEFAULT_TENANT, 300 * BURST_SECONDS)
@@ -181,13 +181,13 @@ def test_a_tenant_may_use_what_it_did_not_use_and_no_more() -> None:
         rates.take(DEFAULT_TENANT, 1)
 
 
-def test_a_whole_request_fits_however_low_the_limit_is() -> None:
+def test_one_whole_request_fits_under_any_limit() -> None:
     EventRates(1, lambda: 0.0).take(DEFAULT_TENANT, 1000)
     EventRates(0, lambda: 0.0).take(DEFAULT_TENANT, 10**9)
 
 
-async def test_sessions_of_a_tenant(database_url: str, two: tuple[str, str]) -> None:
-    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two)
+async def test_sessions_of_a_tenant_are_limited(database_url: str, two_keys: tuple[str, str]) -> None:
+    one, other = ({"Authorization": f"Bearer {secret}"} for secret in two_keys)
     full = (409, "/problems/too-many-sessions")
     async with served(database_url, tenant_sessions_max=3) as (_, http):
         assert (await http.put("/v1/sessions/s1", json={}, headers=one)).status_code == 201
@@ -208,7 +208,7 @@ async def test_sessions_of_a_tenant(database_url: str, two: tuple[str, str]) -> 
         assert kind(await http.put("/v1/sessions/s5", json={}, headers=one)) == full
 
 
-async def test_lines_of_a_session_have_a_limit_of_their_own(database_url: str) -> None:
+async def test_lines_of_a_session_have_their_own_limit(database_url: str) -> None:
     async with served(database_url, tenant_sessions_max=2, session_lines_max=3) as (_, http):
         full = (409, "/problems/too-many-lines")
 
@@ -229,22 +229,22 @@ async def test_lines_of_a_session_have_a_limit_of_their_own(database_url: str) -
         assert (await http.post("/v1/sessions/s2/rewind", json={"to": 0})).json()["line"] == "s2@line.2"
 
 
-async def test_the_limit_of_sessions_is_met_exactly_from_below(database_url: str) -> None:
-    """Although they are not counted each time; sessions made by another process count."""
+async def test_the_limit_of_sessions_is_exact(database_url: str) -> None:
+    """The limit is exact although sessions are not counted every time, and those of another process count too."""
     async with (
         served(database_url, tenant_sessions_max=60) as (_, http),
-        served(database_url, tenant_sessions_max=60) as (_, beside),
+        served(database_url, tenant_sessions_max=60) as (_, second),
     ):
         made = []
         for number in range(70):
-            asked = (http, beside)[number % 2]
+            asked = (http, second)[number % 2]
             made.append((await asked.put(f"/v1/sessions/s{number}", json={})).status_code)
         assert made == [201] * 60 + [409] * 10
         listed = await http.get("/v1/sessions", params={"limit": 1000})
         assert len(listed.json()["items"]) == 60
 
 
-async def test_what_other_processes_made_counts_at_once_and_what_they_erased_within_a_second(
+async def test_other_processes_sessions_count_immediately_and_their_erasures_within_a_second(
     application: Database,
 ) -> None:
     now = 0.0
@@ -270,7 +270,7 @@ async def test_what_other_processes_made_counts_at_once_and_what_they_erased_wit
 
 
 async def sessions_erased(application: Database, name: str) -> None:
-    """Erase a session as another process does, of which no quota here hears."""
+    """Erase a session as another process does, without telling any quota here."""
     assert await erasure.erase(application, DEFAULT_TENANT, name)
 
 
@@ -279,12 +279,12 @@ async def test_concurrent_requests_never_exceed_the_limit_of_sessions(database_u
     most, asked = 10, 40
     async with (
         served(database_url, tenant_sessions_max=most) as (_, http),
-        served(database_url, tenant_sessions_max=most) as (_, beside),
+        served(database_url, tenant_sessions_max=most) as (_, second),
     ):
         assert (await http.post("/v1/sessions/first/events", json=events(1))).status_code == 201
 
         async def create(number: int) -> int:
-            client, name = (http, beside)[number % 2], f"s{number}"
+            client, name = (http, second)[number % 2], f"s{number}"
             if way == "put":
                 answer = await client.put(f"/v1/sessions/{name}", json={})
             elif way == "events":
@@ -302,7 +302,7 @@ async def test_concurrent_requests_never_exceed_the_limit_of_sessions(database_u
         assert len((await http.get("/v1/sessions", params={"limit": 1000})).json()["items"]) == most
 
 
-def test_refusals_are_documented_for_every_operation_that_gives_them() -> None:
+def test_429_and_503_are_documented_for_every_operation() -> None:
     for path, operations in json.loads(document())["paths"].items():
         for name, operation in ((one["operationId"], one) for one in operations.values()):
             if path.startswith("/v1/"):

@@ -1,4 +1,4 @@
-"""Lines of a session over HTTP: a name that moves, what follows it, and what keeps to a line."""
+"""Lines of a session over HTTP: rewinds, the current line, and operations that address one line."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ async def shown(http: httpx.AsyncClient, sid: str) -> list[str]:
     return [message["content"] for message in made["request"]["messages"]]
 
 
-async def test_a_rewind_moves_the_name_and_destroys_nothing(client: httpx.AsyncClient) -> None:
+async def test_a_rewind_makes_a_new_current_line_and_destroys_nothing(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one", "two", "three")
     before = await ask(client, "GET", "s/context")
     assert (before["session"], before["line"]) == ("s", "s@line.1")
@@ -68,7 +68,7 @@ async def test_a_rewind_moves_the_name_and_destroys_nothing(client: httpx.AsyncC
     assert listed == [found]
 
 
-async def test_what_was_held_of_a_name_no_longer_stands_when_it_has_moved(client: httpx.AsyncClient) -> None:
+async def test_a_cached_view_is_not_shown_after_a_rewind(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one", "two")
     for _ in range(2):
         await ask(client, "GET", "s/context")
@@ -78,7 +78,7 @@ async def test_what_was_held_of_a_name_no_longer_stands_when_it_has_moved(client
     assert await shown(client, "s") == ["one"]
 
 
-async def test_a_name_moves_for_every_process(client: httpx.AsyncClient, database_url: str) -> None:
+async def test_a_rewind_applies_to_every_process(client: httpx.AsyncClient, database_url: str) -> None:
     async with (
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, verify=False) as other,
@@ -106,7 +106,7 @@ async def test_a_rewind_to_the_head_changes_nothing_and_one_beyond_it_is_refused
     assert await said(client, "s") == ["anew"]
 
 
-async def test_a_calls_routes_find_it_on_whichever_line_it_was_made(client: httpx.AsyncClient) -> None:
+async def test_a_call_is_found_on_any_line_of_its_session(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]
     await rewind(client, "s", 1)
@@ -136,7 +136,7 @@ async def test_a_calls_routes_find_it_on_whichever_line_it_was_made(client: http
     assert [(one["call_id"], one["line"]) for one in older["items"]] == [(first, "s@line.1")]
 
 
-async def test_a_recall_for_a_call_reads_the_line_on_which_the_call_was_made(client: httpx.AsyncClient) -> None:
+async def test_a_recall_for_a_call_reads_the_calls_line(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]
     await rewind(client, "s", 1)
@@ -157,7 +157,7 @@ async def test_a_recall_for_a_call_reads_the_line_on_which_the_call_was_made(cli
     await recalled("nobody", 404)
 
 
-async def test_an_append_that_comes_again_is_known_although_the_name_has_moved(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_append_is_recognized_after_a_rewind(client: httpx.AsyncClient) -> None:
     body = {"events": [{"type": "user.message", "content": "once"}]}
     headers = {"Idempotency-Key": "k"}
     first = await client.post("/v1/sessions/s/events", json=body, headers=headers)
@@ -170,7 +170,7 @@ async def test_an_append_that_comes_again_is_known_although_the_name_has_moved(c
     assert await said(client, "s") == ["once"]
 
 
-async def test_names_of_lines_are_kept_for_lines(client: httpx.AsyncClient) -> None:
+async def test_line_ids_are_reserved_for_lines(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one")
     event = {"events": [{"type": "user.message", "content": "x"}]}
     await ask(client, "PUT", "s@line.7", {}, 422)
@@ -186,7 +186,7 @@ async def test_names_of_lines_are_kept_for_lines(client: httpx.AsyncClient) -> N
     assert await said(client, f"{long}@line.2") == ["a"]
 
 
-async def test_a_fork_of_a_name_begins_with_its_current_line(client: httpx.AsyncClient) -> None:
+async def test_a_fork_of_a_session_begins_with_its_current_line(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one", "two")
     await rewind(client, "s", 1)
     await say(client, "s", "other")
@@ -226,15 +226,15 @@ async def test_erasing_a_session_erases_all_of_its_lines(
     assert (await ask(client, "GET", "s"))["line"] == "s@line.1"
 
 
-async def test_a_redaction_reaches_every_line_that_shares_the_event(client: httpx.AsyncClient) -> None:
+async def test_a_redaction_applies_to_every_line_that_shares_the_event(client: httpx.AsyncClient) -> None:
     await say(client, "s", "secret", "two")
     await rewind(client, "s", 1)
     await ask(client, "DELETE", "s/events/1", status=204)
     assert "secret" not in str([await said(client, line) for line in ("s", "s@line.1", "s@line.2")])
 
 
-async def test_metadata_that_a_further_line_is_given_is_the_sessions(client: httpx.AsyncClient) -> None:
-    """By it the session is listed, and found for an erasure."""
+async def test_metadata_put_on_a_further_line_is_the_sessions(client: httpx.AsyncClient) -> None:
+    """The session is listed, and found for an erasure, by this metadata."""
     said = [{"type": "user.message", "content": word} for word in ("one", "two")]
     assert (await client.post("/v1/sessions/moved/events", json={"events": said})).is_success
     assert (await client.post("/v1/sessions/moved/rewind", json={"to": 1})).is_success

@@ -1,4 +1,4 @@
-"""Lists: their filters, and their last page."""
+"""Lists over HTTP: their filters, pages and notation."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ EVENTS = [
 
 
 async def items(http: httpx.AsyncClient, path: str, **params: Any) -> list[Any]:
-    """All items of a list, page by page; every page but the last of a list that is not scanned has some."""
+    """Return all items of a list, page by page."""
     found: list[Any] = []
     for _ in range(50):
         answer = await http.get(path, params=params)
@@ -63,7 +63,7 @@ async def test_sessions_are_found_by_model_metadata_and_date(client: httpx.Async
     assert await names(client, since=made["b"], until=made["d"], limit=1) == ["c", "b"]
 
 
-async def test_a_search_of_sessions_goes_on_where_its_scan_ended(
+async def test_a_session_search_continues_after_the_scan_limit(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(client)
@@ -101,7 +101,7 @@ async def test_events_are_found_by_type_and_author(client: httpx.AsyncClient) ->
     assert (await client.get("/v1/sessions/none/events", params={"type": "tools"})).status_code == 404
 
 
-async def test_a_search_of_events_reaches_a_forks_parent_and_goes_on_where_its_scan_ended(
+async def test_an_event_search_includes_a_forks_parent_and_continues_after_the_scan_limit(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
@@ -141,7 +141,7 @@ async def test_an_exactly_full_last_page_has_no_cursor(client: httpx.AsyncClient
             assert first["items"] + rest.json()["items"] == whole, path
 
 
-async def test_an_unknown_view_is_not_found_and_main_is_there_from_the_start(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_view_is_not_found_and_main_always_exists(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     for path in ("epochs", "coverage"):
         answer = await client.get(f"/v1/sessions/s/{path}", params={"view": "other"})
@@ -158,7 +158,7 @@ async def test_an_unknown_view_is_not_found_and_main_is_there_from_the_start(cli
 
 
 def times(value: Any) -> list[str]:
-    """All values that look like times, at any depth."""
+    """Return all values that look like times, at any depth."""
     if isinstance(value, dict):
         return [found for one in value.values() for found in times(one)]
     if isinstance(value, list):
@@ -185,7 +185,7 @@ async def test_all_times_have_one_notation(client: httpx.AsyncClient) -> None:
     assert (await client.get(f"/v1/sessions/s/calls/{call}")).json()["now"] == "2026-11-22T10:00:00Z"
 
 
-async def test_a_window_that_is_assumed_is_said_to_be(client: httpx.AsyncClient) -> None:
+async def test_an_assumed_window_is_marked(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
 
     async def limit(**params: Any) -> tuple[int, bool]:
@@ -230,7 +230,7 @@ async def test_the_same_context_in_two_formats_is_not_identical(client: httpx.As
         (None, []),
     ],
 )
-async def test_a_fork_and_a_rewind_inside_parallel_calls_say_what_they_left_out(
+async def test_a_fork_and_a_rewind_inside_parallel_calls_list_what_they_left_out(
     client: httpx.AsyncClient, at: int | None, left_out: list[tuple[str, int]]
 ) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
@@ -250,7 +250,7 @@ async def test_a_fork_and_a_rewind_inside_parallel_calls_say_what_they_left_out(
     assert (again.json()["line"], again.json()["left_out"]) == (gone.json()["line"], []), "the line ends there"
 
 
-async def test_a_redacted_event_and_an_injection_are_described_as_they_are(client: httpx.AsyncClient) -> None:
+async def test_redacted_events_are_marked_and_injections_have_their_length(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": EVENTS})
     parts = [{"type": "text", "text": "four"}, {"type": "text", "text": "and"}]
     body = {"injections": [{"name": "hook", "content": parts}], "max_tokens": 9000}

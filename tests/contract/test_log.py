@@ -1,4 +1,4 @@
-"""What the log of a server says of its requests: each in one line, without content, and each failure of ours once."""
+"""The log of a server: one line per request, without content, and each server error once."""
 
 import json
 import os
@@ -22,8 +22,10 @@ from app.store.engine import Database
 
 
 @asynccontextmanager
-async def logged(database_url: str, **settings: str) -> AsyncIterator[tuple[httpx.AsyncClient, Process, list[Any]]]:
-    """A client of a server process, and once that has ended, the lines of its log."""
+async def logging_server(
+    database_url: str, **settings: str
+) -> AsyncIterator[tuple[httpx.AsyncClient, Process, list[Any]]]:
+    """Yield a client of a server process, the process, and a list that gets its log lines when it has ended."""
     ours = {"DATABASE_URL": database_url, "PORT": "0", "LOG_JSON": "true", **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PALIMPSEST_")}
     environment |= {f"PALIMPSEST_{name}": value for name, value in ours.items()}
@@ -46,15 +48,15 @@ async def logged(database_url: str, **settings: str) -> AsyncIterator[tuple[http
 OURS = {"level", "timestamp", "milliseconds", "event"}
 
 
-def told(line: dict[str, Any]) -> dict[str, Any]:
-    """What a line says of its request."""
+def request_fields(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a log line that describe its request."""
     assert line["milliseconds"] >= 0
     return {name: value for name, value in line.items() if name not in OURS}
 
 
 async def test_each_request_is_one_line_without_content(database_url: str) -> None:
     event = {"type": "user.message", "content": "the secret plan"}
-    async with logged(database_url, LOG_LEVEL="info") as (http, _, lines):
+    async with logging_server(database_url, LOG_LEVEL="info") as (http, _, lines):
         sent = {"X-Request-Id": "mine-1"}
         answer = await http.post("/v1/sessions/s/events", json={"events": [event]}, headers=sent)
         assert (answer.status_code, answer.headers["x-request-id"]) == (201, "mine-1")
@@ -62,7 +64,7 @@ async def test_each_request_is_one_line_without_content(database_url: str) -> No
         assert made.status_code == 200
         for probe in ("/healthz", "/readyz", "/metrics"):
             assert (await http.get(probe)).status_code == 200
-    first, second = map(told, lines)
+    first, second = map(request_fields, lines)
     assert first == {
         "request_id": "mine-1",
         "method": "POST",
@@ -78,15 +80,15 @@ async def test_each_request_is_one_line_without_content(database_url: str) -> No
     assert "secret" not in str(lines) and "777" not in str(lines)
 
 
-async def test_probes_are_told_of_where_all_is_told(database_url: str) -> None:
-    async with logged(database_url, LOG_LEVEL="debug") as (http, _, lines):
+async def test_probes_are_logged_at_debug_level(database_url: str) -> None:
+    async with logging_server(database_url, LOG_LEVEL="debug") as (http, _, lines):
         await http.get("/healthz")
     assert [(line["level"], line["route"]) for line in lines if line["event"] == "request"] == [("debug", "/healthz")]
 
 
 async def test_all_lines_of_a_request_have_its_id(database_url: str, database: Database) -> None:
     await database.execute("ALTER TABLE views RENAME TO views_gone")
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/mine/context", headers={"X-Request-Id": "r-7"})
     assert [(line["event"], line["request_id"], line["session"]) for line in lines] == [
         ("unhandled", "r-7", "mine"),
@@ -94,14 +96,14 @@ async def test_all_lines_of_a_request_have_its_id(database_url: str, database: D
     ]
 
 
-async def test_a_name_that_no_session_can_have_is_not_repeated(database_url: str) -> None:
-    async with logged(database_url) as (http, _, lines):
+async def test_an_invalid_session_id_is_not_logged(database_url: str) -> None:
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/a%1B[31m%0Ab")
     assert [(line["status"], "session" in line, "path" in line) for line in lines] == [(422, False, False)]
 
 
-async def test_what_was_refused_is_one_line_with_the_sessions_name(database_url: str) -> None:
-    async with logged(database_url) as (http, _, lines):
+async def test_a_refused_request_is_one_line_with_its_session_id(database_url: str) -> None:
+    async with logging_server(database_url) as (http, _, lines):
         await http.get("/v1/sessions/mine")
         await http.put("/v1/sessions/mine", json={"colour": "red"})
         await http.put("/v1/sessions/mine", json={})
@@ -118,16 +120,16 @@ async def test_what_was_refused_is_one_line_with_the_sessions_name(database_url:
     assert [line["path"] for line in lines if "path" in line] == ["/no%0Athing"]
 
 
-async def test_a_failure_of_ours_is_logged_once(database_url: str, database: Database) -> None:
+async def test_a_server_error_is_logged_once(database_url: str, database: Database) -> None:
     await database.execute("ALTER TABLE policies RENAME TO policies_gone")
-    async with logged(database_url) as (http, _, lines):
+    async with logging_server(database_url) as (http, _, lines):
         answer = await http.get("/v1/policies")
         assert (answer.status_code, answer.json()["type"]) == (500, "/problems/internal")
     assert [line for line in lines if "exception" in line or "policies_gone" in json.dumps(line)] == lines[:1]
     assert [(line["event"], line.get("status")) for line in lines] == [("unhandled", None), ("request", 500)]
 
 
-async def test_a_status_that_a_library_gave_a_name_is_told_as_a_number() -> None:
+async def test_a_named_status_is_logged_as_a_number() -> None:
     async def answer(_: Scope, __: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": []})
         await send({"type": "http.response.body", "body": b""})

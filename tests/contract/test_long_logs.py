@@ -1,4 +1,4 @@
-"""Over HTTP: contexts of logs that are read page by page."""
+"""Contexts of logs long enough to be loaded in pages."""
 
 import re
 
@@ -11,7 +11,7 @@ ROUNDS = EVENTS_AT_ONCE + 300
 
 
 async def test_a_long_tail_is_shown_whole_and_in_order(client: httpx.AsyncClient) -> None:
-    """Hidden, pinned and redacted events among those that are read apart; also where a fork shares them."""
+    """The pages contain hidden, pinned and redacted events, in a session and in a fork that shares them."""
     for first in range(0, 2 * ROUNDS, 920):
         numbers = range(first, min(first + 920, 2 * ROUNDS))
         await append(client, [{"type": "user.message", "content": f"<{n}>"} for n in numbers])

@@ -1,4 +1,4 @@
-"""Over HTTP: one turn that is many times longer than the window, summarized by a model that refuses large requests."""
+"""A turn many times longer than the window, summarized by a model that refuses large requests."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, is_pr
 REQUEST = "Port the tide service of the northern harbours from Perl to Rust, gauge by gauge."
 REFUSED_ABOVE = 50_000
 WINDOW_TOKENS = 100_000
-"""The summarizers' window, as the settings have it."""
+"""The window of the summarizers in the settings."""
 PRESETS = ("default", "timeline", "pipeline", "clip", "threshold")
 WINDOWS = (12_000, 60_000, 200_000)
 ROUNDS = 2_000
 CALLS = 40
-"""How many contexts are asked for while the turn grows."""
+"""The number of contexts requested while the turn grows."""
 
 
 def rounds(first: int, last: int) -> list[Json]:
-    """Rounds of a call and its result, about two hundred tokens each."""
+    """Return rounds of a call and its result, about two hundred tokens each."""
     events: list[Json] = []
     for number in range(first, last):
         found = "\n".join(f"{line}: sub gauge_{number}_{line} returns the height at {line}" for line in range(10))
@@ -34,12 +34,12 @@ def rounds(first: int, last: int) -> list[Json]:
 
 
 def size(asked: Asked) -> int:
-    """The tokens of a request, as the stand-in counts them."""
+    """Return the tokens of a request as the fake model counts them."""
     return (len(asked.system) + len(asked.prompt)) // 4 + 1
 
 
 def refusing(tokens: int) -> Behaviour:
-    """Refuse requests above so many tokens, without a number; answer the others without a word of the user's."""
+    """Refuse requests above `tokens` without naming a limit; answer others without quoting the user."""
 
     async def answer(asked: Asked) -> Said:
         if size(asked) > tokens:
@@ -49,7 +49,7 @@ def refusing(tokens: int) -> Behaviour:
     return Behaviour(answer)
 
 
-async def begun(client: httpx.AsyncClient, name: str, window: int, **summarize: Any) -> Agent:
+async def begin_session(client: httpx.AsyncClient, name: str, window: int, **summarize: Any) -> Agent:
     document = {**(await preset(client, name, **summarize)), "window_tokens": window}
     client.timeout = httpx.Timeout(2 * WAIT_MS / 1_000)
     agent = await Agent.begin(client, document)
@@ -57,13 +57,13 @@ async def begun(client: httpx.AsyncClient, name: str, window: int, **summarize: 
     return agent
 
 
-async def posted(agent: Agent, first: int, last: int) -> None:
+async def post_rounds(agent: Agent, first: int, last: int) -> None:
     for start in range(first, last, 500):
         await agent.post(*rounds(start, min(last, start + 500)))
 
 
 def check_requests(model: Summarizers, above: int) -> None:
-    """No request exceeds the window, what was refused is never asked again, and the user's request is in each."""
+    """Check that every request fits the window, has the user's request, and is not repeated after a refusal."""
     assert model.requests
     for asked in model.requests:
         assert size(asked) <= WINDOW_TOKENS
@@ -75,7 +75,7 @@ def check_requests(model: Summarizers, above: int) -> None:
 
 
 async def check_summaries(client: httpx.AsyncClient) -> list[Json]:
-    """The user's request stands in every summary there has been."""
+    """Check that every summary, live or not, contains the user's request; return them."""
     made = await summaries(client, live=False)
     assert made
     for row in made:
@@ -93,7 +93,7 @@ def check_context(context: Json) -> None:
     assert REQUEST in str(context["request"])
 
 
-async def lived_in_bulk(
+async def summarize_in_bulk(
     client: httpx.AsyncClient,
     database_url: str,
     model: Summarizers,
@@ -103,10 +103,10 @@ async def lived_in_bulk(
     above: int = REFUSED_ABOVE,
 ) -> list[Json]:
     model.default = refusing(above)
-    agent = await begun(client, name, window)
-    await posted(agent, 0, count)
+    agent = await begin_session(client, name, window)
+    await post_rounds(agent, 0, count)
     async with working(database_url, model), quiet(database_url) as done:
-        await agent.context()  # nothing is summarized yet, so that events are dropped
+        await agent.context()  # drops events, since nothing is summarized yet
         await agent.context(wait_ms=WAIT_MS)
         await done()
         check_context(await agent.context())
@@ -115,7 +115,7 @@ async def lived_in_bulk(
 
 
 async def test_a_turn_posted_in_bulk(client: httpx.AsyncClient, database_url: str, stand_in: Summarizers) -> None:
-    made = await lived_in_bulk(client, database_url, stand_in, "timeline", 12_000, 700, above=20_000)
+    made = await summarize_in_bulk(client, database_url, stand_in, "timeline", 12_000, 700, above=20_000)
     assert any(size(asked) > 20_000 for asked in stand_in.requests)
     assert any(is_prefix(asked) and "<previous-summary>" in asked.prompt for asked in stand_in.requests)
     assert made[-1]["to_seq"] > 1_000
@@ -125,12 +125,12 @@ async def test_a_turn_posted_in_bulk(client: httpx.AsyncClient, database_url: st
 async def test_a_turn_that_grows(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
 ) -> None:
-    """Under `pipeline` too, which splits no turn while the newest two have room."""
+    """`pipeline` splits no turn while the newest two fit, and is covered too."""
     stand_in.default = refusing(REFUSED_ABOVE)
-    agent = await begun(client, name, 12_000)
+    agent = await begin_session(client, name, 12_000)
     async with working(database_url, stand_in):
         for first in range(0, 180, 15):
-            await posted(agent, first, first + 15)
+            await post_rounds(agent, first, first + 15)
             context = await agent.context(wait_ms=WAIT_MS)
             assert not evicted(context, "dropped")
     check_context(context)
@@ -138,13 +138,13 @@ async def test_a_turn_that_grows(
     await check_summaries(client)
 
 
-async def test_a_model_that_refuses_every_piece_is_asked_for_none_twice_and_the_state_says_so(
+async def test_a_model_that_refuses_every_request_gets_none_twice_and_the_run_fails(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
 ) -> None:
-    """The policy has no summary written without the model, so that events stay dropped."""
+    """The policy allows no summary without the model, so events stay dropped."""
     stand_in.default = refusing(0)
-    agent = await begun(client, "timeline", 12_000)
-    await posted(agent, 0, 200)
+    agent = await begin_session(client, "timeline", 12_000)
+    await post_rounds(agent, 0, 200)
     async with working(database_url, stand_in), quiet(database_url) as done:
         await agent.context()
         await done()
@@ -164,18 +164,18 @@ async def test_a_model_that_refuses_every_piece_is_asked_for_none_twice_and_the_
         assert "the last compaction failed" in one["compaction"]["reason"]
 
 
-async def test_what_a_model_refuses_in_every_size_is_summarized_without_it(
+async def test_a_span_the_model_refuses_in_every_size_is_summarized_without_it(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
 ) -> None:
     stand_in.default = refusing(0)
-    agent = await begun(client, "timeline", 12_000, on_fail="extractive")
-    await posted(agent, 0, 200)
+    agent = await begin_session(client, "timeline", 12_000, on_fail="extractive")
+    await post_rounds(agent, 0, 200)
     async with working(database_url, stand_in), quiet(database_url) as done:
         dropping = await agent.context()
         await done()
         context = await agent.context()
     assert evicted(dropping, "dropped")
-    check_context(context)  # what was dropped is healed
+    check_context(context)  # the dropped events are now summarized
     assert context["compaction"] == {"state": "none", "reason": None}
     [made] = await summaries(client)
     assert (made["summarizer"], made["degraded"], made["split_turn"]) == ("extractive", True, 1)
@@ -185,17 +185,17 @@ async def test_what_a_model_refuses_in_every_size_is_summarized_without_it(
 
 
 @pytest.mark.parametrize("name", ["timeline", "default"])
-async def test_what_the_user_adds_to_a_turn_stands_in_its_summaries_too(
+async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
 ) -> None:
-    """Of many messages the first and the newest, in the log of a fork as well, which begins in another session."""
+    """The first and the newest of many messages are in the summaries, also in a fork."""
     agent = await Agent.begin(client, {**(await preset(client, name)), "window_tokens": 12_000})
     await agent.user("An earlier question about nothing in particular.")
     await agent.user(REQUEST, turn_id="t")
     for number in range(8):
-        await posted(agent, 60 * number, 60 * number + 60)
+        await post_rounds(agent, 60 * number, 60 * number + 60)
         await agent.user(f"Addition {number} is about the harbour of that number.", turn_id="t")
-    await posted(agent, 480, 560)
+    await post_rounds(agent, 480, 560)
     fork = (await client.post("/v1/sessions/s/fork", json={"at": 1_000, "id": "f"})).json()
     forked = Agent(client, fork["id"])
     await forked.post(*({**event, "call_id": f"f{event['call_id']}"} for event in rounds(600, 700)))
@@ -220,7 +220,7 @@ async def test_what_the_user_adds_to_a_turn_stands_in_its_summaries_too(
 async def test_two_thousand_rounds_in_bulk(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
 ) -> None:
-    await lived_in_bulk(client, database_url, stand_in, name, window, ROUNDS)
+    await summarize_in_bulk(client, database_url, stand_in, name, window, ROUNDS)
 
 
 @pytest.mark.slow
@@ -230,11 +230,11 @@ async def test_two_thousand_rounds_call_by_call(
     client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
 ) -> None:
     stand_in.default = refusing(REFUSED_ABOVE)
-    agent = await begun(client, name, window)
+    agent = await begin_session(client, name, window)
     step = min(ROUNDS // CALLS, window // 1_000)
     async with working(database_url, stand_in):
         for first in range(0, ROUNDS, step):
-            await posted(agent, first, min(ROUNDS, first + step))
+            await post_rounds(agent, first, min(ROUNDS, first + step))
             context = await agent.context(wait_ms=WAIT_MS)
             assert not evicted(context, "dropped"), first
     check_context(context)

@@ -1,4 +1,4 @@
-"""The recall tool over MCP, asked by the SDK's own client over real HTTP."""
+"""The recall tool over MCP, called by the SDK's client over real HTTP."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 async def session(
     server: str, key: str | None = None, *, path: str = "/mcp", bound: str | None = None
 ) -> AsyncIterator[ClientSession]:
-    """An initialized client; `bound` is the session that it names in a header."""
+    """Yield an initialized client; `bound` names a session in a header."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     headers |= {} if bound is None else {"x-palimpsest-session": bound}
     async with (
@@ -49,7 +49,7 @@ async def test_the_tool_is_listed_with_the_session_it_needs(server: str) -> None
     assert tool.annotations is not None and tool.annotations.read_only_hint
 
 
-async def test_it_answers_as_the_api_does(server: str, client: httpx.AsyncClient) -> None:
+async def test_the_tool_answers_as_the_api_does(server: str, client: httpx.AsyncClient) -> None:
     assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
     over_http = (await client.post("/v1/sessions/s/recall", json={"query": "port"})).json()
     async with session(server) as mcp:
@@ -84,7 +84,7 @@ async def test_a_bound_client_follows_its_session_to_another_line(server: str, c
         assert "8123" in text(await mcp.call_tool("recall", {"query": "port"}))
 
 
-async def test_a_key_binds_no_client_beyond_its_reach(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_key_binds_no_client_outside_its_prefix(client: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     key = (await tenants.create_key("default", "k", ["read"], session_prefix="ours-")).secret
     headers = ACCEPT | {"Authorization": f"Bearer {key}"}
@@ -110,7 +110,7 @@ async def test_a_key_binds_no_client_beyond_its_reach(client: httpx.AsyncClient,
         ({"session": "s", "query": "x", "words": 1}, "words"),
     ],
 )
-async def test_a_mistake_is_told_to_the_model(
+async def test_invalid_arguments_are_reported_to_the_model(
     server: str, client: httpx.AsyncClient, arguments: dict[str, Any], says: str
 ) -> None:
     assert (await client.post("/v1/sessions/s/events", json=EVENTS)).status_code == 201
@@ -119,7 +119,7 @@ async def test_a_mistake_is_told_to_the_model(
     assert found.is_error and says in text(found)
 
 
-async def test_keys_and_tenants_hold_here_too(server: str, client: httpx.AsyncClient, database: Database) -> None:
+async def test_keys_and_tenants_apply_to_mcp(server: str, client: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     ours = (await tenants.create_key("default", "k", ["read"])).secret
     theirs = (await tenants.create_key("other", "k", ["read"])).secret
@@ -150,25 +150,25 @@ async def test_keys_and_tenants_hold_here_too(server: str, client: httpx.AsyncCl
         ({"Origin": "http://[broken"}, 403),
     ],
 )
-async def test_without_a_key_only_this_machine_is_answered(
+async def test_without_a_key_only_local_requests_are_answered(
     client: httpx.AsyncClient, headers: dict[str, str], status: int
 ) -> None:
     answer = await client.post("/mcp", json=PING, headers=ACCEPT | headers)
     assert answer.status_code == status, answer.text
 
 
-async def test_with_a_key_any_name_will_do(client: httpx.AsyncClient, database: Database) -> None:
+async def test_with_a_key_any_host_is_allowed(client: httpx.AsyncClient, database: Database) -> None:
     key = (await Tenants(database, None).create_key("default", "k", ["read"])).secret
     headers = ACCEPT | {"Authorization": f"Bearer {key}", "Host": "palimpsest.example", "Origin": "https://a.example"}
     assert (await client.post("/mcp", json=PING, headers=headers)).status_code == 200
 
 
-async def test_nothing_is_streamed_unasked(client: httpx.AsyncClient) -> None:
+async def test_get_and_delete_are_not_allowed(client: httpx.AsyncClient) -> None:
     for method, path in (("GET", "/mcp"), ("DELETE", "/mcp"), ("GET", "/mcp/s/s")):
         answer = await client.request(method, path, headers=ACCEPT)
         assert (answer.status_code, answer.json()["type"]) == (405, "/problems/method-not-allowed")
 
 
-def test_a_server_that_nobody_asks_over_mcp_does_not_import_the_sdk() -> None:
+def test_the_sdk_is_imported_only_on_use() -> None:
     code = "import sys; import app.main; sys.exit('mcp.server' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

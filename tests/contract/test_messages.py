@@ -1,4 +1,4 @@
-"""Provider-native messages come back as they were sent, when rendered in the same format."""
+"""Provider-native messages are returned as they were sent when rendered in the same format."""
 
 import httpx
 import pytest
@@ -125,12 +125,12 @@ async def test_messages_come_back_as_sent(
         batch = messages[start : start + step]
         answer = await client.post("/v1/sessions/s/messages", json={"format": form, "messages": batch})
         assert answer.status_code == 201, answer.text
-    plain = {"format": form, "policy": {"markers": "none"}}  # cache markers are what is added to messages
+    plain = {"format": form, "policy": {"markers": "none"}}  # cache markers would be added to the messages
     body = (await client.post("/v1/sessions/s/context", json=plain)).json()
     assert body["request"][member] == messages
 
 
-async def test_bad_messages_are_refused_whole(client: httpx.AsyncClient) -> None:
+async def test_a_batch_with_an_invalid_message_is_refused_whole(client: httpx.AsyncClient) -> None:
     cases = [
         ({"format": "xml", "messages": OPENAI}, "invalid-request"),
         ({"format": "openai", "messages": []}, "invalid-request"),
@@ -147,7 +147,7 @@ async def test_bad_messages_are_refused_whole(client: httpx.AsyncClient) -> None
     assert (await client.get("/v1/sessions/s")).status_code == 404
 
 
-async def test_each_event_says_of_which_message_of_the_request_it_came(client: httpx.AsyncClient) -> None:
+async def test_each_event_has_the_index_of_its_message(client: httpx.AsyncClient) -> None:
     call = {"type": "function", "function": {"name": "look", "arguments": "{}"}}
     messages = [
         {"role": "system", "content": "Be brief."},

@@ -1,4 +1,4 @@
-"""Metrics after a short life: everything that the dashboard, the alerts and the page name is there, and true."""
+"""Metrics after a short scenario: every metric named by the dashboard, the alerts and the page exists and is right."""
 
 import asyncio
 import re
@@ -24,8 +24,8 @@ OUTCOMES = ("held", "epoch", "retried", "infeasible", "refused")
 
 
 @pytest.fixture
-async def lived(database_url: str, database: Database, provider: Provider) -> AsyncIterator[tuple[Scrape, Scrape]]:
-    """What was said before and after."""
+async def scrapes(database_url: str, database: Database, provider: Provider) -> AsyncIterator[tuple[Scrape, Scrape]]:
+    """The metrics before and after the scenario."""
     stop = asyncio.Event()
     running = asyncio.create_task(run(database_url, stop, wiring.work(Settings())))
     async with (
@@ -40,8 +40,8 @@ async def lived(database_url: str, database: Database, provider: Provider) -> As
     await running
 
 
-async def test_a_life_is_told_as_it_was_lived(lived: tuple[Scrape, Scrape]) -> None:
-    before, after = lived
+async def test_metrics_count_what_happened(scrapes: tuple[Scrape, Scrape]) -> None:
+    before, after = scrapes
 
     def more(name: str, **labels: str) -> float:
         return after.total(name, **labels) - before.total(name, **labels)
@@ -71,8 +71,8 @@ async def test_a_life_is_told_as_it_was_lived(lived: tuple[Scrape, Scrape]) -> N
     assert after.total("palimpsest_pool_connections") >= 1
 
 
-async def test_what_operators_are_given_names_what_is_there(lived: tuple[Scrape, Scrape]) -> None:
-    after = lived[1]
+async def test_dashboard_alerts_and_page_name_existing_metrics(scrapes: tuple[Scrape, Scrape]) -> None:
+    after = scrapes[1]
     queries = [*deployed.dashboard(), *(deployed.Query(one["alert"], one["expr"]) for one in deployed.alerts())]
     assert len(queries) > 40
     unknown = {query.where: query.metrics - after.samples for query in queries if query.metrics - after.samples}
@@ -84,10 +84,10 @@ async def test_what_operators_are_given_names_what_is_there(lived: tuple[Scrape,
     assert {name for name in after.ours if name not in stems} == set(), "no panel shows it"
 
 
-async def test_no_label_has_a_value_of_the_users_own(lived: tuple[Scrape, Scrape]) -> None:
+async def test_labels_have_only_bounded_values(scrapes: tuple[Scrape, Scrape]) -> None:
     labels = {
         label
-        for name, family in lived[1].families.items()
+        for name, family in scrapes[1].families.items()
         if name.startswith("palimpsest_")
         for sample in family.samples
         for label in sample.labels

@@ -1,4 +1,4 @@
-"""Over HTTP: contexts asked while the assistant is still speaking only grow, in every format (I5)."""
+"""Contexts requested while a round is incomplete only grow, in every format (I5)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ CHECKS = {
     "anthropic": check_anthropic,
     "gemini": check_gemini,
 }
-SPOKEN: list[dict[str, Any]] = [
+EVENTS: list[dict[str, Any]] = [
     {"type": "user.message", "content": "Compare the two files."},
     {"type": "tool.call", "call_id": "a", "tool": "read", "arguments": {"path": "a"}},
     {"type": "assistant.message", "content": "And the other one."},
@@ -29,8 +29,8 @@ SPEAKERS = ("user", "assistant", "model")
 RESULTS = ("tool_result", "function_call_output", "functionResponse")
 
 
-def settled(request: dict[str, Any], waiting: set[str]) -> list[Any]:
-    """What stands before the first result of a call that waits, without cache markers: messages, items or blocks."""
+def settled_parts(request: dict[str, Any], waiting: set[str]) -> list[Any]:
+    """Return the messages, items or blocks before the first result of a waiting call, without cache markers."""
     found: list[Any] = []
     for message in request.get("messages", request.get("input", request.get("contents", []))):
         parts = message.get("content", message.get("parts")) if message.get("role") in SPEAKERS else None
@@ -49,11 +49,11 @@ def unmarked(part: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", CHECKS)
-async def test_what_was_sent_before_a_call_that_waits_stays_as_it_was(client: httpx.AsyncClient, form: str) -> None:
+async def test_the_request_before_a_waiting_call_only_grows(client: httpx.AsyncClient, form: str) -> None:
     await client.post("/v1/sessions", json={"id": "s"})
     earlier: list[Any] = []
     epochs, waiting = set(), set()
-    for event in SPOKEN:
+    for event in EVENTS:
         if event["type"] == "tool.call":
             waiting.add(event["call_id"])
         elif event["type"] == "tool.result":
@@ -61,7 +61,7 @@ async def test_what_was_sent_before_a_call_that_waits_stays_as_it_was(client: ht
         (await client.post("/v1/sessions/s/events", json={"events": [event]})).raise_for_status()
         answer = (await client.get("/v1/sessions/s/context", params={"format": form})).json()
         CHECKS[form](answer["request"])
-        now = settled(answer["request"], waiting)
+        now = settled_parts(answer["request"], waiting)
         assert now[: len(earlier)] == earlier, (event, earlier, now)
         epochs.add(answer["epoch"])
         again = await client.get(f"/v1/sessions/s/calls/{answer['call_id']}/context")

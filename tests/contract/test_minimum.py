@@ -1,4 +1,4 @@
-"""What a refusal names as the least is what it takes: every target from there on succeeds, in every preset."""
+"""The minimum named in a refusal suffices: every target from there on succeeds, in every preset."""
 
 import random
 from typing import Any
@@ -38,8 +38,8 @@ async def test_i2_no_target_from_the_named_minimum_on_is_refused(client: httpx.A
         assert max(refused) < min(named) <= min(taken)
 
 
-async def test_i2_the_newest_round_is_part_of_the_minimum_however_little_is_read(client: httpx.AsyncClient) -> None:
-    """What is read of a log is bounded by the window; of a round that began before that, not only its end counts."""
+async def test_i2_the_newest_round_is_part_of_the_minimum_however_little_is_loaded(client: httpx.AsyncClient) -> None:
+    """The window bounds how much of a log is loaded, but the newest round counts whole even if it began before that."""
     calls = [{"type": "tool.call", "call_id": f"c{n}", "tool": "run", "arguments": {"of": "x " * 90}} for n in range(3)]
     results = [{"type": "tool.result", "call_id": f"c{n}", "content": f"answer {n} " + "w " * 900} for n in range(3)]
     asks = {"type": "user.message", "content": "Please look. " * 30}
@@ -54,7 +54,7 @@ async def test_i2_the_newest_round_is_part_of_the_minimum_however_little_is_read
 
 
 def _events(dice: random.Random) -> list[dict[str, Any]]:
-    """Short turns and long ones, results of every size, calls still open, and a running turn that must stay."""
+    """Return short and long turns, results of every size, and a running turn that must stay."""
     events: list[dict[str, Any]] = [{"type": "system.prompt", "content": "You help."}]
     for turn in range(dice.randrange(1, 6)):
         events.append({"type": "user.message", "content": "Please look. " * dice.randrange(1, 9)})

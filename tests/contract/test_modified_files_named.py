@@ -1,4 +1,4 @@
-"""Over HTTP: files modified in what is left out are named in its note, where no summary tells of them."""
+"""The note on dropped events names the files modified in them, unless a summary does."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ UNSUMMARIZED = {"summarize": {"enabled": False}}
 
 
 def edits(paths: Iterable[str], *, error: bool = False) -> list[dict]:
-    """A round for each file that is written."""
+    """Return a round that writes each file."""
     events: list[dict] = []
     for path in paths:
         call = {"type": "tool.call", "call_id": f"edit {path}", "tool": "write_file"}
@@ -25,7 +25,7 @@ def edits(paths: Iterable[str], *, error: bool = False) -> list[dict]:
 
 
 @pytest.mark.parametrize("turns", [10, 60], ids=["read", "unread"])
-async def test_the_note_names_the_files_modified_in_what_is_left_out(client: httpx.AsyncClient, turns: int) -> None:
+async def test_the_note_names_the_files_modified_in_dropped_events(client: httpx.AsyncClient, turns: int) -> None:
     paths = [f"/srv/app/module_{number}.py" for number in range(12)]
     await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
     await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths), *edits(["/no"], error=True)])
@@ -36,13 +36,13 @@ async def test_the_note_names_the_files_modified_in_what_is_left_out(client: htt
     assert body["evictions"]
     assert [path for path in paths if path not in shown] == []
     assert "/no" not in shown
-    for turn in range(turns, turns + 10):  # what is left out later does not push them out
+    for turn in range(turns, turns + 10):  # files dropped later do not displace them
         await append(client, rounds(5, first=5 * turn))
     shown = json.dumps((await context(client, max_tokens=4_000))["request"])
     assert [path for path in paths if path not in shown] == []
 
 
-async def test_the_newest_files_are_named_where_there_are_many(client: httpx.AsyncClient) -> None:
+async def test_of_many_modified_files_the_note_names_the_newest(client: httpx.AsyncClient) -> None:
     paths = [f"/srv/app/module_{number}.py" for number in range(300)]
     await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
     await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths)])
@@ -53,7 +53,7 @@ async def test_the_newest_files_are_named_where_there_are_many(client: httpx.Asy
     assert named == paths[-24:]
 
 
-async def test_a_path_that_is_redacted_is_in_no_note_any_more(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_redacted_path_is_removed_from_the_note(client: httpx.AsyncClient, database: Database) -> None:
     await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
     await append(client, [{"type": "user.message", "content": "Begin."}, *edits(["/srv/secret.py", "/srv/plain.py"])])
     for turn in range(10):
@@ -68,7 +68,7 @@ async def test_a_path_that_is_redacted_is_in_no_note_any_more(client: httpx.Asyn
     assert "/srv/plain.py" in shown
 
 
-async def test_a_call_whose_note_named_a_path_that_was_redacted_since_says_so(client: httpx.AsyncClient) -> None:
+async def test_rendering_a_call_again_reports_redacted_paths_of_its_note(client: httpx.AsyncClient) -> None:
     await client.put("/v1/sessions/s", json={"policy": UNSUMMARIZED})
     paths = ["/srv/secret.py", "/srv/plain.py", "/srv/other.py"]
     await append(client, [{"type": "user.message", "content": "Begin."}, *edits(paths)])

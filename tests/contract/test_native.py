@@ -1,4 +1,4 @@
-"""What a log says of a provider's message can be posted again as it was read, and nothing else can."""
+"""The `native` field of events: it can be posted as it was read, and other values are refused."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ MESSAGES = [
     {"role": "assistant", "content": None, "refusal": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c1", "content": ""},
 ]
-SERVERS = {"seq", "turn", "tokens", "created_at"}
+SERVER_FIELDS = {"seq", "turn", "tokens", "created_at"}
 HEAD: dict[str, Any] = {"format": "openai", "head": {}}
 
 
@@ -20,7 +20,7 @@ async def test_a_log_can_be_posted_as_it_was_read(client: httpx.AsyncClient) -> 
     (await client.post("/v1/sessions/a/messages", json=sent)).raise_for_status()
     read = (await client.get("/v1/sessions/a/events")).json()["items"]
     assert read[1]["native"]["head"] == {"content": None, "refusal": None}
-    events = [{name: value for name, value in event.items() if name not in SERVERS} for event in read]
+    events = [{name: value for name, value in event.items() if name not in SERVER_FIELDS} for event in read]
     posted = await client.post("/v1/sessions/b/events", json={"events": events})
     assert posted.status_code == 201
     assert [event["tokens"] for event in posted.json()["events"]] == [event["tokens"] for event in read]
@@ -56,7 +56,9 @@ async def test_a_log_can_be_posted_as_it_was_read(client: httpx.AsyncClient) -> 
         {"type": "agent.note", "content": "x", "native": {"format": "anthropic", "head": {}}},
     ],
 )
-async def test_what_no_message_becomes_is_refused(client: httpx.AsyncClient, event: dict[str, Any]) -> None:
+async def test_native_fields_that_no_message_yields_are_refused(
+    client: httpx.AsyncClient, event: dict[str, Any]
+) -> None:
     answer = await client.post("/v1/sessions/s/events", json={"events": [event]})
     assert answer.status_code == 422, answer.text
     problem = answer.json()

@@ -1,4 +1,4 @@
-"""Over HTTP: JSON inside a text costs what the text costs, and one with too many values stays the text that it is."""
+"""JSON inside a text costs no more than the text, and one with too many values is kept as plain text."""
 
 import json
 import time
@@ -32,7 +32,7 @@ def events(arguments: str, result: str = "done") -> dict[str, Any]:
 
 
 def messages(form: str, arguments: str) -> list[Any]:
-    """A conversation with one call that has these arguments, in a provider's format."""
+    """Return a conversation with one call that has these arguments, in a provider's format."""
     function = {"name": "write", "arguments": arguments}
     if form == "openai":
         call = {"id": "c", "type": "function", "function": function}
@@ -56,7 +56,7 @@ def messages(form: str, arguments: str) -> list[Any]:
 
 
 async def cpu_seconds(http: httpx.AsyncClient, path: str, body: Any) -> float:
-    """The CPU time of this process, which the server runs in, for a request."""
+    """Return the CPU seconds that a request takes in this process, which also runs the server."""
     content = json.dumps(body).encode()
     before = time.process_time()
     answer = await http.post(path, content=content, headers={"Content-Type": "application/json"})
@@ -73,8 +73,8 @@ async def test_json_in_a_text_costs_as_much_as_the_text(client: httpx.AsyncClien
         if way == "events":
             return f"/v1/sessions/{sid}/events", events(text)
         if way == "context":
-            behind = {"role": "user", "content": "next"}
-            conversation = [*messages("openai", text), behind, {"role": "assistant", "content": "yes"}, behind]
+            prompt = {"role": "user", "content": "next"}
+            conversation = [*messages("openai", text), prompt, {"role": "assistant", "content": "yes"}, prompt]
             return f"/v1/sessions/{sid}/context", {"format": "openai", "messages": conversation, **WIDE}
         return f"/v1/sessions/{sid}/messages", {"format": way, "messages": messages(way, text)}
 
@@ -84,7 +84,7 @@ async def test_json_in_a_text_costs_as_much_as_the_text(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", None])
-async def test_arguments_with_too_many_values_come_back_and_are_valid_elsewhere(
+async def test_arguments_with_too_many_values_round_trip_and_are_valid_in_other_formats(
     client: httpx.AsyncClient, form: str | None
 ) -> None:
     if form is None:
@@ -114,11 +114,11 @@ async def test_tools_as_a_text_with_too_many_values_are_refused(client: httpx.As
 
 MANY_TEXTS = 8
 DENSE = '{"a":[' + "[]," * 99_000 + "[]]}"
-"""Just fewer values than are parsed."""
+"""Slightly fewer values than the limit for parsing."""
 
 
 def rounds(text: str) -> list[Any]:
-    """A conversation with MANY_TEXTS calls that have these arguments."""
+    """Return a conversation with MANY_TEXTS calls that have these arguments."""
     function = {"name": "write", "arguments": text}
     called: list[Any] = [{"role": "user", "content": "go"}]
     for number in range(MANY_TEXTS):
@@ -129,11 +129,11 @@ def rounds(text: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", ["append", "context", "unread"])
-async def test_json_in_many_texts_is_read_off_the_event_loop(client: httpx.AsyncClient, way: str) -> None:
-    """Each of them is parsed; `unread` are calls in front of what a context looks at, whose files are named."""
+async def test_json_in_many_texts_is_parsed_off_the_event_loop(client: httpx.AsyncClient, way: str) -> None:
+    """Every text is parsed; `unread` calls precede the events a context loads, but the files they name are listed."""
 
     async def on_loop(sid: str, text: str) -> float:
-        """The CPU time of this thread, whose loop the server runs on."""
+        """Return the CPU seconds of this thread, which runs the server's loop."""
         path, body = f"/v1/sessions/{sid}", {"format": "openai", "messages": rounds(text)}
         if way == "unread":
             assert (await client.post(f"{path}/messages", json=body)).status_code == 201

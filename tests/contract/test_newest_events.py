@@ -1,4 +1,4 @@
-"""The newest events that a worker keeps are those that the log holds, whatever has become of the session meanwhile."""
+"""A worker's cache of the newest events always returns what the log holds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,9 +19,11 @@ COUNTER = Counter(HEURISTIC, AREA)
 EVERYTHING = 1_000_000
 
 
-class Look:
-    """Looks at the newest events of one session. Each event counts a token more than it took; `read` are the seqs of
-    those that were read and counted for the last look."""
+class CheckedReader:
+    """A reader of one session's newest events that compares each result with the log.
+
+    Its count adds a token to each event; `read` lists the seqs that the last call loaded.
+    """
 
     def __init__(self, database: Database, sid: str = "s", **limits: int) -> None:
         self._database = database
@@ -30,7 +32,7 @@ class Look:
         self.read: list[int] = []
 
     async def __call__(self, after: int, tokens: int, counter: Counter = COUNTER) -> Sequence[Event]:
-        """The events, which are the same as those that are stored."""
+        """Return the newest events, checking them against the stored ones."""
         facts = await spans.facts(self._database, session_key(DEFAULT_TENANT, self._sid), DEFAULT_TENANT)
         assert facts is not None
         self.read = []
@@ -46,8 +48,8 @@ class Look:
         return found
 
 
-async def test_only_what_was_appended_since_is_read(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+async def test_only_new_events_are_read(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(3))
     assert len(await look(0, EVERYTHING)) == 11
     assert look.read == list(range(1, 12))
@@ -60,8 +62,8 @@ async def test_only_what_was_appended_since_is_read(client: httpx.AsyncClient, d
     assert look.read == []
 
 
-async def test_what_is_kept_is_not_taken_for_more_of_the_log(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+async def test_reads_with_other_bounds_return_what_the_log_holds(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(8))
     for after, tokens in ((0, 700), (0, 700), (0, 400), (0, 900), (20, EVERYTHING), (10, EVERYTHING), (2, 300), (0, 1)):
         await look(after, tokens)
@@ -70,10 +72,8 @@ async def test_what_is_kept_is_not_taken_for_more_of_the_log(client: httpx.Async
         await look(0, tokens)
 
 
-async def test_within_a_bound_a_look_at_the_same_log_reads_nothing(
-    client: httpx.AsyncClient, database: Database
-) -> None:
-    look = Look(database)
+async def test_a_repeated_bounded_read_loads_nothing(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(8))
     first = await look(0, 700)
     assert first[0].seq > 1
@@ -81,8 +81,8 @@ async def test_within_a_bound_a_look_at_the_same_log_reads_nothing(
     assert look.read == []
 
 
-async def test_what_was_erased_is_read_anew(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+async def test_a_redacted_event_is_read_again(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(2))
     before = await look(0, EVERYTHING)
     assert before[3].body is not None and "file 0" in before[3].body["content"]
@@ -91,8 +91,8 @@ async def test_what_was_erased_is_read_anew(client: httpx.AsyncClient, database:
     assert after[3].body is not None and after[3].body["content"] == ERASED
 
 
-async def test_a_session_of_the_same_name_is_another_one(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+async def test_a_recreated_session_is_read_again(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(2))
     await look(0, EVERYTHING)
     assert (await client.delete("/v1/sessions/s")).status_code == 204
@@ -101,16 +101,16 @@ async def test_a_session_of_the_same_name_is_another_one(client: httpx.AsyncClie
     assert found[0].body is not None and found[0].body["content"] == "Task 7"
 
 
-async def test_another_counter_counts_all_of_it(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database)
+async def test_another_counter_counts_all_events_again(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database)
     await append(client, rounds(1))
     await look(0, EVERYTHING)
     await look(0, EVERYTHING, replace(COUNTER, estimator=replace(HEURISTIC, name="another")))
     assert look.read == list(range(1, 6))
 
 
-async def test_little_is_kept_where_there_is_little_room(client: httpx.AsyncClient, database: Database) -> None:
-    look = Look(database, chars_max=1_000)
+async def test_events_over_the_memory_limit_are_not_kept(client: httpx.AsyncClient, database: Database) -> None:
+    look = CheckedReader(database, chars_max=1_000)
     await append(client, rounds(2))
     for _ in range(2):
         assert len(await look(0, EVERYTHING)) == 8

@@ -1,4 +1,4 @@
-"""A provider that reports no cache has no cold one: nothing is left out of a context that fits with much to spare."""
+"""A provider that reports no cache is never treated as having a cold one: a context that fits easily is left whole."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.provider import Provider, Said
 
 FILES = 12
 LINES = 540
-"""Lines of a file, of about 3,300 tokens."""
+"""The lines of a file, about 3,300 tokens."""
 PATHS = {"anthropic": "/gateway/s/s/anthropic/v1/messages", "openai": "/gateway/s/s/openai/v1/chat/completions"}
 MODELS = {"anthropic": "claude-sonnet-5", "openai": "gpt-5-mini"}
 
@@ -33,7 +33,7 @@ def result(form: str, number: int, file: str) -> Any:
 async def read_files(
     http: httpx.AsyncClient, provider: Provider, behind: Behind, form: str, model: str
 ) -> tuple[list[Any], httpx.Response]:
-    """Have an agent read the files; return its messages and the last answer."""
+    """Have an agent read the files; return its messages and the last response."""
     messages: list[Any] = [{"role": "user", "content": "Read the files."}]
     for number in range(FILES):
         provider.script.append(Said("", [(f"call_{number}", "search", {"query": f"value {number}"})]))
@@ -47,8 +47,8 @@ async def read_files(
     return messages, answer
 
 
-def shown(provider: Provider) -> int:
-    """The number of files in the last request."""
+def count_files_shown(provider: Provider) -> int:
+    """Return the number of files in the last request."""
     text = provider.asked[-1].raw.decode()
     return sum(f"f{number}.{LINES // 2}: the value" in text for number in range(FILES))
 
@@ -58,13 +58,13 @@ def shown(provider: Provider) -> int:
     [
         ("anthropic", "claude-sonnet-5", None, FILES),
         ("anthropic", "a-local-model", (0, 0), FILES),
-        ("openai", "gpt-5-mini", None, FILES),  # the stand-in's chat completions name no cache
+        ("openai", "gpt-5-mini", None, FILES),  # the fake provider's chat completions report no cache
         ("anthropic", "claude-sonnet-5", (0, 0), 2),
         ("anthropic", "claude-sonnet-5", (900, 10), 2),
         ("anthropic", "a-local-model", (900, 10), 2),
     ],
 )
-async def test_an_hour_later_only_a_cache_that_exists_is_cold(
+async def test_after_an_hour_only_a_reported_cache_is_cold(
     database_url: str,
     provider: Provider,
     behind: Behind,
@@ -81,9 +81,7 @@ async def test_an_hour_later_only_a_cache_that_exists_is_cold(
         messages, answer = await read_files(http, provider, behind, form, model)
         assert 35_000 < int(answer.headers["x-palimpsest-tokens-wanted"]) < 60_000
     connection = await asyncpg.connect(for_asyncpg(database_url))
-    await connection.execute(
-        "SET session_replication_role = replica"
-    )  # without the triggers that keep calls as they are
+    await connection.execute("SET session_replication_role = replica")  # disables the triggers that forbid the change
     hour = "interval '1 hour'"
     await connection.execute(f"UPDATE model_calls SET {earlier('created_at', hour)}")
     await connection.close()
@@ -93,7 +91,7 @@ async def test_an_hour_later_only_a_cache_that_exists_is_cold(
     ):
         answer = await http.post(PATHS[form], json={"model": model, "max_tokens": 9, "messages": messages})
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert shown(provider) == kept
+    assert count_files_shown(provider) == kept
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ async def test_an_hour_later_only_a_cache_that_exists_is_cold(
     ],
 )
 @pytest.mark.parametrize("later", [{"now": "2100-01-01T00:00:00Z"}, {"system": "Another prompt."}], ids=str)
-async def test_outcomes_tell_by_their_fields_whether_there_is_a_cache(
+async def test_a_cache_exists_if_outcomes_report_its_fields(
     client: httpx.AsyncClient, usage: dict[str, int], kept: int, later: dict[str, Any]
 ) -> None:
     messages: list[Any] = [{"role": "user", "content": "Read the files."}]

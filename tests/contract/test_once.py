@@ -1,4 +1,4 @@
-"""Requests that are repeated under their idempotency key."""
+"""Requests repeated under their idempotency key."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ async def conflict(http: httpx.AsyncClient, path: str, body: Json) -> None:
 
 
 @pytest.mark.parametrize("body", CONTEXTS)
-async def test_a_context_is_given_again_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
+async def test_a_repeated_context_is_returned_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
     await say(client, "s", "Where?")
     first = await post(client, "s/context", body)
     assert first.status_code == 200, first.text
@@ -43,7 +43,7 @@ async def test_a_context_is_given_again_byte_for_byte(client: httpx.AsyncClient,
     assert other.json()["call_id"] != first.json()["call_id"]
 
 
-async def test_at_once_all_get_one_answer(client: httpx.AsyncClient) -> None:
+async def test_concurrent_repeats_get_one_response(client: httpx.AsyncClient) -> None:
     await say(client, "s", "Where?")
     answers = await asyncio.gather(*(post(client, "s/context", {"messages": BEGUN}) for _ in range(4)))
     assert {answer.status_code for answer in answers} == {200}
@@ -65,7 +65,7 @@ async def test_a_rewind_and_a_fork_are_made_once(client: httpx.AsyncClient) -> N
     assert (forked.status_code, again.status_code, again.json()) == (201, 200, forked.json())
 
 
-async def test_an_outcome_is_answered_again(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_outcome_gets_the_first_response(client: httpx.AsyncClient) -> None:
     await say(client, "s", "one")
     call_id = (await ask(client, "GET", "s/context"))["call_id"]
     path = f"s/calls/{call_id}/outcome"
@@ -77,13 +77,13 @@ async def test_an_outcome_is_answered_again(client: httpx.AsyncClient) -> None:
 
 
 async def race(servers: Servers, path: str, body: Json) -> list[httpx.Response]:
-    """The answers to one request under one key that reaches both servers many times together."""
+    """Send one request under one key to both servers, many times concurrently; return the responses."""
     return await asyncio.gather(*(post(servers[number % 2], path, body) for number in range(RACING)))
 
 
 @asynccontextmanager
-async def no_key_is_kept(database: Database, key: str = "k") -> AsyncIterator[None]:
-    """While the block lasts, the database refuses to store an idempotency key: as if the server died in front of it."""
+async def key_not_stored(database: Database, key: str = "k") -> AsyncIterator[None]:
+    """Make the database refuse to store an idempotency key until the block ends, as if the server died before that."""
     await database.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$"
     )
@@ -106,7 +106,7 @@ async def calls(http: httpx.AsyncClient) -> list[Json]:
 async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, body: Json, held: bool) -> None:
     http = servers[0]
     await say(http, "s", "Where?", "There.")
-    if held:  # both hold the view, and record what they make of it without reading it again
+    if held:  # both servers cache the view and record their call without reloading it
         for server in servers:
             await ask(server, "POST", "s/context", body)
     before = len(await calls(http))
@@ -120,7 +120,7 @@ async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, b
     assert (newest["call_id"], newest["outcome"]) == (answers[0].json()["call_id"], None)
 
 
-async def test_racing_contexts_of_a_clients_messages_say_what_was_appended(servers: Servers) -> None:
+async def test_racing_contexts_of_a_clients_messages_list_what_was_appended(servers: Servers) -> None:
     answers = await race(servers, "s/context", {"messages": BEGUN})
     assert len({answer.content for answer in answers}) == 1
     assert [one["seq"] for one in answers[0].json()["appended"]] == list(
@@ -129,11 +129,11 @@ async def test_racing_contexts_of_a_clients_messages_say_what_was_appended(serve
 
 
 @pytest.mark.parametrize("body", CONTEXTS)
-async def test_a_context_whose_key_is_not_kept_is_not_recorded(
+async def test_a_context_whose_key_is_not_stored_is_not_recorded(
     servers: Servers, database: Database, body: Json
 ) -> None:
     await say(servers[0], "s", "Where?")
-    async with no_key_is_kept(database):
+    async with key_not_stored(database):
         assert (await post(servers[0], "s/context", body)).status_code == 500
     assert await calls(servers[0]) == []
     first, again = [await post(server, "s/context", body) for server in servers]
@@ -141,11 +141,9 @@ async def test_a_context_whose_key_is_not_kept_is_not_recorded(
     assert len(await calls(servers[0])) == 1
 
 
-async def test_what_an_unanswered_context_appended_is_said_when_it_is_repeated(
-    servers: Servers, database: Database
-) -> None:
+async def test_a_repeated_context_lists_what_its_failed_attempt_appended(servers: Servers, database: Database) -> None:
     first, other = servers
-    async with no_key_is_kept(database):  # the server dies between the append and the record
+    async with key_not_stored(database):  # as if the server died between the append and the record
         assert (await post(first, "s/context", {"messages": BEGUN})).status_code == 500
     head = (await ask(first, "GET", "s"))["head"]
     assert await calls(first) == []
@@ -171,11 +169,11 @@ async def test_racing_rewinds_and_forks_are_made_once(servers: Servers) -> None:
     assert len({answer.content for answer in forked}) == 1
 
 
-async def test_a_rewind_and_a_fork_whose_key_is_not_kept_are_not_made(
+async def test_a_rewind_and_a_fork_whose_key_is_not_stored_are_not_made(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     await say(client, "s", "one", "two")
-    async with no_key_is_kept(database):
+    async with key_not_stored(database):
         assert (await post(client, "s/rewind", {"to": 1})).status_code == 500
         assert (await post(client, "s/fork", {"id": "f"})).status_code == 500
     assert len((await ask(client, "GET", "s/lines"))["items"]) == 1
@@ -184,7 +182,7 @@ async def test_a_rewind_and_a_fork_whose_key_is_not_kept_are_not_made(
     assert (await post(client, "s/fork", {"id": "f"}, "f")).status_code == 201
 
 
-async def test_racing_outcomes_are_answered_alike(servers: Servers) -> None:
+async def test_racing_outcomes_get_one_response(servers: Servers) -> None:
     await say(servers[0], "s", "one")
     call_id = (await ask(servers[0], "GET", "s/context"))["call_id"]
     error = {"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}

@@ -1,4 +1,4 @@
-"""Over HTTP: one turn that is far longer than the window, and no summary: what may go goes until it fits."""
+"""A turn far longer than the window, without a summary: events are dropped until it fits."""
 
 import httpx
 
@@ -6,8 +6,8 @@ from app.core.policy.presets import DOCUMENTS
 from tests.contract.test_context import append, context
 
 
-async def test_large_results_at_the_begin_of_a_turn_do_not_keep_its_rounds(client: httpx.AsyncClient) -> None:
-    """What results had taken before they became stubs is not taken off twice."""
+async def test_large_results_at_the_start_of_a_turn_do_not_drop_its_other_rounds(client: httpx.AsyncClient) -> None:
+    """The tokens of results before they became stubs are not subtracted twice."""
     await client.put("/v1/sessions/s", json={"policy": {**DOCUMENTS["pipeline"], "window_tokens": 6_000}})
     events: list[dict] = [{"type": "user.message", "content": "Begin."}]
     for number in range(60):

@@ -1,4 +1,4 @@
-"""The committed OpenAPI document is the one the code gives, and says all that can happen."""
+"""The OpenAPI document: the committed one is current, and it describes every operation, field and problem."""
 
 import json
 from collections.abc import Iterator
@@ -55,12 +55,12 @@ def test_every_schema_and_every_field_is_described() -> None:
 
 
 def is_described(one: dict[str, Any]) -> bool:
-    """Whether something says what it is, in more than a word."""
+    """Return whether something has a description of more than one word."""
     return len(one.get("description", "").split()) > 1
 
 
 def fields(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All fields of a schema, at any depth, by their paths."""
+    """Yield all fields of a schema with their paths, at any depth."""
     if isinstance(schema, list):
         for one in schema:
             yield from fields(one, path)
@@ -82,7 +82,7 @@ def test_bodies_have_examples(name: str) -> None:
 
 
 def test_every_error_is_a_problem_with_a_schema_for_each_slug() -> None:
-    """Generators make types of errors only if each stands under its media type with a schema."""
+    """Client generators create error types only if each problem has a schema under its media type."""
     whole = json.loads(document())
     schemas = whole["components"]["schemas"]
     for path, operations in whole["paths"].items():
@@ -105,7 +105,7 @@ def test_every_error_is_a_problem_with_a_schema_for_each_slug() -> None:
                     assert mapping == {kind: one["$ref"] for kind, one in zip(kinds, named, strict=True)}, place
 
 
-def test_the_document_says_where_the_server_is_what_a_key_is_and_what_groups_are() -> None:
+def test_the_document_describes_servers_security_and_tags() -> None:
     whole = json.loads(document())
     assert [server["url"] for server in whole["servers"]] == ["/"]
     assert whole["components"]["securitySchemes"]["ApiKey"] | {"description": ""} == {

@@ -1,4 +1,4 @@
-"""What operators are told of the workers' queue."""
+"""Metrics of the workers' queue."""
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -9,7 +9,7 @@ from tests.conftest import serving
 
 
 async def queue(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
-    """The samples about jobs, by their labels."""
+    """Return the samples about jobs by name and label values."""
     answer = await client.get("/metrics")
     assert answer.status_code == 200
     families = text_string_to_metric_families(answer.text)
@@ -21,7 +21,7 @@ async def queue(client: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     }
 
 
-async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
+async def test_metrics_count_waiting_overdue_running_and_dead_jobs(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     names = [("jobs", "waiting"), ("jobs", "running"), ("jobs", "dead"), ("jobs_overdue",), ("jobs_overdue_seconds",)]
@@ -31,10 +31,10 @@ async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
     assert (await client.post("/v1/sessions/s/compactions", json={})).status_code == 202
     await database.execute("UPDATE pgqueuer SET execute_after = now() - interval '90 seconds'")
     found = await queue(client)
-    late = found[("jobs_overdue_seconds", "compact")]
+    overdue = found[("jobs_overdue_seconds", "compact")]
     waiting = {("jobs", "compact", "waiting"): 1, ("jobs_overdue", "compact"): 1}
-    assert found == {**nothing, **waiting, ("jobs_overdue_seconds", "compact"): late}
-    assert late >= 90
+    assert found == {**nothing, **waiting, ("jobs_overdue_seconds", "compact"): overdue}
+    assert overdue >= 90
     await database.execute("UPDATE pgqueuer SET status = 'picked'")
     assert await queue(client) == {**nothing, ("jobs", "compact", "running"): 1}
     for dead in ("heartbeat = now() - interval '6 minutes'", "status = 'failed', heartbeat = now()"):
@@ -42,7 +42,7 @@ async def test_a_job_that_no_worker_takes_is_seen_and_for_how_long(
         assert await queue(client) == {**nothing, ("jobs", "compact", "dead"): 1}
 
 
-async def test_metrics_go_on_without_the_database() -> None:
+async def test_metrics_work_without_the_database() -> None:
     away = "postgresql+asyncpg://nobody@127.0.0.1:9/nothing"
     async with serving(Settings(), away) as url, httpx.AsyncClient(base_url=url) as client:
         assert await queue(client) == {}

@@ -1,4 +1,4 @@
-"""Outcomes over HTTP: what is reported, what the answer says to do, and what a report may not change."""
+"""Outcomes over HTTP: what is recorded, the recommended action, and what a report must not change."""
 
 import json
 from typing import Any
@@ -53,19 +53,21 @@ async def call(client: httpx.AsyncClient) -> dict[str, Any]:
     return await context(client, format="anthropic", model="claude-x", max_tokens=20_000)
 
 
-async def test_nothing_to_do_for_a_call_that_went_well(
+async def test_a_successful_call_needs_no_action(
     client: httpx.AsyncClient, call: dict[str, Any], database: Database
 ) -> None:
     usage = {"input_tokens": 200, "cache_read_tokens": 4_000, "cache_write_tokens": 300, "output_tokens": 77}
     assert await report(client, call, {"usage": usage, "latency_ms": 1_234}) == {"overflow": False, "action": "none"}
     row = await stored(database, call)
-    assert row["input_tokens"] == 4_500  # Anthropic's own figure leaves cached tokens out
+    assert row["input_tokens"] == 4_500  # Anthropic's own figure excludes cached tokens
     assert (row["cache_read_tokens"], row["cache_write_tokens"], row["output_tokens"]) == (4_000, 300, 77)
     assert (row["latency_ms"], row["error"], row["overflow"]) == (1_234, None, False)
     assert row["reported_at"] is not None
 
 
-async def test_other_formats_count_cached_tokens_in(client: httpx.AsyncClient, database: Database) -> None:
+async def test_input_tokens_of_other_formats_include_cached_tokens(
+    client: httpx.AsyncClient, database: Database
+) -> None:
     await append(client, {"type": "user.message", "content": "hello"})
     call = await context(client, format="openai", model="gpt-4o")
     await report(client, call, {"usage": {"input_tokens": 200, "cache_read_tokens": 150}})
@@ -95,7 +97,7 @@ async def test_an_overflow_is_retried_once_and_then_stopped(
             "wait_ms": 10_000,
         },
     }
-    at_once = {**verdict["next"]["body"], "wait_ms": 0}  # there is no worker here to wait for
+    at_once = {**verdict["next"]["body"], "wait_ms": 0}  # there is no worker to wait for
     again = (await client.post(verdict["next"]["path"], json=at_once)).json()
     assert again["tokens"]["estimate"] < call["tokens"]["estimate"]
     assert (again["format"], again["model"], again["epoch"]) == ("anthropic", "claude-x", call["epoch"] + 1)
@@ -106,7 +108,7 @@ async def test_an_overflow_is_retried_once_and_then_stopped(
     assert (await context(client, 409, retry_of=again["call_id"]))["type"] == "/problems/conflict"
 
 
-async def test_a_retry_has_what_its_call_had(client: httpx.AsyncClient) -> None:
+async def test_a_retry_has_its_calls_settings(client: httpx.AsyncClient) -> None:
     await client.put("/v1/policies/roomy", json={"injection_reserve_tokens": 500})
     for number in range(8):
         await append(
@@ -134,7 +136,7 @@ async def test_a_retry_has_what_its_call_had(client: httpx.AsyncClient) -> None:
     assert "It is noon." not in json.dumps(other["request"])
 
 
-async def test_the_same_report_again_gets_the_same_answer_and_another_one_a_conflict(
+async def test_a_repeated_report_gets_the_same_response_and_another_one_a_conflict(
     client: httpx.AsyncClient, call: dict[str, Any], database: Database
 ) -> None:
     first = await report(client, call, TOO_LONG)
@@ -146,7 +148,7 @@ async def test_the_same_report_again_gets_the_same_answer_and_another_one_a_conf
     assert (await client.get("/v1/calibrations")).json() == known
 
 
-async def test_after_another_error_the_same_request_may_be_sent_again(
+async def test_after_another_error_the_call_may_be_reported_again(
     client: httpx.AsyncClient, call: dict[str, Any], database: Database
 ) -> None:
     assert await report(client, call, BUSY) == {"overflow": False, "action": "none"}
@@ -170,14 +172,14 @@ async def test_after_another_error_the_same_request_may_be_sent_again(
         {"latency": 3},
     ],
 )
-async def test_a_report_of_nothing_or_nonsense_is_refused_and_changes_nothing(
+async def test_an_empty_or_invalid_report_is_refused(
     client: httpx.AsyncClient, call: dict[str, Any], outcome: dict[str, Any], database: Database
 ) -> None:
     assert (await report(client, call, outcome, 422))["type"] == "/problems/invalid-request"
     assert (await stored(database, call))["reported_at"] is None
 
 
-async def test_calls_that_are_not_there(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
+async def test_unknown_calls_are_404(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
     nobody = "00000000-0000-7000-8000-000000000000"
     await report(client, nobody, USED, 404)
     await append(client, {"type": "user.message", "content": "hi"}, sid="other")
@@ -188,7 +190,7 @@ async def test_calls_that_are_not_there(client: httpx.AsyncClient, call: dict[st
     await context(client, 404, sid="other", retry_of=call["call_id"])
 
 
-async def test_only_an_overflow_is_retried_and_only_as_what_it_was(
+async def test_only_an_overflow_is_retried_and_only_in_its_own_view(
     client: httpx.AsyncClient, call: dict[str, Any]
 ) -> None:
     await context(client, 409, retry_of=call["call_id"])
@@ -197,8 +199,8 @@ async def test_only_an_overflow_is_retried_and_only_as_what_it_was(
     await context(client, 422, retry_of=call["call_id"], at=3)
 
 
-async def test_where_so_little_is_not_legal_the_least_that_is_will_do(client: httpx.AsyncClient) -> None:
-    await append(client, {"type": "user.message", "content": "some words " * 1_000})  # the running turn: it stays
+async def test_a_retry_of_a_context_that_cannot_shrink_repeats_it(client: httpx.AsyncClient) -> None:
+    await append(client, {"type": "user.message", "content": "some words " * 1_000})  # the running turn, which stays
     call = await context(client, model="m", max_tokens=8_000)
     await report(client, call, {"error": {"message": "context_length_exceeded"}})
     again = await context(client, retry_of=call["call_id"])
@@ -206,7 +208,7 @@ async def test_where_so_little_is_not_legal_the_least_that_is_will_do(client: ht
     assert again["tokens"]["estimate"] <= again["tokens"]["target"]
 
 
-async def test_a_preview_of_a_retry_is_what_the_retry_will_be(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
+async def test_a_preview_of_a_retry_equals_the_retry(client: httpx.AsyncClient, call: dict[str, Any]) -> None:
     await report(client, call, TOO_LONG)
     shown = await client.post("/v1/sessions/s/context:preview", json={"retry_of": call["call_id"]})
     assert shown.status_code == 200, shown.text
@@ -230,7 +232,7 @@ async def test_overflows_are_counted(client: httpx.AsyncClient, call: dict[str, 
     assert [count(after, name) - count(before, name) for name in names] == [1, 1, 1]
 
 
-async def test_a_calls_record_changes_in_nothing_else(call: dict[str, Any], database: Database) -> None:
+async def test_call_records_are_immutable_but_for_their_outcome(call: dict[str, Any], database: Database) -> None:
     for change in ("sha256 = '\\x00'", "estimate = 1", "retry_of = call_id", "manifest = '{}'"):
         with pytest.raises(Exception, match="immutable but for their outcome"):
             await database.execute(f"UPDATE model_calls SET {change}")

@@ -1,4 +1,4 @@
-"""What a client sends beside its requests: cache markers, budgets, the ledger, and how it is learned from usage."""
+"""Tokens that a client sends outside the request: cache markers, budgets, the ledger, and learning them from usage."""
 
 import json
 from typing import Any
@@ -14,23 +14,25 @@ WINDOW = 16_000
 OVERHEAD = 3_000
 
 
-def marked(request: dict[str, Any]) -> int:
+def count_markers(request: dict[str, Any]) -> int:
     return json.dumps(request).count('"cache_control"')
 
 
 async def test_markers_are_set_however_small_the_log_is(client: httpx.AsyncClient) -> None:
-    """The tools that the client keeps to itself may be what makes the prefix large enough."""
+    """The client's own tools may make the prefix large enough to be cached."""
     await append(client, [{"type": "user.message", "content": "hello"}])
     first = await context(client, format="anthropic", model="claude-haiku-4-5")
     assert first["tokens"]["estimate"] < 100
     assert [point["kind"] for point in first["cache"]["breakpoints"]] == ["tail"]
-    assert marked(first["request"]) == 1
+    assert count_markers(first["request"]) == 1
     await append(client, [{"type": "assistant.message", "content": "hi"}, {"type": "user.message", "content": "so?"}])
     second = await context(client, format="anthropic", model="claude-haiku-4-5")
     assert [point["kind"] for point in second["cache"]["breakpoints"]] == ["previous", "tail"]
 
 
-async def test_it_is_taken_off_the_window_and_the_most_specific_says_how_much(client: httpx.AsyncClient) -> None:
+async def test_outside_tokens_reduce_the_target_and_the_most_specific_setting_applies(
+    client: httpx.AsyncClient,
+) -> None:
     async def target(**asks: Any) -> tuple[int, int]:
         tokens = (await context(client, max_tokens=WINDOW, **asks))["tokens"]
         return tokens["outside"], tokens["target"]
@@ -55,7 +57,7 @@ async def test_it_is_taken_off_the_window_and_the_most_specific_says_how_much(cl
     assert await target(outside_tokens=0) == (0, whole)
 
 
-async def test_a_call_records_it_and_renders_again(client: httpx.AsyncClient) -> None:
+async def test_a_call_records_outside_tokens_and_renders_again(client: httpx.AsyncClient) -> None:
     await append(client, rounds(3))
     made = await context(client, max_tokens=WINDOW, outside_tokens=2_000, format="anthropic")
     stored = (await client.get(f"/v1/sessions/s/calls/{made['call_id']}")).json()
@@ -64,7 +66,7 @@ async def test_a_call_records_it_and_renders_again(client: httpx.AsyncClient) ->
     assert (again.status_code, again.json()["sha256"]) == (200, made["sha256"])
 
 
-async def test_what_leaves_no_room_says_so(client: httpx.AsyncClient) -> None:
+async def test_outside_tokens_that_leave_no_room_are_infeasible(client: httpx.AsyncClient) -> None:
     await append(client, rounds(1))
     answer = await client.get("/v1/sessions/s/context", params={"max_tokens": 4_000, "outside_tokens": 3_900})
     problem = answer.json()
@@ -73,22 +75,22 @@ async def test_what_leaves_no_room_says_so(client: httpx.AsyncClient) -> None:
     assert (await client.put("/v1/sessions/t", json={"outside_tokens": 10**9})).status_code == 422
 
 
-@pytest.mark.parametrize("told", [True, False])
-async def test_nothing_is_over_the_providers_window(client: httpx.AsyncClient, told: bool) -> None:
-    asks = {"outside_tokens": OVERHEAD} if told else {}
+@pytest.mark.parametrize("declared", [True, False])
+async def test_no_request_exceeds_the_providers_window(client: httpx.AsyncClient, declared: bool) -> None:
+    asks = {"outside_tokens": OVERHEAD} if declared else {}
     async with counting(Provider(1.0, WINDOW, overhead=OVERHEAD)) as provider:
         loop = Loop(client, provider, max_tokens=WINDOW, **asks)
         for _ in range(14):
             last = await loop.turn(words=700)
         assert loop.overflows == []
         assert max(provider.asked) <= WINDOW
-        assert max(provider.asked) > 0.7 * WINDOW  # and the room there is gets used
+        assert max(provider.asked) > 0.7 * WINDOW  # most of the window is used
         assert last["evictions"]
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.55])
-async def test_it_is_learned_from_reported_usage(client: httpx.AsyncClient, factor: float) -> None:
-    """A constant is no ratio: what is learned of the model is what holds for another session without it."""
+async def test_outside_tokens_are_learned_from_reported_usage(client: httpx.AsyncClient, factor: float) -> None:
+    """The constant overhead is kept apart from the model's ratio, which also holds for a session without it."""
     async with counting(Provider(factor, overhead=OVERHEAD)) as provider, counting(Provider(factor)) as plain:
         loop = Loop(client, provider, max_tokens=60_000)
         for _ in range(8):
@@ -104,18 +106,18 @@ async def test_it_is_learned_from_reported_usage(client: httpx.AsyncClient, fact
         assert max(other.errors) < 0.03
 
 
-async def test_what_is_learned_gives_way_to_what_is_said(client: httpx.AsyncClient) -> None:
+async def test_declared_outside_tokens_override_learned_ones(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.0, overhead=OVERHEAD)) as provider:
         loop = Loop(client, provider, max_tokens=60_000)
         for _ in range(6):
             await loop.turn(words=300)
         assert (await loop.context())["tokens"]["outside"] > 0
-        said = await loop.context(outside_tokens=OVERHEAD + 7)
-        assert said["tokens"]["outside"] == OVERHEAD + 7
+        declared = await loop.context(outside_tokens=OVERHEAD + 7)
+        assert declared["tokens"]["outside"] == OVERHEAD + 7
         assert (await loop.context())["tokens"]["outside"] != OVERHEAD + 7
 
 
-async def test_without_anything_outside_nothing_is_learned_of_it(client: httpx.AsyncClient) -> None:
+async def test_without_an_overhead_no_outside_tokens_are_learned(client: httpx.AsyncClient) -> None:
     async with counting(Provider(1.4)) as provider:
         loop = Loop(client, provider, max_tokens=60_000)
         for _ in range(10):
@@ -124,8 +126,8 @@ async def test_without_anything_outside_nothing_is_learned_of_it(client: httpx.A
         assert max(loop.errors[2:]) < 0.03
 
 
-async def test_the_ledger_counts_it_as_part_of_the_prefix(client: httpx.AsyncClient) -> None:
-    """Two calls in the cache of a model that caches nothing as small as the log is."""
+async def test_the_ledger_counts_outside_tokens_in_the_prefix(client: httpx.AsyncClient) -> None:
+    """Two calls of a model that would not cache a prefix as small as the log."""
     await client.put("/v1/sessions/s", json={"model": "claude-sonnet-4-5", "outside_tokens": 5_000})
     await append(client, [{"type": "user.message", "content": "hello there " * 20}])
     first = await context(client, format="anthropic")

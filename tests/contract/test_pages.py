@@ -1,4 +1,4 @@
-"""Pages for people: the interactive document, from this server alone, and a page at each problem's `type`."""
+"""Pages for people: the interactive API document without other hosts, and a page at each problem's `type`."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ PUBLISHED = {
 
 
 def addresses(page: str) -> list[str]:
-    """What a page has a browser get."""
+    """Return the addresses that a browser loads or links from a page."""
     return re.findall(r'(?:src|href)="([^"]+)"', page)
 
 
@@ -42,7 +42,7 @@ async def test_the_interactive_document_needs_no_other_host(client: httpx.AsyncC
 
 
 @pytest.mark.parametrize(("name", "sha256"), PUBLISHED.items())
-def test_the_assets_are_those_that_were_published(name: str, sha256: str) -> None:
+def test_the_assets_are_the_published_files(name: str, sha256: str) -> None:
     assert hashlib.sha256((ASSETS / name).read_bytes()).hexdigest() == sha256
     assert {"LICENSE", "NOTICE"} <= {path.name for path in ASSETS.iterdir()}
 

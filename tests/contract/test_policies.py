@@ -1,4 +1,4 @@
-"""Policies over HTTP: immutable versions by name, presets beside them, used on sessions and on single requests."""
+"""Policies over HTTP: immutable versions by name, presets, and their use by sessions and single requests."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def get(client: httpx.AsyncClient, path: str, **params: Any) -> dict[str, 
     return found
 
 
-async def listed(client: httpx.AsyncClient, limit: int = 50) -> list[dict[str, Any]]:
+async def list_policies(client: httpx.AsyncClient, limit: int = 50) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     cursor = None
     while True:
@@ -54,7 +54,7 @@ async def listed(client: httpx.AsyncClient, limit: int = 50) -> list[dict[str, A
 
 
 async def talk(client: httpx.AsyncClient, sid: str = "s", rounds: int = 12) -> None:
-    """A session whose tool results take far more than SMALL leaves."""
+    """Append to a session tool results that take far more than SMALL allows."""
     events: list[dict[str, Any]] = [{"type": "user.message", "content": "Read them all."}]
     for number in range(rounds):
         events += [
@@ -67,14 +67,14 @@ async def talk(client: httpx.AsyncClient, sid: str = "s", rounds: int = 12) -> N
     assert answer.status_code == 201, answer.text
 
 
-async def give(client: httpx.AsyncClient, policy: Any, sid: str = "s") -> dict[str, Any]:
+async def set_policy(client: httpx.AsyncClient, policy: Any, sid: str = "s") -> dict[str, Any]:
     answer = await client.put(f"/v1/sessions/{sid}", json={"policy": policy})
     assert answer.status_code in (200, 201), answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-async def test_every_other_document_is_a_new_version(client: httpx.AsyncClient) -> None:
+async def test_a_changed_document_is_a_new_version(client: httpx.AsyncClient) -> None:
     first = await put(client, "mine", CAREFUL)
     assert set(first) == {"name", "version", "preset", "policy", "created_at"}
     assert (first["name"], first["version"], first["preset"]) == ("mine", 1, False)
@@ -90,7 +90,7 @@ async def test_every_other_document_is_a_new_version(client: httpx.AsyncClient) 
     assert (await get(client, "/v1/policies/mine", version=2))["policy"] == {}
 
 
-async def test_twenty_at_once_get_twenty_versions(client: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
+async def test_twenty_concurrent_puts_get_twenty_versions(client: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
     documents = [{"window_tokens": 10_000 + number} for number in range(20)]
     made = await asyncio.gather(*(put((client, other)[i % 2], "busy", d) for i, d in enumerate(documents)))
     assert sorted(row["version"] for row in made) == list(range(1, 21))
@@ -101,12 +101,12 @@ async def test_twenty_at_once_get_twenty_versions(client: httpx.AsyncClient, oth
     assert {answer.json()["version"] for answer in same} == {1}
 
 
-async def test_presets_come_first_then_ones_own_by_name(client: httpx.AsyncClient) -> None:
-    await give(client, {"low_water": 0.6})
+async def test_presets_are_listed_first_then_own_policies_by_name(client: httpx.AsyncClient) -> None:
+    await set_policy(client, {"low_water": 0.6})
     for number, name in enumerate(("b", "a", "Z", "a.b", "a")):
         await put(client, name, {"window_tokens": 1_000 + number})
     for limit in (1, 2, 5, 6, 50):
-        items = await listed(client, limit)
+        items = await list_policies(client, limit)
         assert [item["name"] for item in items] == [*PRESETS, "Z", "a", "a.b", "b"], limit
     assert [item["preset"] for item in items] == [True] * len(PRESETS) + [False] * 4
     assert [item["policy"] for item in items[: len(PRESETS)]] == list(DOCUMENTS.values())
@@ -114,7 +114,7 @@ async def test_presets_come_first_then_ones_own_by_name(client: httpx.AsyncClien
     assert next(item for item in items if item["name"] == "a")["version"] == 2
 
 
-async def test_a_cursor_of_ones_own_making_is_refused(client: httpx.AsyncClient) -> None:
+async def test_a_made_up_cursor_is_refused(client: httpx.AsyncClient) -> None:
     for cursor in ("nonsense", "NQ", "eyJhIjogMX0", "ImEgYiI"):
         answer = await client.get("/v1/policies", params={"cursor": cursor})
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), cursor
@@ -137,7 +137,7 @@ async def test_a_preset_can_be_read_but_not_replaced(client: httpx.AsyncClient, 
 
 
 @pytest.mark.parametrize("name", ["inline:mine", "a b", "a@1", "x" * 65, "a%00", "%C3%A4"])
-async def test_a_name_nobody_may_give(client: httpx.AsyncClient, name: str) -> None:
+async def test_an_invalid_name_is_refused(client: httpx.AsyncClient, name: str) -> None:
     answer = await client.put(f"/v1/policies/{name}", json={})
     assert (answer.status_code, answer.json()["type"], answer.json()["field"]) == (
         422,
@@ -146,7 +146,7 @@ async def test_a_name_nobody_may_give(client: httpx.AsyncClient, name: str) -> N
     )
 
 
-async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None:
+async def test_unknown_policies_and_versions_are_problems(client: httpx.AsyncClient) -> None:
     await put(client, "mine", {})
     for path in ("/v1/policies/none", "/v1/policies/mine?version=2", "/v1/policies/inline:0123"):
         answer = await client.get(path)
@@ -178,7 +178,7 @@ async def test_what_is_not_there_is_a_problem(client: httpx.AsyncClient) -> None
         ({"authors": ["x" * 65_536]}, "policy"),
     ],
 )
-async def test_nonsense_names_its_knob_and_stores_nothing(client: httpx.AsyncClient, document: Any, knob: str) -> None:
+async def test_an_invalid_policy_is_refused_with_its_knob(client: httpx.AsyncClient, document: Any, knob: str) -> None:
     text = json.dumps(document)
     answer = await client.put("/v1/policies/mine", content=text, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["type"], answer.json()["knob"]) == (
@@ -199,30 +199,32 @@ async def test_nonsense_names_its_knob_and_stores_nothing(client: httpx.AsyncCli
         ("\ud800", 404, "/problems/not-found"),
     ],
 )
-async def test_inline_nonsense_is_a_problem_too(client: httpx.AsyncClient, policy: Any, status: int, kind: str) -> None:
+async def test_an_invalid_inline_policy_is_a_problem(
+    client: httpx.AsyncClient, policy: Any, status: int, kind: str
+) -> None:
     text = json.dumps({"policy": policy})
     for method, path in (("PUT", "/v1/sessions/s"), ("POST", "/v1/sessions/s/context")):
         answer = await client.request(method, path, content=text, headers={"Content-Type": "application/json"})
         assert (answer.status_code, answer.json()["type"]) == (status, kind), path
 
 
-async def test_a_body_that_is_no_json_is_refused(client: httpx.AsyncClient) -> None:
+async def test_invalid_json_is_refused(client: httpx.AsyncClient) -> None:
     for body in (b"", b"{", b"\xff", b"[" * 100_000):
         answer = await client.put("/v1/policies/mine", content=body)
         assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-json"), body[:10]
 
 
-async def test_a_name_means_the_newest_version_at_that_moment(client: httpx.AsyncClient) -> None:
+async def test_a_name_means_its_newest_version_when_it_is_set(client: httpx.AsyncClient) -> None:
     await put(client, "mine", {"low_water": 0.5})
-    assert (await give(client, "mine"))["policy"] == {"name": "mine", "version": 1}
+    assert (await set_policy(client, "mine"))["policy"] == {"name": "mine", "version": 1}
     await put(client, "mine", {"low_water": 0.6})
     assert (await get(client, "/v1/sessions/s"))["policy"] == {"name": "mine", "version": 1}
-    assert (await give(client, "mine"))["policy"] == {"name": "mine", "version": 2}
-    assert (await give(client, "mine@1"))["policy"] == {"name": "mine", "version": 1}
-    assert (await give(client, "default@1"))["policy"] == {"name": "default", "version": 1}
+    assert (await set_policy(client, "mine"))["policy"] == {"name": "mine", "version": 2}
+    assert (await set_policy(client, "mine@1"))["policy"] == {"name": "mine", "version": 1}
+    assert (await set_policy(client, "default@1"))["policy"] == {"name": "default", "version": 1}
 
 
-async def test_a_context_is_planned_by_the_policy_it_names(client: httpx.AsyncClient) -> None:
+async def test_a_context_is_planned_with_the_policy_it_names(client: httpx.AsyncClient) -> None:
     await talk(client)
     await put(client, "small", SMALL)
     answer = await client.post("/v1/sessions/s/context", json={"policy": "small", "view": "narrow"})
@@ -236,14 +238,14 @@ async def test_a_context_is_planned_by_the_policy_it_names(client: httpx.AsyncCl
 
 
 async def test_an_inline_policy_can_be_read_and_named_but_is_not_listed(client: httpx.AsyncClient) -> None:
-    name = (await give(client, CAREFUL))["policy"]["name"]
+    name = (await set_policy(client, CAREFUL))["policy"]["name"]
     assert name.startswith("inline:")
     assert (await get(client, f"/v1/policies/{name}"))["policy"] == CAREFUL
-    assert (await give(client, name, "t"))["policy"] == {"name": name, "version": 1}
-    assert [item["name"] for item in await listed(client)] == PRESETS
+    assert (await set_policy(client, name, "t"))["policy"] == {"name": name, "version": 1}
+    assert [item["name"] for item in await list_policies(client)] == PRESETS
 
 
-async def test_another_policy_of_a_session_takes_effect(client: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
+async def test_a_sessions_new_policy_takes_effect(client: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
     await talk(client)
     path = "/v1/sessions/s/context"
     wide = await get(client, path)
@@ -252,7 +254,7 @@ async def test_another_policy_of_a_session_takes_effect(client: httpx.AsyncClien
     own = (await client.post(path, json={"view": "own", "policy": {"window_tokens": 90_000}})).json()
 
     await put(client, "small", SMALL)
-    await give(other, "small")
+    await set_policy(other, "small")
     for view in ("main", "beside"):
         found = await get(client, path, view=view)
         assert found["policy"] == {"name": "small", "version": 1}
@@ -263,7 +265,7 @@ async def test_another_policy_of_a_session_takes_effect(client: httpx.AsyncClien
     kept = await get(client, path, view="own")
     assert (kept["policy"], kept["epoch"], kept["sha256"]) == (own["policy"], own["epoch"], own["sha256"])
 
-    await give(client, {"economics": {"on_cold": False}})
+    await set_policy(client, {"economics": {"on_cold": False}})
     back = await get(client, path)
     assert back["tokens"]["limit"] == 128_000
     assert back["policy"]["name"].startswith("inline:")
@@ -274,16 +276,16 @@ async def test_another_policy_of_a_session_takes_effect(client: httpx.AsyncClien
 
 async def test_the_same_policy_again_changes_nothing(client: httpx.AsyncClient) -> None:
     await talk(client)
-    await give(client, SMALL)
+    await set_policy(client, SMALL)
     before = await get(client, "/v1/sessions/s/context")
     session = await get(client, "/v1/sessions/s")
-    await give(client, dict(reversed(SMALL.items())))
+    await set_policy(client, dict(reversed(SMALL.items())))
     assert (await get(client, "/v1/sessions/s"))["epoch"] == session["epoch"]
     after = await get(client, "/v1/sessions/s/context")
     assert (after["epoch"], after["sha256"]) == (before["epoch"], before["sha256"])
 
 
-async def test_contexts_asked_for_meanwhile_never_bring_the_old_policy_back(client: httpx.AsyncClient) -> None:
+async def test_concurrent_contexts_never_restore_the_old_policy(client: httpx.AsyncClient) -> None:
     await talk(client)
     await get(client, "/v1/sessions/s/context")
     for window in range(20_000, 20_010):
@@ -291,7 +293,7 @@ async def test_contexts_asked_for_meanwhile_never_bring_the_old_policy_back(clie
             client.post("/v1/sessions/s/context", json={"max_tokens": window - number, "force": True})
             for number in range(4)
         ]
-        answers = await asyncio.gather(*asked[:2], give(client, {"window_tokens": window}), *asked[2:])
+        answers = await asyncio.gather(*asked[:2], set_policy(client, {"window_tokens": window}), *asked[2:])
         assert all(a.status_code in (200, 409) for a in answers if isinstance(a, httpx.Response))
         found = await get(client, "/v1/sessions/s/context")
         assert found["policy"]["name"] == (await get(client, "/v1/sessions/s"))["policy"]["name"]
@@ -308,7 +310,7 @@ async def test_a_policy_that_leaves_no_room_in_the_models_window_is_refused(clie
     assert (answer.status_code, answer.json()["policy"]["name"]) == (200, "roomy")
 
 
-async def test_tenants_have_policies_of_their_own(client: httpx.AsyncClient, database: Database) -> None:
+async def test_tenants_have_their_own_policies(client: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     keys = {
         (tenant, scope): {"Authorization": f"Bearer {(await tenants.create_key(tenant, 'k', [scope])).secret}"}
@@ -330,7 +332,7 @@ async def test_tenants_have_policies_of_their_own(client: httpx.AsyncClient, dat
         assert (refused.status_code, refused.json()["type"]) == (403, "/problems/forbidden")
 
 
-async def test_the_document_describes_every_knob_wherever_a_policy_may_stand(client: httpx.AsyncClient) -> None:
+async def test_the_document_describes_every_knob_wherever_a_policy_is_accepted(client: httpx.AsyncClient) -> None:
     document = await get(client, "/openapi.json")
     schemas = document["components"]["schemas"]
     reference = {"$ref": "#/components/schemas/PolicyDocument"}
@@ -341,5 +343,5 @@ async def test_the_document_describes_every_knob_wherever_a_policy_may_stand(cli
     policy = schemas["PolicyDocument"]
     assert policy["additionalProperties"] is False
     assert "default" in policy["properties"]["window_tokens"]
-    for item in await listed(client):
+    for item in await list_policies(client):
         jsonschema.validate(item["policy"], policy)

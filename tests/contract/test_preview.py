@@ -1,4 +1,4 @@
-"""Previews over HTTP: what the next call would be, and nothing in the database or in memory moves."""
+"""Previews over HTTP: they return what the next call would, without changing the database or the caches."""
 
 import hashlib
 import json
@@ -26,14 +26,14 @@ async def preview(client: httpx.AsyncClient, sid: str = "s", **body: object) -> 
     return made
 
 
-async def called(client: httpx.AsyncClient, **body: object) -> dict[str, Any]:
+async def call_context(client: httpx.AsyncClient, **body: object) -> dict[str, Any]:
     answer = await client.post("/v1/sessions/s/context", json=body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
 async def contents(database: Database) -> dict[str, list[str]]:
-    """Every row of every table."""
+    """Return every row of every table as text."""
     tables = await database.fetch(
         "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
     )
@@ -45,11 +45,11 @@ async def contents(database: Database) -> dict[str, list[str]]:
 
 @pytest.fixture
 async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A session of twenty turns that has been read once."""
+    """A session of twenty turns with one recorded call."""
     await append(client, [{"type": "system.prompt", "content": "Be brief."}])
     for turn in range(20):
         await append(client, rounds(4, first=turn * 4, words=300))
-    await called(client, **WIDE)
+    await call_context(client, **WIDE)
     return client
 
 
@@ -73,29 +73,27 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
     ],
     ids=json.dumps,
 )
-async def test_the_call_then_is_what_was_previewed(
-    session: httpx.AsyncClient, database: Database, body: dict[str, Any]
-) -> None:
+async def test_a_call_equals_its_preview(session: httpx.AsyncClient, database: Database, body: dict[str, Any]) -> None:
     before = await contents(database)
     first = await preview(session, **body)
     again = await preview(session, **body)
     assert first == again
     assert await contents(database) == before
-    real = await called(session, **body)
-    same = set(real) - {"call_id", "compaction"}  # what another call has asked for meanwhile is seen when it is read
+    real = await call_context(session, **body)
+    same = set(real) - {"call_id", "compaction"}  # `compaction` shows what other calls have requested meanwhile
     assert {name: first[name] for name in same} == {name: real[name] for name in same}
     assert set(first) - set(real) == {"preview", "cause"}
     epochs = (await session.get("/v1/sessions/s/epochs", params={"view": real["view"]})).json()["items"]
     opened = [row for row in epochs if row["epoch"] == first["epoch"]]
-    assert (first["cause"] is not None) == (len(await contents_of(database, "epochs")) > len(before["epochs"]))
+    assert (first["cause"] is not None) == (len(await rows_of(database, "epochs")) > len(before["epochs"]))
     assert first["cause"] in (None, opened[0]["cause"])
 
 
-async def contents_of(database: Database, table: str) -> list[str]:
+async def rows_of(database: Database, table: str) -> list[str]:
     return (await contents(database))[table]
 
 
-async def test_what_is_held_of_a_view_is_not_touched(session: httpx.AsyncClient) -> None:
+async def test_a_preview_does_not_change_the_cached_view(session: httpx.AsyncClient) -> None:
     kept = await context(session, format="anthropic")
     for body in ({"max_tokens": 6_000}, {"policy": INLINE}, {"model": "gpt-4o"}):
         made = await preview(session, **body)
@@ -107,7 +105,7 @@ async def test_what_is_held_of_a_view_is_not_touched(session: httpx.AsyncClient)
     assert after["tokens"]["estimate"] > kept["tokens"]["estimate"]
 
 
-async def test_of_appends_elsewhere_a_preview_knows(session: httpx.AsyncClient) -> None:
+async def test_a_preview_sees_new_events(session: httpx.AsyncClient) -> None:
     before = await preview(session)
     await append(session, [{"type": "user.message", "content": "And now?"}])
     after = await preview(session)
@@ -116,7 +114,7 @@ async def test_of_appends_elsewhere_a_preview_knows(session: httpx.AsyncClient) 
     assert "And now?" in json.dumps(after["request"])
 
 
-async def test_an_earlier_seq_with_another_policy_is_time_travel(session: httpx.AsyncClient) -> None:
+async def test_a_preview_as_of_an_earlier_seq_may_have_another_policy(session: httpx.AsyncClient) -> None:
     then = await preview(session, at=101)
     other = await preview(session, at=101, policy=INLINE, max_tokens=7_000)
     assert then["head"] == other["head"] == 101
@@ -127,10 +125,8 @@ async def test_an_earlier_seq_with_another_policy_is_time_travel(session: httpx.
     assert ("Task 28" in shown, "Task 32" in shown) == (True, False)
 
 
-async def test_a_diff_with_a_recorded_call_is_that_of_the_call_it_would_be(
-    session: httpx.AsyncClient, database: Database
-) -> None:
-    first = await called(session)
+async def test_a_previews_diff_equals_that_of_its_call(session: httpx.AsyncClient, database: Database) -> None:
+    first = await call_context(session)
     await append(session, rounds(2, first=500, words=30))
     before = await contents(database)
     for body in ({}, {"max_tokens": 7_000}, {"policy": INLINE}, {"at": 101}):
@@ -145,7 +141,7 @@ async def test_a_diff_with_a_recorded_call_is_that_of_the_call_it_would_be(
         causes = {change["cause"] for change in diff["changes"]}
         if "max_tokens" in body:
             assert "window" in causes
-    real = await called(session, max_tokens=7_000)
+    real = await call_context(session, max_tokens=7_000)
     before_call = (
         await session.post(
             "/v1/sessions/s/context:preview", params={"diff_with": real["call_id"]}, json={"max_tokens": 7_000}
@@ -159,20 +155,22 @@ async def test_a_diff_with_a_recorded_call_is_that_of_the_call_it_would_be(
         )
     ).json()["diff"]
     assert (again["tokens"], again["first_difference"]) == (recorded["tokens"], recorded["first_difference"])
-    assert [_told(change) for change in again["changes"]] == [_told(change) for change in recorded["changes"]]
+    assert [_without_nones(change) for change in again["changes"]] == [
+        _without_nones(change) for change in recorded["changes"]
+    ]
 
 
-def _told(change: dict[str, Any]) -> dict[str, Any]:
+def _without_nones(change: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in change.items() if value is not None}
 
 
-async def test_a_diff_with_a_call_that_is_not_there_is_refused(session: httpx.AsyncClient) -> None:
+async def test_a_diff_with_an_unknown_call_is_refused(session: httpx.AsyncClient) -> None:
     for given, slug in ((str(UUID(int=1)), "not-found"), ("nonsense", "invalid-request")):
         answer = await session.post("/v1/sessions/s/context:preview", params={"diff_with": given}, json={})
         assert answer.json()["type"] == f"/problems/{slug}"
 
 
-async def test_a_preview_opens_no_view_and_makes_no_session(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_preview_opens_no_view_and_creates_no_session(client: httpx.AsyncClient, database: Database) -> None:
     missing = await client.post("/v1/sessions/none/context:preview", json={})
     assert (missing.status_code, missing.json()["type"]) == (404, "/problems/not-found")
     await client.put("/v1/sessions/s", json={})
@@ -181,7 +179,7 @@ async def test_a_preview_opens_no_view_and_makes_no_session(client: httpx.AsyncC
     await append(client, [{"type": "user.message", "content": "hello"}])
     made = await preview(client)
     assert (made["epoch"], made["cause"]) == (1, "start")
-    assert await contents_of(database, "views") == []
+    assert await rows_of(database, "views") == []
     assert (await client.get("/v1/sessions/s")).json()["epoch"] == 0
 
 
@@ -197,7 +195,7 @@ async def test_a_preview_opens_no_view_and_makes_no_session(client: httpx.AsyncC
     ],
     ids=json.dumps,
 )
-async def test_it_fails_as_the_call_would(
+async def test_a_preview_fails_as_its_call_would(
     session: httpx.AsyncClient, database: Database, body: dict[str, Any], slug: str
 ) -> None:
     before = await contents(database)
@@ -212,14 +210,14 @@ async def test_a_new_inline_policy_is_stored_by_the_call_and_not_by_its_preview(
     session: httpx.AsyncClient, database: Database
 ) -> None:
     made = await preview(session, policy=INLINE)
-    assert await contents_of(database, "policies") == []
-    real = await called(session, policy=INLINE)
+    assert await rows_of(database, "policies") == []
+    real = await call_context(session, policy=INLINE)
     assert made["policy"] == real["policy"]
-    assert len(await contents_of(database, "policies")) == 1
-    await preview(session)  # with the policy the view has now
+    assert len(await rows_of(database, "policies")) == 1
+    await preview(session)  # with the policy that the view has now
 
 
-async def test_the_document_names_the_problem_of_a_policy_that_is_none(session: httpx.AsyncClient) -> None:
+async def test_the_document_names_the_problem_of_an_invalid_policy(session: httpx.AsyncClient) -> None:
     answer = await session.post("/v1/sessions/s/context:preview", json={"policy": {"low_water": 7}})
     operation = json.loads(document())["paths"]["/v1/sessions/{sid}/context:preview"]["post"]
     named = operation["responses"][str(answer.status_code)]["content"]["application/problem+json"]["examples"]

@@ -1,4 +1,4 @@
-"""Over HTTP: whatever is logged before and behind it, and however it is reduced, what the system said is seen."""
+"""System prompts are always shown, whatever is logged around them and however the log is reduced."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ ROLES = {"openai": "system", "openai-responses": "developer", "anthropic": "syst
 
 @pytest.fixture
 async def worker(database_url: str) -> AsyncIterator[None]:
-    """A worker with the summarizer that needs no model."""
+    """A worker with the extractive summarizer."""
     stop = asyncio.Event()
     running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
     yield
@@ -72,12 +72,12 @@ async def rounds(http: httpx.AsyncClient, sid: str, first: int, count: int) -> N
     await events(http, sid, *logged)
 
 
-async def _behind_tools(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
+async def _after_tools(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
     await events(http, sid, {"type": "tools", "content": [TOOL]})
     await messages(http, sid, rule, {"role": "user", "content": "Begin."})
 
 
-async def _behind_turn_start(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
+async def _after_turn_start(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
     await events(http, sid, {"type": "turn.start", "turn_id": "t1"})
     await messages(http, sid, rule, {"role": "user", "content": "Begin."})
 
@@ -98,17 +98,17 @@ async def _in_the_middle(http: httpx.AsyncClient, sid: str, rule: Json) -> None:
     await messages(http, sid, rule)
 
 
-PLACES = [_behind_tools, _behind_turn_start, _second, _in_a_second_request, _in_the_middle]
+PLACES = [_after_tools, _after_turn_start, _second, _in_a_second_request, _in_the_middle]
 CASES = [
     pytest.param(preset, place, id=f"{preset}-{place.__name__.strip('_')}", marks=[pytest.mark.slow] if n != m else [])
     for n, preset in enumerate(PRESETS)
     for m, place in enumerate(PLACES)
 ]
-"""`make test` has each preset and each place once."""
+"""The slow cases aside, each preset and each place is tested once."""
 
 
 @pytest.mark.parametrize(("preset", "place"), CASES)
-async def test_what_the_system_said_is_seen_after_sixty_rounds(
+async def test_system_prompts_are_shown_after_sixty_rounds(
     client: httpx.AsyncClient, worker: None, preset: str, place: Any
 ) -> None:
     await client.put("/v1/sessions/s", json={"policy": preset})
@@ -126,10 +126,10 @@ async def test_what_the_system_said_is_seen_after_sixty_rounds(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-async def test_leading_prompts_come_back_in_their_own_format_and_stand_first_in_the_others(
+async def test_leading_prompts_round_trip_in_their_own_format_and_come_first_in_others(
     client: httpx.AsyncClient, form: str
 ) -> None:
-    """Two messages in, two out; behind tools and a turn's start, in one request and in the next."""
+    """Two prompts stay two, after tools and a turn's start, in one request or in two."""
     said = [{"role": ROLES[form], "content": "You help."}, {"role": "system", "content": RULE}]
     await events(client, "s", {"type": "tools", "content": [TOOL]})
     await messages(client, "s", said[0], form=form)
@@ -156,7 +156,7 @@ async def test_leading_prompts_come_back_in_their_own_format_and_stand_first_in_
         assert again.json()["sha256"] == found["sha256"]
 
 
-async def test_a_new_prompt_behind_conversation_takes_the_place_of_all_before(client: httpx.AsyncClient) -> None:
+async def test_a_new_prompt_after_a_conversation_replaces_all_earlier_ones(client: httpx.AsyncClient) -> None:
     await messages(client, "s", {"role": "system", "content": "You help."}, {"role": "system", "content": RULE})
     await events(client, "s", {"type": "user.message", "content": "Begin."})
     first = await context(client, "s")
@@ -175,7 +175,7 @@ async def test_a_new_prompt_behind_conversation_takes_the_place_of_all_before(cl
     assert again.json()["sha256"] == first["sha256"]
 
 
-async def test_a_first_read_of_a_long_session_a_fork_and_an_earlier_seq_see_all_prompts(
+async def test_new_views_of_long_sessions_forks_and_earlier_seqs_show_all_prompts(
     client: httpx.AsyncClient,
 ) -> None:
     await messages(client, "s", {"role": "system", "content": "You help."})

@@ -1,4 +1,4 @@
-"""Queries: parameters that an operation does not have are errors, and every error names its parameter."""
+"""Query parameters: unknown ones are errors on every operation, and every error names its parameter."""
 
 import json
 from typing import Any
@@ -59,7 +59,7 @@ async def test_an_error_names_its_parameter(
     assert answer.json()["detail"].startswith((f"{named}: ", f"{named} must", "the cursor")), answer.text
 
 
-async def test_a_misspelt_parameter_is_told_what_there_is(client: httpx.AsyncClient) -> None:
+async def test_a_misspelt_parameters_error_lists_the_valid_ones(client: httpx.AsyncClient) -> None:
     answer = await client.get("/v1/sessions/s/events", params={"sicne": "1"})
     assert "takes after, author, cursor, limit, type" in answer.json()["detail"]
     nothing = await client.post("/v1/sessions/s/events", params={"view": "main"}, json={"events": []})

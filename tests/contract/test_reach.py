@@ -1,4 +1,4 @@
-"""What a key that is bound to a session prefix finds and touches: its own sessions, as though there were no others."""
+"""Keys bound to a session prefix: they find and change their own sessions, as if there were no others."""
 
 import json
 from collections.abc import AsyncIterator
@@ -45,13 +45,13 @@ BODIES: dict[str, Json] = {
     "preview_erasure": {"metadata": {"user": "ann"}},
     "put_webhook": {"url": "http://127.0.0.1:9/", "events": ["compaction.finished"]},
 }
-MAKING = {"append_events", "append_messages", "put_session"}
-"""Of a name that nobody has they make a session."""
+CREATES_SESSION = {"append_events", "append_messages", "put_session"}
+"""The operations that create a session when its id is unknown."""
 
 
 @cache
 def operations() -> dict[str, tuple[str, str]]:
-    """The methods and paths of all operations of the document, by name."""
+    """Return the methods and paths of the document's operations, by name."""
     found: dict[str, tuple[str, str]] = {}
     for path, methods in json.loads(document())["paths"].items():
         for method, operation in methods.items():
@@ -59,12 +59,12 @@ def operations() -> dict[str, tuple[str, str]]:
     return found
 
 
-def of(reach: Reach) -> list[str]:
+def operations_with(reach: Reach) -> list[str]:
     return sorted(name for name, one in OPERATIONS.items() if one is reach and name not in ("mcp", "gateway"))
 
 
-def test_every_operation_is_decided() -> None:
-    """A new one must be: else it is refused to bound keys."""
+def test_every_operation_has_a_reach() -> None:
+    """An operation that is not decided is refused to bound keys."""
     found = operations()
     differ = sorted(set(OPERATIONS) ^ (set(found) - OPEN | {"mcp", "gateway"}))
     assert not differ, f"`OPERATIONS` in app/api/reach.py and the API's document differ in {differ}"
@@ -76,7 +76,7 @@ def test_every_operation_is_decided() -> None:
         assert OPERATIONS.get(name) is not Reach.SESSION or "404" in documented, name
 
 
-def test_every_route_outside_the_document_is_decided() -> None:
+def test_every_route_outside_the_document_has_a_reach() -> None:
     routes = create_app(Settings(), "postgresql://nobody@127.0.0.1:9/none").router.routes
     plain = {route.path: route for route in routes if isinstance(route, Route) and not isinstance(route, APIRoute)}
     assert all(isinstance(route, Route) for route in routes)
@@ -93,7 +93,7 @@ def test_every_route_outside_the_document_is_decided() -> None:
 
 @pytest.fixture
 async def keys(database: Database) -> dict[str, str]:
-    """Of one tenant, a key for all and one bound to `a:`; and one of another tenant."""
+    """A key for all sessions of a tenant, one bound to `a:`, and one of another tenant."""
     tenants = Tenants(database, None)
     return {
         "all": (await tenants.create_key("default", "all", ["admin"])).secret,
@@ -103,7 +103,7 @@ async def keys(database: Database) -> dict[str, str]:
 
 
 class Caller:
-    """Who asks with one key."""
+    """A client with one key."""
 
     def __init__(self, http: httpx.AsyncClient, secret: str) -> None:
         self._http = http
@@ -113,7 +113,7 @@ class Caller:
         return await self._http.request(method, path, headers=self._headers, **more)
 
     async def operation(self, name: str, sid: str) -> httpx.Response:
-        """Ask for an operation on a session, as it would be done."""
+        """Call an operation on a session."""
         method, path = operations()[name]
         named = ("call_id", "other_id", "summary_id", "compaction_id", "delivery_id", "key_id", "erasure_id")
         ids = dict.fromkeys(named, NOBODY)
@@ -130,7 +130,7 @@ class Caller:
 
 @pytest.fixture
 async def callers(client: httpx.AsyncClient, keys: dict[str, str]) -> AsyncIterator[dict[str, Caller]]:
-    """The three of them; there is a session within the prefix and one outside it, each with a call."""
+    """Callers with the three keys; there is a session within the prefix and one outside it, each with a call."""
     made = {name: Caller(client, secret) for name, secret in keys.items()}
     for sid in (OURS, THEIRS):
         assert (await made["all"]("POST", f"/v1/sessions/{sid}/events", json=EVENTS)).status_code == 201
@@ -138,10 +138,10 @@ async def callers(client: httpx.AsyncClient, keys: dict[str, str]) -> AsyncItera
     yield made
 
 
-async def test_outside_the_prefix_there_is_no_session(callers: dict[str, Caller], database: Database) -> None:
-    """Whether there is one or not, and in the words that the key of another tenant gets."""
+async def test_a_bound_key_sees_no_session_outside_its_prefix(callers: dict[str, Caller], database: Database) -> None:
+    """The response is the same whether the session exists or not."""
     before = await database.fetch("SELECT * FROM sessions ORDER BY external_id")
-    for name in of(Reach.SESSION):
+    for name in operations_with(Reach.SESSION):
         there, none = [await callers["bound"].operation(name, sid) for sid in (THEIRS, NONE)]
         assert there.status_code == none.status_code == 404, (name, there.text)
         assert there.text.replace(THEIRS, NONE) == none.text
@@ -153,16 +153,16 @@ async def test_outside_the_prefix_there_is_no_session(callers: dict[str, Caller]
             "detail": f"there is no session {THEIRS!r}",
             "session": THEIRS,
         }
-        if name not in MAKING:
+        if name not in CREATES_SESSION:
             foreign = await callers["foreign"].operation(name, THEIRS)
             assert foreign.status_code == 404, name
             assert set(foreign.json()) >= {"type", "title", "status", "detail"}
     assert await database.fetch("SELECT * FROM sessions ORDER BY external_id") == before
 
 
-async def test_within_the_prefix_it_is_as_for_any_key(callers: dict[str, Caller]) -> None:
+async def test_a_bound_key_works_as_any_other_within_its_prefix(callers: dict[str, Caller]) -> None:
     apart = {"stream_session", "delete_session"}
-    for name in sorted(set(of(Reach.SESSION)) - apart):
+    for name in sorted(set(operations_with(Reach.SESSION)) - apart):
         answer = await callers["bound"].operation(name, OURS)
         assert answer.status_code < 300 or f"no session {OURS!r}" not in answer.text, (name, answer.text)
         assert answer.status_code not in (401, 403, 500, 503), name
@@ -184,24 +184,24 @@ async def test_a_stream_within_the_prefix_is_served(
                 break
 
 
-async def test_what_concerns_all_is_refused(callers: dict[str, Caller]) -> None:
-    for name in of(Reach.TENANT):
+async def test_operations_on_the_whole_tenant_are_refused(callers: dict[str, Caller]) -> None:
+    for name in operations_with(Reach.TENANT):
         answer = await callers["bound"].operation(name, OURS)
         assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), (name, answer.text)
         assert "'a:'" in answer.json()["detail"]
         assert (await callers["all"].operation(name, OURS)).status_code != 403, name
 
 
-async def test_what_concerns_no_session_is_answered(callers: dict[str, Caller]) -> None:
-    for name in of(Reach.NONE):
+async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) -> None:
+    for name in operations_with(Reach.NONE):
         method, path = operations()[name]
         answer = await callers["bound"](method, path.format(name="default"))
         assert answer.status_code == 200, (name, answer.text)
 
 
-def test_what_goes_by_the_prefix_itself_is_known() -> None:
-    """Each has its test below."""
-    assert of(Reach.WITHIN) == [
+def test_operations_filtered_by_the_prefix_are_listed() -> None:
+    """Each operation has its own test below."""
+    assert operations_with(Reach.WITHIN) == [
         "audit_calls",
         "create_key",
         "get_audit_ledger",
@@ -211,7 +211,7 @@ def test_what_goes_by_the_prefix_itself_is_known() -> None:
     ]
 
 
-async def test_the_list_of_sessions(callers: dict[str, Caller]) -> None:
+async def test_the_list_of_sessions_is_limited_to_the_prefix(callers: dict[str, Caller]) -> None:
     for name in ("a:2", "a", "b", "aa:1", "A:1", "a:_", "a:z.9", "a:@"):
         assert (await callers["all"]("PUT", f"/v1/sessions/{name}", json={})).status_code == 201
     found = [item["id"] for item in await callers["bound"].items("/v1/sessions")]
@@ -228,7 +228,7 @@ async def test_the_list_of_sessions(callers: dict[str, Caller]) -> None:
     assert len(await callers["all"].items("/v1/sessions")) == 10
 
 
-async def test_the_audit_of_calls(callers: dict[str, Caller]) -> None:
+async def test_the_audit_of_calls_is_limited_to_the_prefix(callers: dict[str, Caller]) -> None:
     unnamed = await callers["bound"]("GET", "/v1/audit/calls")
     assert (unnamed.status_code, unnamed.json()["type"]) == (403, "/problems/forbidden")
     assert [row["session"] for row in await callers["bound"].items("/v1/audit/calls", session=OURS)] == [OURS]
@@ -240,7 +240,7 @@ async def test_the_audit_of_calls(callers: dict[str, Caller]) -> None:
     assert len(await callers["all"].items("/v1/audit/calls")) == 2
 
 
-async def test_the_sums_of_calls(callers: dict[str, Caller]) -> None:
+async def test_the_audit_ledger_is_limited_to_the_prefix(callers: dict[str, Caller]) -> None:
     since = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-02T00:00:00Z"}
     sums = {}
     for name, caller in callers.items():
@@ -258,7 +258,9 @@ async def test_the_sums_of_calls(callers: dict[str, Caller]) -> None:
         assert answer.json()["totals"]["calls"] == calls
 
 
-async def test_recall_over_mcp(callers: dict[str, Caller], server: str, keys: dict[str, str]) -> None:
+async def test_recall_over_mcp_is_limited_to_the_prefix(
+    callers: dict[str, Caller], server: str, keys: dict[str, str]
+) -> None:
     async with mcp_session(server, keys["bound"]) as mcp:
         assert "8123" in text(await mcp.call_tool("recall", {"session": OURS, "query": "port"}))
         there = await mcp.call_tool("recall", {"session": THEIRS, "query": "port"})
@@ -277,7 +279,7 @@ async def test_forks_stay_within_the_prefix(callers: dict[str, Caller]) -> None:
     assert len(await callers["all"].items("/v1/sessions")) == 3
 
 
-async def test_a_parent_outside_the_prefix_is_not_told(callers: dict[str, Caller]) -> None:
+async def test_a_parent_outside_the_prefix_is_not_shown(callers: dict[str, Caller]) -> None:
     made = await callers["all"]("POST", f"/v1/sessions/{THEIRS}/fork", json={"id": "a:fork"})
     assert made.json()["parent"] == {"id": THEIRS, "at": 1}
     for answer in (
@@ -291,8 +293,8 @@ async def test_a_parent_outside_the_prefix_is_not_told(callers: dict[str, Caller
     assert "8123" in (await callers["bound"]("GET", "/v1/sessions/a:fork/context")).text
 
 
-async def test_what_shares_with_sessions_outside_is_not_erased(callers: dict[str, Caller]) -> None:
-    """Neither a session whose fork lies outside, nor an event that one outside shares, whichever of them it is of."""
+async def test_what_is_shared_with_sessions_outside_the_prefix_is_not_erased(callers: dict[str, Caller]) -> None:
+    """A session with a fork outside is not deleted, nor an event shared with a session outside redacted."""
     await callers["all"]("POST", f"/v1/sessions/{OURS}/fork", json={"id": "b:fork"})
     await callers["all"]("POST", f"/v1/sessions/{THEIRS}/fork", json={"id": "a:fork"})
     for method, path in (

@@ -1,4 +1,4 @@
-"""Recall over HTTP: what was left out comes back, within a bound, from the caller's own session only."""
+"""Recall over HTTP: it returns what was left out, within a bound, and only from the caller's own session."""
 
 import asyncio
 from typing import Any
@@ -43,8 +43,8 @@ def turn(number: int, result: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def long(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A session of ten turns in a window of two, and its first context."""
+async def long_session(client: httpx.AsyncClient) -> httpx.AsyncClient:
+    """A session of ten turns in a window of two, after its first context."""
     for number in range(1, 11):
         secret = f"\nthe port is order_id=884{number} here" if number in (2, 10) else ""
         await post(client, *turn(number, LINES + secret))
@@ -54,8 +54,8 @@ async def long(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return client
 
 
-async def test_what_was_left_out_is_found_and_what_is_visible_is_not_repeated(long: httpx.AsyncClient) -> None:
-    found = await recall(long, query="order_id=8842")
+async def test_omitted_events_are_returned_and_visible_ones_are_not_repeated(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, query="order_id=8842")
     first = found["items"][0]
     assert (first["seq"], first["visible"], first["tool"], first["path"]) == (
         7,
@@ -64,30 +64,30 @@ async def test_what_was_left_out_is_found_and_what_is_visible_is_not_repeated(lo
         "/repo/logs/build-2.txt",
     )
     assert "order_id=8842" in first["content"]
-    seen = await recall(long, query="order_id=88410", seqs=[39])
+    seen = await recall(long_session, query="order_id=88410", seqs=[39])
     assert (seen["items"][0]["seq"], seen["items"][0]["visible"]) == (39, True)
     assert "content" not in seen["items"][0]
-    found = await recall(long, query="order_id")
+    found = await recall(long_session, query="order_id")
     by_seq = {item["seq"]: item for item in found["items"]}
     assert by_seq[39]["visible"] and "88410" in by_seq[39]["snippet"] and "content" not in by_seq[39]
     assert not by_seq[7]["visible"]
 
 
-async def test_visible_speaks_of_the_call_that_is_named(long: httpx.AsyncClient) -> None:
-    wide = (await long.get(f"{S}/context", params={"max_tokens": 100_000, "view": "wide"})).json()["call_id"]
-    newest = await recall(long, seqs=[7])
+async def test_visible_refers_to_the_named_call(long_session: httpx.AsyncClient) -> None:
+    wide = (await long_session.get(f"{S}/context", params={"max_tokens": 100_000, "view": "wide"})).json()["call_id"]
+    newest = await recall(long_session, seqs=[7])
     assert not newest["items"][0]["visible"]
-    named = await recall(long, seqs=[7], call_id=wide)
+    named = await recall(long_session, seqs=[7], call_id=wide)
     assert named["call_id"] == wide != newest["call_id"]
     assert named["items"][0]["visible"]
-    await post(long, {"type": "user.message", "content": "And now?"})
-    after = await recall(long, seqs=[41], call_id=wide)
+    await post(long_session, {"type": "user.message", "content": "And now?"})
+    after = await recall(long_session, seqs=[41], call_id=wide)
     assert after["items"][0]["content"] == "And now?"
-    unknown = await long.post(f"{S}/recall", json={"seqs": [1], "call_id": str(uuid4())})
+    unknown = await long_session.post(f"{S}/recall", json={"seqs": [1], "call_id": str(uuid4())})
     assert (unknown.status_code, unknown.json()["type"]) == (404, "/problems/not-found")
 
 
-async def test_without_a_call_everything_is_given(client: httpx.AsyncClient) -> None:
+async def test_without_a_call_everything_is_returned(client: httpx.AsyncClient) -> None:
     await post(client, *turn(1, "Buy milk."))
     found = await recall(client, query="milk")
     assert found["items"][0] | {"score": 0, "occurred_at": ""} == {
@@ -106,47 +106,47 @@ async def test_without_a_call_everything_is_given(client: httpx.AsyncClient) -> 
     assert "call_id" not in found
 
 
-async def test_by_path(long: httpx.AsyncClient) -> None:
-    found = await recall(long, paths=["logs/build-2.txt", "nowhere.py"])
+async def test_events_are_found_by_path(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, paths=["logs/build-2.txt", "nowhere.py"])
     assert [(item.get("seq"), item.get("missing")) for item in found["items"]] == [(7, None), (6, None), (None, True)]
     assert found["items"][2]["path"] == "nowhere.py"
-    both = await recall(long, paths=["build-2.txt", "build-3.txt"], query="8842")
+    both = await recall(long_session, paths=["build-2.txt", "build-3.txt"], query="8842")
     assert both["items"][0]["seq"] == 7
     assert {item["seq"] for item in both["items"]} <= {6, 7, 10, 11}
 
 
-async def test_missing_seqs_are_reported_and_repeated_ones_given_once(long: httpx.AsyncClient) -> None:
-    found = await recall(long, seqs=[3, 999, 3, 1])
+async def test_missing_seqs_are_reported_and_repeated_ones_returned_once(long_session: httpx.AsyncClient) -> None:
+    found = await recall(long_session, seqs=[3, 999, 3, 1])
     assert [(item["seq"], item.get("missing")) for item in found["items"]] == [(3, None), (1, None), (999, True)]
 
 
-async def test_the_answer_is_bounded_and_says_what_it_leaves_out(long: httpx.AsyncClient) -> None:
+async def test_the_response_is_bounded_and_counts_what_it_omits(long_session: httpx.AsyncClient) -> None:
     for most in (100, 500, 3_000):
-        found = await recall(long, query="build log line", max_tokens=most, limit=5)
+        found = await recall(long_session, query="build log line", max_tokens=most, limit=5)
         bare = [item for item in found["items"] if not item["visible"]]
         assert found["tokens"] <= most
         assert len(bare) <= 5
         assert len(found["items"]) + found["omitted"] >= 20
-    few = await recall(long, seqs=list(range(1, 21)), max_tokens=300)
+    few = await recall(long_session, seqs=list(range(1, 21)), max_tokens=300)
     assert few["omitted"] == 20 - len(few["items"]) > 0
 
 
-async def test_without_a_limit_a_search_returns_more_as_long_as_they_are_short(client: httpx.AsyncClient) -> None:
+async def test_without_a_limit_a_search_returns_more_short_events(client: httpx.AsyncClient) -> None:
     notes = [f"The harbour has berth {n} for boats." for n in range(60)]
     await post(client, *({"type": "user.message", "content": note} for note in [*notes, "Which berths?"]))
     short = await recall(client, query="harbour berth")
     assert [item["seq"] for item in short["items"]] == list(range(60, 10, -1))
-    assert short["omitted"] == 60 - 50 + 1  # with the question, which is among what matches
+    assert short["omitted"] == 60 - 50 + 1  # including the question, which matches too
     for limit in (1, 10, 40):
         assert len((await recall(client, query="harbour berth", limit=limit))["items"]) == limit
     few = await recall(client, query="harbour berth", max_tokens=200)
     assert 10 <= len(few["items"]) < 15
     await post(client, *(event for n in range(20) for event in turn(n, LINES)))
-    long = (await recall(client, query="lines of the log of a build"))["items"]
-    assert len(long) == 10
+    long_events = (await recall(client, query="lines of the log of a build"))["items"]
+    assert len(long_events) == 10
 
 
-async def test_a_long_event_is_cut_where_it_matches_and_can_be_read_on(client: httpx.AsyncClient) -> None:
+async def test_a_long_event_is_cut_around_its_match_and_can_be_continued(client: httpx.AsyncClient) -> None:
     text = "\n".join(f"{n}: {'needle in here' if n == 700 else 'hay'} {n}" for n in range(1_000))
     await post(client, *turn(1, text))
     cut = (await recall(client, query="needle", max_tokens=200))["items"][0]
@@ -162,21 +162,21 @@ async def test_a_long_event_is_cut_where_it_matches_and_can_be_read_on(client: h
     assert read == text
 
 
-async def test_a_redacted_event_comes_back_as_redacted_and_is_found_no_more(
-    long: httpx.AsyncClient, database: Database
+async def test_a_redacted_event_is_returned_as_redacted_and_no_longer_found(
+    long_session: httpx.AsyncClient, database: Database
 ) -> None:
-    assert (await recall(long, query="8842"))["items"][0]["seq"] == 7
-    assert (await long.delete(f"{S}/events/7")).status_code == 204
-    by_seq = (await recall(long, seqs=[7]))["items"][0]
+    assert (await recall(long_session, query="8842"))["items"][0]["seq"] == 7
+    assert (await long_session.delete(f"{S}/events/7")).status_code == 204
+    by_seq = (await recall(long_session, seqs=[7]))["items"][0]
     assert by_seq["redacted"] and by_seq["content"] == "[This was erased on request.]"
-    assert all(item["seq"] != 7 for item in (await recall(long, query="8842"))["items"])
+    assert all(item["seq"] != 7 for item in (await recall(long_session, query="8842"))["items"])
     rows = await database.fetch("SELECT seq FROM search WHERE session_id = :key", key=session_key(DEFAULT_TENANT, "s"))
     head = await database.fetchrow("SELECT * FROM search_heads")
     assert head is not None and 7 not in {row["seq"] for row in rows}
     assert head["entries"] == len(rows)
 
 
-async def test_a_redaction_waits_for_who_is_indexing_that_event(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_redaction_waits_for_the_indexing_of_its_event(client: httpx.AsyncClient, database: Database) -> None:
     await post(client, *turn(1, "the secret is out"))
     own = session_key(DEFAULT_TENANT, "s")
     async with database.transaction() as tx:
@@ -192,7 +192,7 @@ async def test_a_redaction_waits_for_who_is_indexing_that_event(client: httpx.As
     assert await database.fetch("SELECT seq FROM search WHERE seq = 3") == []
 
 
-async def test_searches_are_not_found_again(client: httpx.AsyncClient) -> None:
+async def test_calls_and_results_of_recall_rank_last(client: httpx.AsyncClient) -> None:
     await post(client, {"type": "user.message", "content": "the port is 8123"}, *turn(1, "Buy milk."))
     await post(
         client,
@@ -202,27 +202,27 @@ async def test_searches_are_not_found_again(client: httpx.AsyncClient) -> None:
     assert [item["seq"] for item in (await recall(client, query="8123"))["items"]] == [1, 3, 4, 5, 2]
 
 
-async def test_the_question_itself_never_comes_first(long: httpx.AsyncClient) -> None:
+async def test_the_question_itself_never_comes_first(long_session: httpx.AsyncClient) -> None:
     asks = {"type": "user.message", "content": "Which port was order_id=8842 about, the port of build 2?"}
     looks = {"type": "tool.call", "call_id": "m", "tool": "memory", "arguments": {"query": "order_id=8842 port build"}}
-    await post(long, asks, looks)
-    found = await recall(long, query="order_id=8842 port of build 2", limit=50)
+    await post(long_session, asks, looks)
+    found = await recall(long_session, query="order_id=8842 port of build 2", limit=50)
     seqs = [item["seq"] for item in found["items"]]
     assert (seqs[0], {*seqs[-2:]}) == (7, {41, 42})
     assert not any(item["visible"] for item in found["items"][:3])
-    call = (await long.get(f"{S}/context", params=WINDOW)).json()["call_id"]
-    again = (await recall(long, query="order_id=8842 port of build 2", call_id=call))["items"]
+    call = (await long_session.get(f"{S}/context", params=WINDOW)).json()["call_id"]
+    again = (await recall(long_session, query="order_id=8842 port of build 2", call_id=call))["items"]
     assert again[0]["seq"] == 7
     assert all("content" not in item for item in again if item["visible"])
 
 
-async def test_what_is_visible_comes_behind_what_is_not(long: httpx.AsyncClient) -> None:
+async def test_visible_events_rank_after_others(long_session: httpx.AsyncClient) -> None:
     for asked in ({"query": "What is in build 10?"}, {"paths": ["logs/build-10.txt", "logs/build-2.txt"]}):
-        visible = [item["visible"] for item in (await recall(long, **asked))["items"]]
+        visible = [item["visible"] for item in (await recall(long_session, **asked))["items"]]
         assert visible == sorted(visible) and {*visible} == {False, True}
 
 
-async def test_many_at_once_index_a_session_once(client: httpx.AsyncClient, database: Database) -> None:
+async def test_concurrent_recalls_index_a_session_once(client: httpx.AsyncClient, database: Database) -> None:
     await post(client, *(event for number in range(1, 101) for event in turn(number, f"value-{number}")))
     answers = await asyncio.gather(*(recall(client, query=f"value-{number}") for number in range(1, 31)))
     assert [answer["items"][0]["content"] for answer in answers] == [f"value-{number}" for number in range(1, 31)]
@@ -232,7 +232,7 @@ async def test_many_at_once_index_a_session_once(client: httpx.AsyncClient, data
     assert (await recall(client, query="thing"))["items"][0]["seq"] == 401
 
 
-async def test_an_index_of_an_earlier_version_is_made_anew(client: httpx.AsyncClient, database: Database) -> None:
+async def test_an_index_of_an_earlier_version_is_rebuilt(client: httpx.AsyncClient, database: Database) -> None:
     await post(client, *turn(1, "the harbour is closed"))
     assert (await recall(client, query="harbour"))["items"]
     await database.execute("UPDATE search SET terms = '{1}', counts = '{1}'")
@@ -243,7 +243,7 @@ async def test_an_index_of_an_earlier_version_is_made_anew(client: httpx.AsyncCl
     assert head["version"] == TERMS_VERSION
 
 
-async def test_a_question_is_found_with_its_answer_first_in_whatever_form_its_words_are(
+async def test_an_answer_ranks_before_its_question_whatever_its_word_forms(
     client: httpx.AsyncClient,
 ) -> None:
     said = [
@@ -287,7 +287,7 @@ async def test_indexing_ends_with_the_session(client: httpx.AsyncClient, databas
         ({"query": "x", "words": 1}, "words"),
     ],
 )
-async def test_nonsense_is_refused(client: httpx.AsyncClient, body: dict[str, Any], field: str) -> None:
+async def test_invalid_requests_are_refused(client: httpx.AsyncClient, body: dict[str, Any], field: str) -> None:
     await post(client, *turn(1, "x"))
     answer = await client.post(f"{S}/recall", json=body)
     problem = answer.json()
@@ -296,7 +296,7 @@ async def test_nonsense_is_refused(client: httpx.AsyncClient, body: dict[str, An
 
 
 @pytest.mark.parametrize("query", ["the", "' OR 1=1 --", "%", "\\", "a & b | !c", "猫", "\u0000x", "…", "x" * 2_000])
-async def test_any_text_can_be_asked(client: httpx.AsyncClient, query: str) -> None:
+async def test_any_text_can_be_searched(client: httpx.AsyncClient, query: str) -> None:
     await post(client, *turn(1, "x"))
     assert (await recall(client, query=query, paths=[query[:100]]))["omitted"] == 0
 
@@ -313,7 +313,7 @@ async def test_a_session_is_searched_by_its_own_tenant_only(client: httpx.AsyncC
         assert answer.status_code == status, answer.text
 
 
-async def test_the_tool_is_ready_for_each_provider(client: httpx.AsyncClient) -> None:
+async def test_the_tool_is_defined_for_each_provider(client: httpx.AsyncClient) -> None:
     every = (await client.get("/v1/tools/recall")).json()
     assert list(every) == ["openai", "openai-responses", "anthropic", "gemini"]
     for name, definition in every.items():
@@ -331,7 +331,7 @@ async def test_the_tool_is_ready_for_each_provider(client: httpx.AsyncClient) ->
         assert tool.get("function", tool)["name"] == "recall"
 
 
-async def test_a_fork_finds_what_it_shares_where_it_stands_and_nothing_of_its_parent_since(
+async def test_a_fork_finds_its_shared_events_and_none_of_its_parents_later_ones(
     client: httpx.AsyncClient, database: Database
 ) -> None:
     await post(client, *turn(1, "the port is 8123"))

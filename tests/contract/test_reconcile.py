@@ -1,4 +1,4 @@
-"""A client that sends its complete messages with every call: what is appended, and on which line."""
+"""Clients that send their complete messages with every call: the events appended, and the line they go to."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ async def log(http: httpx.AsyncClient, sid: str = "s") -> list[tuple[str, Any]]:
 BEGUN = [user("Where?"), calls("a", "b", text="I look."), result("a", "not here"), result("b", "here")]
 
 
-async def test_what_is_new_is_appended_and_a_retry_appends_nothing(client: httpx.AsyncClient) -> None:
+async def test_new_messages_are_appended_and_a_retry_appends_nothing(client: httpx.AsyncClient) -> None:
     first = await reconcile(client, BEGUN[:1])
     assert (first["session"], first["line"], first["head"]) == ("s", "s@line.1", 1)
     assert [(one["index"], one["seq"], one["turn"]) for one in first["appended"]] == [(0, 1, 1)]
@@ -61,7 +61,7 @@ async def test_what_is_new_is_appended_and_a_retry_appends_nothing(client: httpx
 
 
 async def test_a_new_session_is_counted_for_the_model_of_its_first_request(client: httpx.AsyncClient) -> None:
-    """As one that was made for this model: what recall gives and what the session says of its size go by it."""
+    """The session's estimator and settings are those of a session created for this model."""
     text = "cobalt meadow engine lantern orbit granite violet ribbon " * 40
     await ask(client, "PUT", "named", {"model": "gpt-4o"}, 201)
     named = await reconcile(client, [user(text)], sid="named", model="gpt-4o")
@@ -74,8 +74,8 @@ async def test_a_new_session_is_counted_for_the_model_of_its_first_request(clien
     assert of_new["model"] == "gpt-4o"
 
 
-async def test_what_came_by_appends_is_known(client: httpx.AsyncClient) -> None:
-    """Also neutral events, with arguments as an object; the reply is logged by itself and then sent with the rest."""
+async def test_appended_events_are_recognized(client: httpx.AsyncClient) -> None:
+    """Neutral events are recognized too, and a reply that was logged before it was sent with the rest."""
     await say(client, "s", "Where?")
     call = {"type": "tool.call", "tool": "look", "arguments": {"at": "a"}, "call_id": "a"}
     events = [
@@ -92,7 +92,7 @@ async def test_what_came_by_appends_is_known(client: httpx.AsyncClient) -> None:
     assert made["line"] == "s@line.1"
 
 
-async def test_an_edited_history_goes_on_as_a_fork_and_the_old_line_becomes_current_again(
+async def test_an_edited_history_continues_on_a_new_line_and_the_old_line_can_become_current_again(
     client: httpx.AsyncClient,
 ) -> None:
     await reconcile(client, [user("one"), answer("two"), user("three")])
@@ -106,7 +106,7 @@ async def test_an_edited_history_goes_on_as_a_fork_and_the_old_line_becomes_curr
     assert [one["current"] for one in (await ask(client, "GET", "s/lines"))["items"]] == [True, False]
 
 
-async def test_an_answer_that_is_asked_for_again_goes_on_from_before_it(client: httpx.AsyncClient) -> None:
+async def test_a_regenerated_reply_continues_from_before_the_first_one(client: httpx.AsyncClient) -> None:
     asked = [user("one"), answer("two"), user("three")]
     await reconcile(client, asked)
     await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("four")]}, 201)
@@ -117,7 +117,7 @@ async def test_an_answer_that_is_asked_for_again_goes_on_from_before_it(client: 
     assert await said(client, "s@line.1") == ["one", "two", "three", "four"]
 
 
-async def test_a_compaction_by_the_client_and_a_sub_agent_are_lines_of_their_own(client: httpx.AsyncClient) -> None:
+async def test_a_clients_compaction_and_a_sub_agent_get_their_own_lines(client: httpx.AsyncClient) -> None:
     main = [user("one"), answer("two"), user("three")]
     await reconcile(client, main)
     helper = await reconcile(client, [user("Find a title.")])
@@ -133,7 +133,7 @@ async def test_a_compaction_by_the_client_and_a_sub_agent_are_lines_of_their_own
     assert len((await ask(client, "GET", "s/lines"))["items"]) == 3
 
 
-async def test_a_conversation_that_ends_where_a_fork_begins_goes_on_with_it(client: httpx.AsyncClient) -> None:
+async def test_a_conversation_continues_on_the_line_that_forks_at_its_end(client: httpx.AsyncClient) -> None:
     asked = [user("one"), answer("two"), user("three")]
     await reconcile(client, asked)
     await ask(client, "POST", "s/rewind", {"to": 2})
@@ -142,7 +142,7 @@ async def test_a_conversation_that_ends_where_a_fork_begins_goes_on_with_it(clie
     assert (back["line"], [one["index"] for one in back["appended"]]) == ("s@line.2", [2])
 
 
-async def test_one_conversation_in_four_formats_is_one(client: httpx.AsyncClient) -> None:
+async def test_one_conversation_in_four_formats_is_one_line(client: httpx.AsyncClient) -> None:
     await reconcile(client, BEGUN)
     made = await reconcile(
         client,
@@ -212,7 +212,7 @@ async def test_another_system_prompt_or_other_tools_never_leave_the_line(client:
     assert made["request"] == {"messages": [turned, *BEGUN, answer("So.")], "tools": more}
 
 
-async def test_prompts_that_nothing_was_said_under_do_not_stay_beside_new_ones(client: httpx.AsyncClient) -> None:
+async def test_prompts_without_conversation_are_replaced_by_new_ones(client: httpx.AsyncClient) -> None:
     tools = [{"name": "look", "input_schema": {"type": "object"}}]
     await ask(client, "POST", "s/events", {"events": [
         {"type": "system.prompt", "content": "Old."}, {"type": "tools", "content": tools},
@@ -222,7 +222,7 @@ async def test_prompts_that_nothing_was_said_under_do_not_stay_beside_new_ones(c
     assert made["request"]["tools"][0]["name"] == "look"
 
 
-async def test_what_would_break_the_log_is_an_error_that_names_the_message(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.AsyncClient) -> None:
     wrong = await reconcile(client, [user("one"), {"role": "nobody"}], 422)
     assert (wrong["type"], wrong["index"]) == ("/problems/invalid-message", 1)
     await ask(client, "GET", "s", status=404)
@@ -235,7 +235,7 @@ async def test_what_would_break_the_log_is_an_error_that_names_the_message(clien
         assert (await reconcile(client, nothing, 422))["field"] == "messages"
 
 
-async def test_what_no_one_should_send_is_refused_or_taken_and_never_a_failure(client: httpx.AsyncClient) -> None:
+async def test_malformed_messages_never_cause_a_server_error(client: httpx.AsyncClient) -> None:
     odd: list[tuple[str, list[Json]]] = [
         ("openai", [user("one"), {"role": "assistant", "content": None, "refusal": {"not": "text"}}]),
         ("openai", [{"role": "user", "content": [{"type": "text", "text": 7}, {"no": "type"}]}]),
@@ -259,7 +259,7 @@ async def test_what_no_one_should_send_is_refused_or_taken_and_never_a_failure(c
             assert made.status_code == 422 or made.json()["line"] == f"odd{number}@line.1"
 
 
-async def test_the_append_stays_when_no_context_can_be_made(client: httpx.AsyncClient) -> None:
+async def test_the_append_stays_if_the_context_is_infeasible(client: httpx.AsyncClient) -> None:
     long = [user("word " * 5_000)]
     wrong = await reconcile(client, long, 422, max_tokens=1_000)
     assert wrong["type"] == "/problems/context-infeasible"
@@ -267,7 +267,7 @@ async def test_the_append_stays_when_no_context_can_be_made(client: httpx.AsyncC
     assert (made["appended"], made["head"]) == ([], 1)
 
 
-async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(client: httpx.AsyncClient) -> None:
+async def test_a_retry_after_an_overflow_continues_with_its_messages(client: httpx.AsyncClient) -> None:
     made = await reconcile(client, BEGUN)
     await reconcile(client, [user("aside")])
     await reconcile(client, BEGUN)
@@ -278,8 +278,8 @@ async def test_a_retry_of_a_call_that_was_too_long_goes_on_with_its_messages(cli
     assert (again["line"], again["appended"]) == ("s@line.1", [])
 
 
-async def test_what_an_overflow_asks_for_can_be_sent_as_it_is_and_with_the_messages(client: httpx.AsyncClient) -> None:
-    """The call was made on another line than the name's first; whichever address reports it, the name is answered."""
+async def test_the_retry_an_overflow_recommends_works_with_and_without_messages(client: httpx.AsyncClient) -> None:
+    """The call was made on the session's second line; the path names the session whichever address reports the call."""
     await reconcile(client, [user("aside")])
     error = {"error": {"status": 400, "message": "This model's maximum context length is 8000 tokens, however 9000"}}
     for address in ("s", "s@line.2"):
@@ -293,8 +293,8 @@ async def test_what_an_overflow_asks_for_can_be_sent_as_it_is_and_with_the_messa
             assert (again.status_code, again.json()["line"]) == (200, "s@line.2"), again.text
 
 
-async def test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_record(database_url: str) -> None:
-    """Nothing of the log is read: the line's end is in its row, and the view is held."""
+async def test_continuing_a_conversation_executes_four_statements(database_url: str) -> None:
+    """The log is not read: the line's end is in its row, and the view is cached."""
     log = await ServerLog.begin(database_url)
     async with (
         serving(Settings(), database_url) as url,

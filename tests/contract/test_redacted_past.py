@@ -1,4 +1,4 @@
-"""Over HTTP: what a session's past shows of itself once something in it was redacted."""
+"""Past contexts and token counts after a redaction."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ async def summary(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     return found
 
 
-async def test_what_is_redacted_no_longer_counts_as_what_it_was(client: httpx.AsyncClient) -> None:
+async def test_a_redacted_event_counts_only_its_placeholder(client: httpx.AsyncClient) -> None:
     agent = await begun(client, "default", window_tokens=100_000)
     await agent.user("short")
     seq = await agent.user("a long message of many words " * 1_000)
@@ -59,9 +59,7 @@ async def test_what_is_redacted_no_longer_counts_as_what_it_was(client: httpx.As
 
 
 @pytest.mark.parametrize("form", ["openai", "openai-responses", "anthropic", "gemini"])
-async def test_i13_what_was_short_before_it_was_redacted_counts_as_what_is_shown_of_it(
-    client: httpx.AsyncClient, form: str
-) -> None:
+async def test_i13_a_short_redacted_event_counts_its_whole_placeholder(client: httpx.AsyncClient, form: str) -> None:
     await client.put("/v1/sessions/s", json={"model": "gpt-4o"})
     said = [{"type": f"{who}.message", "content": "hi"} for _ in range(40) for who in ("user", "assistant")]
     await client.post("/v1/sessions/s/events", json={"events": said})

@@ -1,4 +1,4 @@
-"""Over HTTP: for how many days a tenant's data is kept, what would go, and that a worker erases that and no more."""
+"""Retention over HTTP: a tenant's rules, their preview, and a worker that erases exactly what they say."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tests.contract.test_context import append, rounds
 from tests.support.backdating import earlier
 
 EVENT = {"type": "user.message", "content": "hello"}
-FOR_EVER: dict[str, Any] = {
+NO_RULES: dict[str, Any] = {
     "session_days": None,
     "idle_days": None,
     "call_days": None,
@@ -41,8 +41,8 @@ async def named(client: httpx.AsyncClient) -> set[str]:
     return {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]}
 
 
-async def aged(database: Database, days: float, *names: str) -> None:
-    """Have sessions be older by so many days, with all that they have done."""
+async def make_older(database: Database, days: float, *names: str) -> None:
+    """Make sessions, with all their records, older by some days."""
     keys = [session_key(DEFAULT_TENANT, name) for name in names]
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
@@ -58,13 +58,13 @@ async def aged(database: Database, days: float, *names: str) -> None:
             )
 
 
-async def applied(application: Database, days: float = 0) -> dict[str, int]:
-    """What goes in so many days from now."""
+async def apply_rules(application: Database, days: float = 0) -> dict[str, int]:
+    """Apply the rules as of some days from now; return the number of erased rows by rule."""
     with acting_for(DEFAULT_TENANT):
         return dict(await Retaining(application, lambda: after(days)).apply(DEFAULT_TENANT))
 
 
-async def previewed(client: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
+async def get_preview(client: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
     answer = await client.get("/v1/retention:preview", params=params)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
@@ -76,14 +76,14 @@ def counts(preview: dict[str, Any]) -> dict[str, int]:
 
 
 async def test_nothing_is_erased_by_default(client: httpx.AsyncClient, application: Database) -> None:
-    assert (await client.get("/v1/retention")).json() == {**FOR_EVER, "updated_at": None}
+    assert (await client.get("/v1/retention")).json() == {**NO_RULES, "updated_at": None}
     await append(client, [EVENT])
-    assert await previewed(client) == {"rules": [], "items": [], "next_cursor": None}
-    assert await applied(application, 36_000) == {}
+    assert await get_preview(client) == {"rules": [], "items": [], "next_cursor": None}
+    assert await apply_rules(application, 36_000) == {}
     await put(client, session_days=0, idle_days=0)
     rules = (await client.get("/v1/retention")).json()
-    assert rules.pop("updated_at") is not None and rules == FOR_EVER
-    assert await applied(application, 36_000) == {}
+    assert rules.pop("updated_at") is not None and rules == NO_RULES
+    assert await apply_rules(application, 36_000) == {}
     assert await named(client) == {"s"}
 
 
@@ -99,9 +99,7 @@ async def test_nothing_is_erased_by_default(client: httpx.AsyncClient, applicati
         ({"days": 9}, "days"),
     ],
 )
-async def test_a_bad_rule_is_refused_and_changes_nothing(
-    client: httpx.AsyncClient, rules: dict[str, Any], field: str
-) -> None:
+async def test_an_invalid_rule_is_refused(client: httpx.AsyncClient, rules: dict[str, Any], field: str) -> None:
     await put(client, idle_days=7)
     answer = await client.put("/v1/retention", json={"session_days": 3, **rules})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request"), answer.text
@@ -110,7 +108,7 @@ async def test_a_bad_rule_is_refused_and_changes_nothing(
     assert (now["idle_days"], now["session_days"]) == (7, None)
 
 
-async def test_only_who_is_admin_of_all_sees_or_sets_them(
+async def test_only_unbound_admins_see_or_set_the_rules(
     client: httpx.AsyncClient, server: str, database: Database
 ) -> None:
     tenants = Tenants(database, None)
@@ -132,23 +130,23 @@ async def test_only_who_is_admin_of_all_sees_or_sets_them(
     assert statuses == [[403] * 4, [403] * 4, [200, 200, 200, 202]]
 
 
-async def test_what_a_dry_run_tells_is_what_goes(
+async def test_a_preview_lists_exactly_the_erased_sessions(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     for name, days in (("old", 40), ("idle", 20), ("used", 20), ("young", 2)):
         await append(client, rounds(1), sid=name)
-        await aged(database, days, name)
+        await make_older(database, days, name)
     await client.get("/v1/sessions/used/context")
     await put(client, session_days=30, idle_days=10)
-    before = await previewed(client)
+    before = await get_preview(client)
     assert counts(before) == {"age": 1, "idle": 1} and before["next_cursor"] is None
     assert [(one["id"], one["rule"]) for one in before["items"]] == [("old", "age"), ("idle", "idle")]
     [age, _] = before["rules"]
     assert age["oldest"] == age["newest"] == before["items"][0]["created_at"]
-    assert await previewed(client) == before and await named(client) == {"old", "idle", "used", "young"}
-    assert await applied(application) == {"age": 1, "idle": 1}
+    assert await get_preview(client) == before and await named(client) == {"old", "idle", "used", "young"}
+    assert await apply_rules(application) == {"age": 1, "idle": 1}
     assert await named(client) == {"used", "young"}
-    assert counts(await previewed(client)) == {"age": 0, "idle": 0} and await applied(application) == {}
+    assert counts(await get_preview(client)) == {"age": 0, "idle": 0} and await apply_rules(application) == {}
     done = {one.maker: one.number for one in await work_counts.all_counts(database) if one.kind == "retention"}
     assert done == {"age": 1, "idle": 1}
     said = (await client.get("/metrics")).text
@@ -156,15 +154,15 @@ async def test_what_a_dry_run_tells_is_what_goes(
     assert 'palimpsest_retention_erased_total{rule="calls"} 0.0' in said
 
 
-async def test_a_list_of_what_would_go_has_pages(client: httpx.AsyncClient, database: Database) -> None:
+async def test_a_preview_has_pages(client: httpx.AsyncClient, database: Database) -> None:
     names = [f"s{number}" for number in range(7)]
     for number, name in enumerate(names):
         await append(client, [EVENT], sid=name)
-        await aged(database, 20 - number, name)
+        await make_older(database, 20 - number, name)
     await put(client, session_days=10)
     found, cursor, left = [], None, []
     while True:
-        page = await previewed(client, limit=3, **({} if cursor is None else {"cursor": cursor}))
+        page = await get_preview(client, limit=3, **({} if cursor is None else {"cursor": cursor}))
         found += [one["id"] for one in page["items"]]
         left += [one["count"] for one in page["rules"]]
         cursor = page["next_cursor"]
@@ -175,14 +173,14 @@ async def test_a_list_of_what_would_go_has_pages(client: httpx.AsyncClient, data
 
 
 @pytest.mark.parametrize("use", ["append", "context", "outcome", "settings", "layer", "stream", "line", "fork"])
-async def test_a_session_that_is_used_is_not_idle(
+async def test_a_used_session_is_not_idle(
     client: httpx.AsyncClient, database: Database, application: Database, use: str
 ) -> None:
     await append(client, rounds(2))
     made = (await client.get("/v1/sessions/s/context")).json()
-    await aged(database, 20, "s")
+    await make_older(database, 20, "s")
     await put(client, idle_days=10)
-    assert [one["id"] for one in (await previewed(client))["items"]] == ["s"]
+    assert [one["id"] for one in (await get_preview(client))["items"]] == ["s"]
     path = "/v1/sessions/s"
     if use == "append":
         await append(client, [EVENT])
@@ -199,33 +197,33 @@ async def test_a_session_that_is_used_is_not_idle(
             assert await anext(stream.aiter_lines())
     elif use == "line":
         assert (await client.post(f"{path}/rewind", json={"to": 1})).status_code == 200
-        await aged(database, 20, "s")  # the row of its name, and not that of the line it has gone over to
-    else:  # which has events of it
+        await make_older(database, 20, "s")  # the first line's row, not that of the new current line
+    else:  # a fork shares events with it
         assert (await client.post(f"{path}/fork", json={"id": "f", "at": 2})).status_code == 201
-    assert (await previewed(client))["items"] == []
-    assert await applied(application) == {}
+    assert (await get_preview(client))["items"] == []
+    assert await apply_rules(application) == {}
     assert "s" in await named(client)
 
 
-async def test_a_session_whose_summary_is_being_written_is_not_idle_yet(
+async def test_a_session_with_a_running_compaction_is_not_idle(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     await append(client, rounds(2))
     await client.post("/v1/sessions/s/compactions", json={})
-    await aged(database, 20, "s")
+    await make_older(database, 20, "s")
     await put(client, idle_days=10)
-    assert await applied(application) == {}
+    assert await apply_rules(application) == {}
     await database.execute("UPDATE compactions SET state = 'skipped', finished_at = now()")
-    assert await applied(application) == {"idle": 1}
+    assert await apply_rules(application) == {"idle": 1}
 
 
-async def test_a_call_whose_record_is_gone_was_a_use_all_the_same(
+async def test_a_call_counts_as_use_after_its_record_was_erased(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
-    """By its own time, and by the tenant's rule."""
+    """One record expired by its own time, the other by the tenant's rule."""
     for name in ("expired", "ruled"):
         await append(client, rounds(1), sid=name)
-        await aged(database, 20, name)
+        await make_older(database, 20, name)
         await client.get(f"/v1/sessions/{name}/context")
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
@@ -235,34 +233,34 @@ async def test_a_call_whose_record_is_gone_was_a_use_all_the_same(
         )
     assert await retention.purge_calls(application) == 1
     await put(client, call_days=1)
-    assert await applied(application, 2) == {"calls": 1}
+    assert await apply_rules(application, 2) == {"calls": 1}
     assert await database.fetch("SELECT FROM model_calls") == []
     await put(client, idle_days=10)
-    assert await applied(application) == {}
-    assert await applied(application, 9) == {}
-    assert await applied(application, 11) == {"idle": 2}
+    assert await apply_rules(application) == {}
+    assert await apply_rules(application, 9) == {}
+    assert await apply_rules(application, 11) == {"idle": 2}
 
 
-async def test_a_parent_stays_as_long_as_a_fork_of_it(
+async def test_a_parent_is_kept_as_long_as_its_forks(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
-    """Forks of forks, too; when the last one's time is over, all of them go."""
+    """Forks of forks count too; once the last one has expired, all are erased."""
     await append(client, rounds(2), sid="a")
     await client.post("/v1/sessions/a/fork", json={"id": "b"})
     await client.post("/v1/sessions/b/fork", json={"id": "c", "at": 2})
     await append(client, [EVENT], sid="other")
-    await aged(database, 40, "a", "b", "other")
+    await make_older(database, 40, "a", "b", "other")
     await put(client, session_days=30)
-    assert [one["id"] for one in (await previewed(client))["items"]] == ["other"]
-    assert await applied(application) == {"age": 1}
+    assert [one["id"] for one in (await get_preview(client))["items"]] == ["other"]
+    assert await apply_rules(application) == {"age": 1}
     assert await named(client) == {"a", "b", "c"}
-    await aged(database, 40, "c")
-    assert sorted(one["id"] for one in (await previewed(client))["items"]) == ["a", "b", "c"]
-    assert await applied(application) == {"age": 3}
+    await make_older(database, 40, "c")
+    assert sorted(one["id"] for one in (await get_preview(client))["items"]) == ["a", "b", "c"]
+    assert await apply_rules(application) == {"age": 3}
     assert await named(client) == set()
 
 
-async def test_records_go_by_their_own_rules_and_no_session_with_them(
+async def test_records_are_erased_by_their_own_rules_without_their_session(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     for name in ("old", "new"):
@@ -273,29 +271,29 @@ async def test_records_go_by_their_own_rules_and_no_session_with_them(
             "UPDATE compactions SET state = 'skipped', finished_at = now() WHERE session_id = :session_id",
             session_id=session_key(DEFAULT_TENANT, name),
         )
-    await aged(database, 20, "old")
-    made = await retained(database)
+    await make_older(database, 20, "old")
+    made = await sessions_with_records(database)
     assert all(len(keys) == 2 for keys in made.values()), made
     await put(client, call_days=10, compaction_days=10, change_days=10)
-    told = counts(await previewed(client))
-    assert set(told) == {"calls", "compactions", "changes"} and min(told.values()) >= 1
-    gone = await applied(application)
-    assert gone == told
+    preview_counts = counts(await get_preview(client))
+    assert set(preview_counts) == {"calls", "compactions", "changes"} and min(preview_counts.values()) >= 1
+    gone = await apply_rules(application)
+    assert gone == preview_counts
     [new] = {session_key(DEFAULT_TENANT, "new")}
-    assert await retained(database) == {table: {new} for table in made}
+    assert await sessions_with_records(database) == {table: {new} for table in made}
     assert await named(client) == {"old", "new"}
     assert (await client.get("/v1/sessions/old/context")).status_code == 200
 
 
-async def retained(database: Database) -> dict[str, set[UUID]]:
-    """Which sessions have records of each kind."""
+async def sessions_with_records(database: Database) -> dict[str, set[UUID]]:
+    """Return the sessions that have records of each kind."""
     return {
         table: {row["session_id"] for row in await database.fetch(f"SELECT session_id FROM {table}")}
         for table in ("model_calls", "compactions", "changes")
     }
 
 
-async def test_a_tenants_rules_erase_nothing_of_anothers(
+async def test_a_tenants_rules_do_not_apply_to_another(
     client: httpx.AsyncClient, server: str, database: Database, application: Database
 ) -> None:
     secret = (await Tenants(database, None).create_key("other", "k", SCOPES)).secret
@@ -308,12 +306,12 @@ async def test_a_tenants_rules_erase_nothing_of_anothers(
             await tx.execute("UPDATE sessions SET created_at = now() - interval '9 days'")
         await put(client, session_days=7)
         assert (await theirs.get("/v1/retention")).json()["session_days"] is None
-        assert (await previewed(theirs))["items"] == []
+        assert (await get_preview(theirs))["items"] == []
         await apply_all(application)
         assert (await named(client), await named(theirs)) == (set(), {"s"})
 
 
-async def test_workers_at_once_erase_each_session_once(
+async def test_concurrent_workers_erase_each_session_once(
     client: httpx.AsyncClient, database: Database, application: Database
 ) -> None:
     names = [f"s{number}" for number in range(12)]
@@ -322,6 +320,6 @@ async def test_workers_at_once_erase_each_session_once(
     for name in names[:4]:
         await client.post(f"/v1/sessions/{name}/fork", json={"id": f"{name}-fork"})
     await put(client, session_days=7)
-    gone: Sequence[dict[str, int]] = await asyncio.gather(*(applied(application, 8) for _ in range(3)))
+    gone: Sequence[dict[str, int]] = await asyncio.gather(*(apply_rules(application, 8) for _ in range(3)))
     assert sum(one.get("age", 0) for one in gone) == 16
     assert await named(client) == set()

@@ -1,4 +1,4 @@
-"""Contents sealed with a key of each tenant: nobody reads them in the database, and nobody at all once it is gone."""
+"""Contents encrypted with a key per tenant: illegible in the database, and lost once the key is dropped."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -27,15 +27,15 @@ OPERATOR = Fernet.generate_key().decode()
 
 
 @pytest.fixture
-def sealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers and workers have the operator's key, and look a tenant's up with each request."""
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give servers and workers the operator's key, and disable the cache of tenants' keys."""
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
     monkeypatch.setattr(keyring, "CACHE_SECONDS", 0.0)
 
 
 @asynccontextmanager
-async def asking(database_url: str, secret: str = "") -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a server with the settings of now."""
+async def serving_client(database_url: str, secret: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of a server with the current settings."""
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
     settings = Settings(webhook_private_targets=True)
     async with (
@@ -46,36 +46,36 @@ async def asking(database_url: str, secret: str = "") -> AsyncIterator[httpx.Asy
 
 
 async def post(http: httpx.AsyncClient, sid: str, text: str) -> None:
-    """Append what a user says."""
+    """Append a user message."""
     event = {"type": "user.message", "content": text}
     answer = await http.post(f"/v1/sessions/{sid}/events", json={"events": [event]})
     assert answer.is_success, answer.text
 
 
-async def seen(http: httpx.AsyncClient, sid: str) -> str:
-    """The messages of a session's next context."""
+async def context_messages(http: httpx.AsyncClient, sid: str) -> str:
+    """Return the messages of a session's next context."""
     answer = await http.post(f"/v1/sessions/{sid}/context", json={"format": "openai", "max_tokens": 50_000})
     assert answer.is_success, answer.text
     return str(answer.json()["request"]["messages"])
 
 
-async def recalled(http: httpx.AsyncClient, sid: str, query: str) -> str:
-    """What a recall answers."""
+async def recall_text(http: httpx.AsyncClient, sid: str, query: str) -> str:
+    """Return the text of a recall response."""
     answer = await http.post(f"/v1/sessions/{sid}/recall", json={"query": query})
     assert answer.is_success, answer.text
     return answer.text
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
-    """The status and the kind of a problem."""
+    """Return the status and slug of a problem."""
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
-@pytest.mark.usefixtures("sealed")
-async def test_no_table_holds_what_was_said_and_all_of_it_is_served(database_url: str, database: Database) -> None:
-    """All operations, with a worker beside them; a session's metadata, by which it is found, stays legible."""
+@pytest.mark.usefixtures("encrypted")
+async def test_no_table_holds_readable_contents_and_all_are_served(database_url: str, database: Database) -> None:
+    """All operations run, with a worker; a session's metadata stays legible, since sessions are found by it."""
     secret, _ = await tenant(database, "acme")
-    async with receiving() as receiver, asking(database_url, secret) as http:
+    async with receiving() as receiver, serving_client(database_url, secret) as http:
         receiver.statuses.extend([400] * 1_000)
         async with working(database_url):
             await walk(http, receiver)
@@ -85,7 +85,7 @@ async def test_no_table_holds_what_was_said_and_all_of_it_is_served(database_url
     await database.execute("UPDATE sessions SET metadata = '{}'")
     assert await holding(database, SECRET_WORD) == set()
 
-    async with asking(database_url, secret) as http:  # in a process that has seen none of it
+    async with serving_client(database_url, secret) as http:  # in a process without caches
         calls = (await http.get("/v1/audit/calls", params={"limit": 100})).json()["items"]
         assert len(calls) > 10
         for call in calls:
@@ -93,14 +93,14 @@ async def test_no_table_holds_what_was_said_and_all_of_it_is_served(database_url
             assert again["sha256"] == call["sha256"] or again["redacted"], call
 
 
-@pytest.mark.usefixtures("sealed")
-async def test_a_dropped_key_takes_the_contents_along(database_url: str, database: Database) -> None:
+@pytest.mark.usefixtures("encrypted")
+async def test_dropping_a_key_erases_the_contents(database_url: str, database: Database) -> None:
     ours, our_id = await tenant(database, "ours")
     theirs, _ = await tenant(database, "theirs")
-    async with asking(database_url, ours) as http:
+    async with serving_client(database_url, ours) as http:
         await post(http, "s", "The launch code is 8142.")
         await post(http, "s", TALE * 30)
-        assert "8142" in await seen(http, "s")
+        assert "8142" in await context_messages(http, "s")
         assert await content_keys.drop(database, "ours")
         assert not await content_keys.drop(database, "ours")
         for method, path in (("GET", "/v1/sessions/s"), ("POST", "/v1/sessions/s/context"), ("PUT", "/v1/sessions/n")):
@@ -112,65 +112,65 @@ async def test_a_dropped_key_takes_the_contents_along(database_url: str, databas
     assert await holding(database, "8142") == set()
     asked = {"session_id": session_key(our_id, "s"), "tenant_id": our_id}
     await database.execute("SELECT palimpsest_compact(:session_id, :tenant_id)", **asked)
-    async with working(database_url), quiet(database_url) as done:  # its job ends, and is not tried again for ever
+    async with working(database_url), quiet(database_url) as done:  # the job ends and is not retried
         await done()
     row = await database.fetchrow("SELECT count(*) AS n FROM summaries")
     assert row is not None and row["n"] == 0
 
 
-async def test_what_was_there_before_stays_legible_and_is_found_beside_what_came_after(
+async def test_unencrypted_contents_stay_readable_and_searchable_with_encrypted_ones(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asking(database_url) as http:
+    async with serving_client(database_url) as http:
         await post(http, "s", "The tangerine is on the table.")
-        assert "tangerine" in await recalled(http, "s", "tangerine")
+        assert "tangerine" in await recall_text(http, "s", "tangerine")
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
-    async with asking(database_url) as http:
+    async with serving_client(database_url) as http:
         await post(http, "s", "The aubergine is in the cellar.")
-        shown = await seen(http, "s")
+        shown = await context_messages(http, "s")
         assert "tangerine" in shown and "aubergine" in shown
-        assert "tangerine" in await recalled(http, "s", "tangerine")
-        assert "aubergine" in await recalled(http, "s", "aubergine")
+        assert "tangerine" in await recall_text(http, "s", "tangerine")
+        assert "aubergine" in await recall_text(http, "s", "aubergine")
     assert await holding(database, "tangerine") == {"public.events"}
     assert await holding(database, "aubergine") == set()
 
 
-@pytest.mark.usefixtures("sealed")
-async def test_a_process_without_the_key_touches_nothing(
+@pytest.mark.usefixtures("encrypted")
+async def test_a_process_without_the_key_changes_nothing(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asking(database_url) as http:
+    async with serving_client(database_url) as http:
         await post(http, "s", "Sealed.")
     for given in (None, Fernet.generate_key().decode()):
         monkeypatch.delenv("PALIMPSEST_ENCRYPTION_KEY")
         if given is not None:
             monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", given)
-        async with asking(database_url) as http:
+        async with serving_client(database_url) as http:
             event = {"type": "user.message", "content": "In the open."}
             answer = await http.post("/v1/sessions/s/events", json={"events": [event]})
             assert problem(answer) == (503, "store-unavailable")
             assert "PALIMPSEST_ENCRYPTION_KEY" in answer.json()["detail"]
         monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", OPERATOR)
-    async with asking(database_url) as http:
+    async with serving_client(database_url) as http:
         assert (await http.get("/v1/sessions/s")).json()["head"] == 1
 
 
-@pytest.mark.usefixtures("sealed")
-async def test_the_operators_key_is_changed_without_sealing_anything_anew(
+@pytest.mark.usefixtures("encrypted")
+async def test_the_operators_key_is_changed_without_encrypting_contents_again(
     database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = Fernet.generate_key().decode()
-    async with asking(database_url) as http:
+    async with serving_client(database_url) as http:
         await post(http, "s", "Before the change.")
     with pytest.raises(StoreUnavailable, match="default"):
         await rewrap(database, newer)
     assert await rewrap(database, f"{newer},{OPERATOR}") == 1
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", newer)
-    async with asking(database_url) as http:
-        assert "Before the change." in await seen(http, "s")
+    async with serving_client(database_url) as http:
+        assert "Before the change." in await context_messages(http, "s")
 
 
-def test_what_is_no_key_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", "a word")
     with pytest.raises(InvalidSetting, match="PALIMPSEST_ENCRYPTION_KEY must be a key"):
         load()
@@ -179,12 +179,10 @@ def test_what_is_no_key_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "statement", ["UPDATE content_keys SET wrapped = NULL, dropped_at = now()", "DELETE FROM content_keys"]
 )
-async def test_a_server_cannot_take_a_tenants_key_away(
-    application: Database, database: Database, statement: str
-) -> None:
+async def test_a_server_cannot_drop_a_tenants_key(application: Database, database: Database, statement: str) -> None:
     with acting_for(DEFAULT_TENANT):
         await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
-        with suppress(asyncpg.InsufficientPrivilegeError):  # of a distributed database it finds no row to change
+        with suppress(asyncpg.InsufficientPrivilegeError):  # on Citus the statement matches no row
             await application.execute(statement)
     [row] = await database.fetch("SELECT wrapped FROM content_keys")
     assert row["wrapped"] == b"wrapped"

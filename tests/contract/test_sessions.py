@@ -16,7 +16,7 @@ async def test_a_session_is_created_once_and_then_changed(client: httpx.AsyncCli
     assert body["tokens"] == {"log": 0, "context": 0}
 
 
-async def test_sessions_are_listed_newest_first_by_pages(client: httpx.AsyncClient) -> None:
+async def test_sessions_are_listed_newest_first_in_pages(client: httpx.AsyncClient) -> None:
     for number in range(5):
         await client.put(f"/v1/sessions/s{number}", json={})
     seen, cursor = [], None
@@ -42,7 +42,7 @@ async def test_an_unknown_session_is_a_problem(client: httpx.AsyncClient) -> Non
         assert answer.json()["type"] == "/problems/not-found"
 
 
-async def test_erasing_a_session_leaves_nothing(client: httpx.AsyncClient) -> None:
+async def test_a_deleted_session_leaves_nothing(client: httpx.AsyncClient) -> None:
     await client.post("/v1/sessions/s/events", json={"events": [{"type": "user.message", "content": "hi"}]})
     await client.get("/v1/sessions/s/context")
     assert (await client.delete("/v1/sessions/s")).status_code == 204
@@ -51,7 +51,7 @@ async def test_erasing_a_session_leaves_nothing(client: httpx.AsyncClient) -> No
     assert again.json()["head"] == 1
 
 
-async def test_bad_session_requests_change_nothing(client: httpx.AsyncClient) -> None:
+async def test_invalid_session_requests_change_nothing(client: httpx.AsyncClient) -> None:
     cases = [
         ("/v1/sessions/a b", {}, "/problems/invalid-request"),
         ("/v1/sessions/s", {"colour": "red"}, "/problems/invalid-request"),

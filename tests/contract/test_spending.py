@@ -1,4 +1,4 @@
-"""What a tenant's summaries may cost in a day, whoever writes them: never more, and what happens then is told."""
+"""The daily token limit of a tenant's summaries: never exceeded, and reported when it is reached."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ COST = expected_tokens(ASK)
 
 
 class Model:
-    """A summarizer that costs what it is told to, and counts how often it is asked."""
+    """A summarizer with a fixed answer that counts its calls."""
 
     def __init__(self, answer: Completion | BaseException, gate: asyncio.Event | None = None) -> None:
         self.answer, self.gate, self.calls = answer, gate, 0
@@ -47,7 +47,7 @@ class Model:
         return None
 
 
-async def asked(summarizer: Summarizer) -> str:
+async def summarize_once(summarizer: Summarizer) -> str:
     try:
         await summarizer.summarize(ASK, timeout=1)
     except ProviderError as error:
@@ -56,40 +56,40 @@ async def asked(summarizer: Summarizer) -> str:
 
 
 async def account(database: Database) -> tuple[int, int, int]:
-    """What is spent, reserved and refused today."""
+    """Return today's tokens spent and reserved, and the number of refused requests."""
     today = await spending.today(database)
     return today.spent, today.reserved, today.refused
 
 
-async def test_two_processes_spend_no_more_than_one_might(database_url: str) -> None:
-    """Forty requests at once, by two pools, for one account in which there is room for seven."""
+async def test_two_processes_together_stay_within_the_limit(database_url: str) -> None:
+    """Forty concurrent requests from two pools share an account with room for seven."""
     pools = [Database(database_url, pool_size=4) for _ in range(2)]
     model = Model(Completion("fine", "m", input_tokens=COST - 60, output_tokens=60))
     paid = [Spending(pool, COST * 7 + COST // 2).paid_by(DEFAULT_TENANT, model) for pool in pools]
     try:
         with acting_for(DEFAULT_TENANT):
-            came = await asyncio.gather(*(asked(paid[number % 2]) for number in range(40)))
-        assert (came.count("ok"), came.count("spent"), model.calls) == (7, 33, 7)
+            results = await asyncio.gather(*(summarize_once(paid[number % 2]) for number in range(40)))
+        assert (results.count("ok"), results.count("spent"), model.calls) == (7, 33, 7)
         assert await account(pools[0]) == (COST * 7, 0, 33)
     finally:
         for pool in pools:
             await pool.close()
 
 
-async def test_what_is_under_way_counts_as_much_as_it_may_cost(database: Database) -> None:
+async def test_requests_in_progress_count_with_their_highest_cost(database: Database) -> None:
     gate = asyncio.Event()
     model = Model(Completion("fine", "m", input_tokens=10, output_tokens=5), gate)
     paid = Spending(database, 2 * COST).paid_by(DEFAULT_TENANT, model)
-    running = [asyncio.create_task(asked(paid)) for _ in range(2)]
+    running = [asyncio.create_task(summarize_once(paid)) for _ in range(2)]
     async with asyncio.timeout(SECONDS_MAX):
         while model.calls < 2:
             await asyncio.wait(running, timeout=0.01)
-    assert await asked(paid) == "spent"
+    assert await summarize_once(paid) == "spent"
     assert await account(database) == (0, 2 * COST, 1)
     gate.set()
     assert await asyncio.gather(*running) == ["ok", "ok"]
     assert await account(database) == (30, 0, 1)
-    assert await asked(paid) == "ok"
+    assert await summarize_once(paid) == "ok"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,9 @@ async def test_what_is_under_way_counts_as_much_as_it_may_cost(database: Databas
         (KeyError("a fault"), (0, COST)),
     ],
 )
-async def test_what_is_charged(database: Database, answer: Completion | Exception, charged: tuple[int, int]) -> None:
+async def test_the_reported_or_else_the_estimated_cost_is_charged(
+    database: Database, answer: Completion | Exception, charged: tuple[int, int]
+) -> None:
     paid = Spending(database, 10 * COST).paid_by(DEFAULT_TENANT, Model(answer))
     try:
         await paid.summarize(ASK, timeout=1)
@@ -111,17 +113,17 @@ async def test_what_is_charged(database: Database, answer: Completion | Exceptio
     assert await account(database) == (*charged, 0)
 
 
-async def test_a_request_given_up_stays_reserved(database: Database) -> None:
-    """As one does whose process has died: nobody knows what it cost."""
+async def test_a_cancelled_request_stays_reserved(database: Database) -> None:
+    """Its cost is unknown, as after the death of its process."""
     model = Model(Completion("fine", "m"), asyncio.Event())
-    running = asyncio.create_task(asked(Spending(database, COST).paid_by(DEFAULT_TENANT, model)))
+    running = asyncio.create_task(summarize_once(Spending(database, COST).paid_by(DEFAULT_TENANT, model)))
     async with asyncio.timeout(SECONDS_MAX):
         while not model.calls:
             await asyncio.wait([running], timeout=0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await account(database) == (0, COST, 0)
-    assert await asked(Spending(database, COST).paid_by(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
+    assert await summarize_once(Spending(database, COST).paid_by(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
 
 
 async def test_each_tenant_and_each_day_has_its_own_account(database: Database) -> None:
@@ -131,15 +133,15 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
     assert other is not None
     model = Model(Completion("fine", "m"))
     ours, theirs = (Spending(database, COST).paid_by(one, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
-    assert [await asked(one) for one in (ours, ours, theirs, theirs)] == ["ok", "spent", "ok", "spent"]
+    assert [await summarize_once(one) for one in (ours, ours, theirs, theirs)] == ["ok", "spent", "ok", "spent"]
     await database.execute("UPDATE provider_spend SET day = day - 1")
-    assert [await asked(one) for one in (ours, theirs)] == ["ok", "ok"]
+    assert [await summarize_once(one) for one in (ours, theirs)] == ["ok", "ok"]
     assert await account(database) == (2 * COST, 0, 0)
 
 
-async def test_nothing_is_asked_where_nothing_may_be_spent(database: Database) -> None:
+async def test_with_a_limit_of_0_no_request_is_made(database: Database) -> None:
     model = Model(Completion("fine", "m"))
-    assert await asked(Spending(database, 0).paid_by(DEFAULT_TENANT, model)) == "spent"
+    assert await summarize_once(Spending(database, 0).paid_by(DEFAULT_TENANT, model)) == "spent"
     assert model.calls == 0
 
 
@@ -153,12 +155,14 @@ async def metrics(client: httpx.AsyncClient) -> dict[str, float]:
     }
 
 
-async def worked(database_url: str, database: Database, stand_in: Summarizers, workers: int, **settings: Any) -> None:
-    """Have several workers do all there is to do."""
-    told = Settings(summarizer="openai", openai_base_url=stand_in.openai_url, **settings)
+async def run_workers(
+    database_url: str, database: Database, stand_in: Summarizers, workers: int, **settings: Any
+) -> None:
+    """Run workers until no job is left."""
+    configured = Settings(summarizer="openai", openai_base_url=stand_in.openai_url, **settings)
     stop = asyncio.Event()
     running = [
-        asyncio.create_task(worker.run(database_url, stop, wiring.work(pooled(told, database_url))))
+        asyncio.create_task(worker.run(database_url, stop, wiring.work(pooled(configured, database_url))))
         for _ in range(workers)
     ]
     try:
@@ -169,22 +173,22 @@ async def worked(database_url: str, database: Database, stand_in: Summarizers, w
             await asyncio.gather(*running)
 
 
-async def summarized(client: httpx.AsyncClient, sid: str) -> tuple[list[Json], list[Json]]:
-    """The runs of a session and its summaries."""
+async def runs_and_summaries(client: httpx.AsyncClient, sid: str) -> tuple[list[Json], list[Json]]:
+    """Return the runs and the live summaries of a session."""
     runs = (await client.get(f"/v1/sessions/{sid}/compactions")).json()["items"]
     live = (await client.get(f"/v1/sessions/{sid}/summaries", params={"live": True})).json()["items"]
     return runs, live
 
 
-async def test_beyond_the_limit_summaries_are_written_without_a_model_and_say_so(
+async def test_beyond_the_limit_summaries_are_written_without_a_model_and_marked(
     client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
 ) -> None:
     agent = await Agent.begin(client, SMALL)
     await talk(agent, 12)
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()
-    await worked(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
+    await run_workers(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
     assert stand_in.requests == []
-    runs, live = await summarized(client, "s")
+    runs, live = await runs_and_summaries(client, "s")
     assert [(row["id"], row["state"]) for row in runs] == [(run["id"], "succeeded")]
     assert runs[0]["error"].startswith("openai: the 100 tokens allowed in a day leave no room for about ")
     assert {(row["summarizer"], row["degraded"]) for row in live} == {("extractive", True)}
@@ -195,14 +199,14 @@ async def test_beyond_the_limit_summaries_are_written_without_a_model_and_say_so
     await proven(client)
 
 
-async def test_where_the_policy_says_so_there_is_no_summary_then(
+async def test_beyond_the_limit_a_policy_may_forbid_summaries_without_a_model(
     client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
 ) -> None:
     agent = await Agent.begin(client, SMALL | {"summarize": {"on_fail": "unchanged"}})
     await talk(agent, 12)
     await client.post("/v1/sessions/s/compactions", json={})
-    await worked(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
-    runs, live = await summarized(client, "s")
+    await run_workers(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
+    runs, live = await runs_and_summaries(client, "s")
     assert ([row["state"] for row in runs], live) == (["failed"], [])
     assert "allowed in a day" in runs[0]["error"]
 
@@ -210,18 +214,18 @@ async def test_where_the_policy_says_so_there_is_no_summary_then(
 async def test_two_workers_together_stay_within_the_limit(
     client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
 ) -> None:
-    """Six sessions have something to summarize, and there is room for the summaries of some."""
+    """Six sessions need summaries, and the limit allows only some of them."""
     allowed = 12_000
     sids = [f"s{number}" for number in range(6)]
     for sid in sids:
         agent = await Agent.begin(client, SMALL, sid)
         await talk(agent, 12)
         assert (await client.post(f"/v1/sessions/{sid}/compactions", json={})).status_code == 202
-    await worked(database_url, database, stand_in, 2, summarizer_tokens_per_day=allowed)
+    await run_workers(database_url, database, stand_in, 2, summarizer_tokens_per_day=allowed)
     spent, reserved, refused = await account(database)
     written: list[Json] = []
     for sid in sids:
-        runs, live = await summarized(client, sid)
+        runs, live = await runs_and_summaries(client, sid)
         assert {row["state"] for row in runs} == {"succeeded"}, runs
         written += live
     assert {(row["summarizer"], row["degraded"]) for row in written} == {("openai", False), ("extractive", True)}
@@ -229,7 +233,7 @@ async def test_two_workers_together_stay_within_the_limit(
     assert 0 < spent <= allowed
     found = await metrics(client)
     assert (found["tokens_today/spent"], found["requests_refused_today"]) == (spent, refused)
-    # They are written anew on another day, not again and again on this one.
+    # They are written again on another day, not repeatedly on this one.
     assert await summaries.degraded(database, 0.0, 100) == []
     await database.execute("UPDATE provider_spend SET day = day - 1")
     assert len(await summaries.degraded(database, 0.0, 100)) > 0

@@ -1,4 +1,4 @@
-"""When connections to the database are lost, requests say so, lose nothing that was acknowledged, and recover."""
+"""Lost connections to the database: requests fail with 503, nothing acknowledged is lost, and the server recovers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ Operator = asyncpg.Connection
 
 @pytest.fixture
 async def operator(database_url: str) -> AsyncIterator[Operator]:
-    """A connection to the test's database that is closed when the test has failed, too: uvloop waits for it."""
+    """A connection to the test's database, closed even after a failed test because uvloop would wait for it."""
     async with connected(database_url) as connection:
         yield connection
 
@@ -38,7 +38,7 @@ async def connected(url: str) -> AsyncIterator[Operator]:
         await connection.close()
 
 
-async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncClient, operator: Operator) -> None:
+async def test_lost_connections_cause_503_or_no_error(client: httpx.AsyncClient, operator: Operator) -> None:
     await client.put("/v1/sessions/s", json={})
     acknowledged: set[str] = set()
     seen: set[int] = set()
@@ -62,7 +62,7 @@ async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncCli
     await asyncio.gather(*writers)
     assert seen <= {201, 503}
 
-    # Every connection the pool still held is found dead at most once.
+    # Each dead connection of the pool fails at most one request.
     ready = [(await client.get("/readyz")).status_code for _ in range(Settings().pool_size + 1)]
     assert set(ready) <= {200, 503}
     assert ready[-1] == 200
@@ -75,7 +75,7 @@ async def test_lost_connections_are_503_or_nothing_at_all(client: httpx.AsyncCli
 
 @pytest.fixture
 async def deadlock(database: Database) -> str:
-    """A statement that loses so many deadlocks before it works; numbers that were taken are not given back."""
+    """A statement that fails with `times` deadlocks before it works; sequence values survive the rollbacks."""
     await database.execute("CREATE SEQUENCE tries")
     await database.execute(
         "CREATE FUNCTION gives_way(times BIGINT) RETURNS BIGINT LANGUAGE plpgsql AS $$ BEGIN "
@@ -85,9 +85,7 @@ async def deadlock(database: Database) -> str:
     return "SELECT gives_way(:times) AS tries"
 
 
-async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_is_not(
-    database: Database, deadlock: str
-) -> None:
+async def test_a_deadlocked_statement_is_retried_and_a_transaction_is_not(database: Database, deadlock: str) -> None:
     row = await database.fetchrow(deadlock, times=TRIES - 1)
     assert row is not None
     assert row["tries"] == TRIES
@@ -99,7 +97,7 @@ async def test_a_statement_that_must_give_way_is_tried_again_and_a_transaction_i
     assert await database.execute(deadlock, times=0) == "SELECT 1"
 
 
-async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, operator: Operator) -> None:
+async def test_a_locked_session_does_not_block_others(client: httpx.AsyncClient, operator: Operator) -> None:
     event = {"events": [{"type": "user.message", "content": "hello"}]}
     await client.post("/v1/sessions/locked/events", json=event)
     async with operator.transaction():
@@ -121,7 +119,7 @@ async def test_a_locked_session_holds_up_nobody_else(client: httpx.AsyncClient, 
 
 
 @pytest.mark.parametrize("setting", ["default_transaction_read_only = on", "statement_timeout = 1", "lock_timeout = 1"])
-async def test_what_an_operator_forbids_for_a_while_is_503(
+async def test_temporary_restrictions_of_the_database_are_503(
     client: httpx.AsyncClient, operator: Operator, setting: str
 ) -> None:
     event = {"events": [{"type": "user.message", "content": "hello"}]}
@@ -148,13 +146,13 @@ async def test_a_database_that_takes_no_connections_is_503(
         await operator.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
         answers = [
             await client.get("/v1/sessions") for _ in range(Settings().pool_size + 2)
-        ]  # the pool's own, then new ones
+        ]  # the pool's connections, then new ones
         assert {(one.status_code, one.json()["type"]) for one in answers} == {(503, "/problems/store-unavailable")}
         await operator.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
     assert (await client.get("/v1/sessions")).status_code == 200
 
 
-async def test_a_database_without_room_is_not_ready(database: Database) -> None:
+async def test_a_database_with_a_full_disk_is_not_ready(database: Database) -> None:
     await database.ready()
     with pytest.raises(StoreUnavailable):
         await database.execute("DO $$ BEGIN RAISE 'no space left on device' USING ERRCODE = 'disk_full'; END $$")

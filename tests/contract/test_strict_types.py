@@ -1,4 +1,4 @@
-"""Every field and parameter is of the type that the OpenAPI document names: its lax twin is an error."""
+"""Every field and parameter has the type that the OpenAPI document names: values of a similar type are errors."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from tests.support.openapi import document
 
 DOCUMENT = json.loads(document())
 SCHEMAS = DOCUMENT["components"]["schemas"]
-NEEDED: dict[str, dict[str, Any]] = {
+REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "append_events": {"events": [{"type": "turn.end"}]},
     "append_messages": {"format": "openai", "messages": [{"role": "user", "content": "go"}]},
     "create_erasure": {"metadata": {"user": "ann"}},
@@ -23,9 +23,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "put_webhook": {"url": "http://127.0.0.1:9/", "events": ["compaction.finished"]},
     "rewind_session": {"to": 1},
 }
-"""What the bodies of operations hold beside the field that is wrong."""
+"""The other fields of a body, next to the one with the wrong type."""
 LENIENT = {("append_events", "events.0.occurred_at")}
-"""Fields that take what happened, whatever it is."""
+"""Fields that accept values of any type."""
 
 
 def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -40,8 +40,8 @@ def alternatives(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [resolved(one) for one in inner]
 
 
-def twins(schema: Mapping[str, Any]) -> list[Any]:
-    """Values that a lenient parser takes for one of this schema."""
+def similar_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return values that a lenient parser would accept for a schema."""
     kinds = {one.get("type") for one in alternatives(schema)}
     formats = {one.get("format") for one in alternatives(schema)}
     if None in kinds:  # takes anything
@@ -56,29 +56,34 @@ def twins(schema: Mapping[str, Any]) -> list[Any]:
     elif "string" in kinds:
         found += [1, 0.5, True]
     if "array" in kinds:
-        found += [[twin] for one in alternatives(schema) if one.get("type") == "array" for twin in twins(one["items"])]
+        found += [
+            [wrong_value]
+            for one in alternatives(schema)
+            if one.get("type") == "array"
+            for wrong_value in similar_values(one["items"])
+        ]
     return found
 
 
 def fields(schema: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The places of all fields in a body with this schema, each with a value that is wrong there."""
+    """Yield the path of every field of a body with this schema, each with a value of the wrong type."""
     for one in alternatives(schema):
         for name, field in one.get("properties", {}).items():
-            for twin in twins(field):
-                yield (name,), twin
+            for wrong_value in similar_values(field):
+                yield (name,), wrong_value
             for inner in alternatives(field):
                 items = inner.get("type") == "array"
-                for place, twin in fields(inner["items"] if items else inner, depth + 1) if depth < 4 else ():
-                    yield (name, "0", *place) if items else (name, *place), twin
+                for place, wrong_value in fields(inner["items"] if items else inner, depth + 1) if depth < 4 else ():
+                    yield (name, "0", *place) if items else (name, *place), wrong_value
 
 
-def wrapped(place: tuple[str, ...], value: Any, base: Any = None) -> Any:
-    """The base with a value at a place; what is missing on the way is made."""
+def with_value_at(place: tuple[str, ...], value: Any, base: Any = None) -> Any:
+    """Return `base` with a value at a path, creating missing objects and lists."""
     if not place:
         return value
     if place[0] == "0":
-        return [wrapped(place[1:], value, base[0] if base else None)]
-    return {**(base or {}), place[0]: wrapped(place[1:], value, (base or {}).get(place[0]))}
+        return [with_value_at(place[1:], value, base[0] if base else None)]
+    return {**(base or {}), place[0]: with_value_at(place[1:], value, (base or {}).get(place[0]))}
 
 
 CASES = [
@@ -90,17 +95,17 @@ CASES = [
 
 
 def bodies(operation: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Bodies with one wrong value each, and where that is."""
+    """Yield bodies with one wrong value each, and the path of that value."""
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     name = operation["operationId"]
-    for place, twin in () if content is None else fields(content["schema"]):
+    for place, wrong_value in () if content is None else fields(content["schema"]):
         where = ".".join(place)
         if (name, where) not in LENIENT:
-            yield where, wrapped(place, twin, NEEDED.get(name, {}))
+            yield where, with_value_at(place, wrong_value, REQUIRED_FIELDS.get(name, {}))
 
 
 @pytest.mark.parametrize(("method", "path", "operation"), CASES, ids=lambda one: one if type(one) is str else "")
-async def test_the_lax_twin_of_a_value_is_an_error(
+async def test_a_value_of_a_similar_type_is_an_error(
     client: httpx.AsyncClient, method: str, path: str, operation: dict[str, Any]
 ) -> None:
     call = await session(client)

@@ -1,4 +1,4 @@
-"""Summaries over HTTP: written by a worker ahead of need, folded when the budget asks for it, provable at any time."""
+"""Summaries over HTTP: written ahead of need, folded when the budget requires it, and proven by coverage."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ WORDS = "The build of the parser takes the configuration from its own folder and
 
 
 async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
-    """The live summaries, as soon as there are so many."""
+    """Return the live summaries once there are `at_least` of them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             answer = await http.get("/v1/sessions/s/summaries", params={"live": True})
@@ -73,7 +73,7 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     await idle(database)
 
 
-async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(client: httpx.AsyncClient, worker: None) -> None:
+async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.post({"type": "system.prompt", "content": "answer briefly"})
     await agent.post({"type": "tools", "content": [{"name": "read", "parameters": {"type": "object"}}]})
@@ -104,7 +104,7 @@ async def test_what_is_shown_whole_is_in_no_run_of_what_was_left_out(client: htt
         assert (context["call_id"] not in [one["call_id"] for one in found]) == shown_in
 
 
-async def test_a_summary_tells_where_it_comes_from(client: httpx.AsyncClient, worker: None) -> None:
+async def test_a_summary_names_its_source(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await talk(agent, 12)
     run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
@@ -120,9 +120,7 @@ async def test_a_summary_tells_where_it_comes_from(client: httpx.AsyncClient, wo
     assert [row["id"] for row in listed] == [run["id"]]
 
 
-async def test_a_summary_without_a_model_tells_what_was_done_where_nothing_was_said(
-    client: httpx.AsyncClient, worker: None
-) -> None:
+async def test_an_extractive_summary_lists_what_was_done(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.user("Mend the tide report.")
     for turn in range(14):
@@ -149,11 +147,11 @@ async def test_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker:
     run = answer.json()
     assert (answer.status_code, run["state"], run["error"]) == (200, "skipped", "nothing to compact")
     again = await client.post(f"/v1/sessions/s/compactions/{run['id']}:retry")
-    # The worker may have done it again before the answer was read; a run that is not tried again is 409.
+    # The worker may have finished the retry already; a run that is not retried is 409.
     assert (again.status_code, again.json()["state"] in ("scheduled", "running", "skipped")) == (202, True)
 
 
-async def test_without_a_worker_a_wait_that_ends_unanswered_is_answered_without_a_model(
+async def test_a_wait_that_times_out_gets_an_extractive_summary(
     client: httpx.AsyncClient,
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -164,7 +162,7 @@ async def test_without_a_worker_a_wait_that_ends_unanswered_is_answered_without_
     await proven(client)
 
 
-async def test_nobody_waits_who_did_not_ask_to(client: httpx.AsyncClient) -> None:
+async def test_without_wait_ms_a_context_does_not_wait(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, SMALL)
     await talk(agent, 30)
     context = await agent.context()
@@ -174,7 +172,7 @@ async def test_nobody_waits_who_did_not_ask_to(client: httpx.AsyncClient) -> Non
     await proven(client)
 
 
-async def test_what_had_to_be_dropped_is_told_once_its_summary_is_there(
+async def test_dropped_events_are_folded_once_their_summary_exists(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -206,14 +204,14 @@ async def test_what_had_to_be_dropped_is_told_once_its_summary_is_there(
         ("POST", "/v1/sessions/s/compactions/019ab000-0000-7000-8000-000000000000:retry"),
     ],
 )
-async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient, method: str, path: str) -> None:
+async def test_unknown_summaries_and_runs_are_404(client: httpx.AsyncClient, method: str, path: str) -> None:
     await Agent.begin(client, "default")
     body: dict[str, Any] = {"json": {}} if path.endswith("none/compactions") and method == "POST" else {}
     answer = await client.request(method, path, **body)
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
 
 
-async def test_a_redacted_event_is_gone_from_all_that_told_of_it(
+async def test_a_redacted_event_is_erased_from_every_table(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -225,9 +223,9 @@ async def test_a_redacted_event_is_gone_from_all_that_told_of_it(
     assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
     assert (await client.delete("/v1/sessions/s/events/999")).status_code == 404
     await idle(database)
-    anew = await live(client, 2)
-    assert first["id"] not in [row["id"] for row in anew]
-    assert (first["from_seq"], first["to_seq"]) in [(row["from_seq"], row["to_seq"]) for row in anew]
+    rewritten = await live(client, 2)
+    assert first["id"] not in [row["id"] for row in rewritten]
+    assert (first["from_seq"], first["to_seq"]) in [(row["from_seq"], row["to_seq"]) for row in rewritten]
     tombstone = (await client.get("/v1/sessions/s/events/1")).json()
     assert (tombstone["content"], tombstone["redacted"]) == ("[This was erased on request.]", True)
     context = await agent.context()
@@ -239,9 +237,7 @@ async def test_a_redacted_event_is_gone_from_all_that_told_of_it(
     await proven(client)
 
 
-async def test_one_summary_that_stands_for_all_can_be_made_anew_from_the_events(
-    client: httpx.AsyncClient, worker: None
-) -> None:
+async def test_a_cumulative_summary_can_be_rebuilt_from_the_events(client: httpx.AsyncClient, worker: None) -> None:
     rules = {"view": "latest", "rebuild": True, "keep_ratio": 0.02}
     agent = await Agent.begin(client, {**SMALL, "window_tokens": 60_000, "summarize": rules})
     made = []
@@ -257,7 +253,7 @@ async def test_one_summary_that_stands_for_all_can_be_made_anew_from_the_events(
     assert len(await live(client)) == 1
 
 
-async def test_a_context_of_an_earlier_seq_knows_nothing_of_what_came_later(
+async def test_a_context_as_of_an_earlier_seq_has_no_later_summary(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
@@ -269,9 +265,7 @@ async def test_a_context_of_an_earlier_seq_knows_nothing_of_what_came_later(
     await idle(database)
 
 
-async def test_views_share_summaries_and_not_their_folding(
-    client: httpx.AsyncClient, worker: None, database: Database
-) -> None:
+async def test_views_share_summaries_but_not_folds(client: httpx.AsyncClient, worker: None, database: Database) -> None:
     agent = await Agent.begin(client, SMALL)
     await talk(agent, 24)
     await live(client, 2)
@@ -283,7 +277,7 @@ async def test_views_share_summaries_and_not_their_folding(
     assert (await client.get("/v1/sessions/s/coverage", params={"view": "title"})).json()["ok"]
 
 
-async def test_a_summarys_head_names_recall_only_where_it_was_given(
+async def test_a_summarys_header_names_recall_only_if_it_was_given(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)

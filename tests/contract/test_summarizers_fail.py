@@ -1,4 +1,4 @@
-"""Whatever a provider does, no event is lost, coverage holds, and the run says what happened; over real HTTP."""
+"""Failing summarizers over real HTTP: no event is lost, coverage holds, and the run records what happened."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -39,7 +39,7 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 
 class Scene:
-    """A session with something to summarize, its run asked for, and a worker that asks a provider."""
+    """A session that needs a summary, its requested run, and a worker that uses a provider."""
 
     def __init__(
         self, http: httpx.AsyncClient, database: Database, database_url: str, stand_in: Summarizers, provider: str
@@ -50,7 +50,7 @@ class Scene:
         self._run = ""
 
     async def begin(self, turns: int = TURNS, **rules: Any) -> None:
-        """The log, and the run that is asked for; `rules` go into the policy's `summarize`."""
+        """Write the log and request the run; `rules` go into the policy's `summarize`."""
         top = {name: rules.pop(name) for name in ("window_tokens",) if name in rules}
         self.agent = await Agent.begin(self._http, SMALL | top | {"summarize": rules})
         await talk(self.agent, turns)
@@ -58,12 +58,12 @@ class Scene:
 
     @asynccontextmanager
     async def worked_on(self, **settings: Any) -> AsyncIterator[None]:
-        """A worker is there as long as the block lasts."""
+        """Run a worker until the block ends."""
         urls = {"anthropic_base_url": self._stand_in.anthropic_url, "openai_base_url": self._stand_in.openai_url}
-        told = Settings(summarizer=self._provider, **urls, **settings)
+        settings_of_worker = Settings(summarizer=self._provider, **urls, **settings)
         stop = asyncio.Event()
         running = asyncio.create_task(
-            worker.run(self._database_url, stop, wiring.work(pooled(told, self._database_url)))
+            worker.run(self._database_url, stop, wiring.work(pooled(settings_of_worker, self._database_url)))
         )
         try:
             yield
@@ -73,21 +73,21 @@ class Scene:
                 await running
 
     async def run(self) -> Json:
-        """The run as it stands."""
+        """Return the run's current state."""
         answer = await self._http.get(f"/v1/sessions/s/compactions/{self._run}")
         answer.raise_for_status()
         found: Json = answer.json()
         return found
 
     async def until(self, *states: str, attempts: int = 0) -> Json:
-        """The run as soon as it is in such a state."""
+        """Return the run once it is in one of these states and has had `attempts` attempts."""
         async with asyncio.timeout(SECONDS_MAX):
             while (run := await self.run())["state"] not in states or run["attempts"] < attempts:
                 pass
             return run
 
     async def ended(self, **settings: Any) -> Json:
-        """The run after a worker has done all there is to do."""
+        """Let a worker finish all jobs and return the run."""
         async with self.worked_on(**settings):
             await idle(self._database)
         run = await self.run()
@@ -96,13 +96,13 @@ class Scene:
         return run
 
     async def summaries(self, status: str) -> list[Json]:
-        """The summaries with a status, with their texts, in the order of the log."""
+        """Return the summaries with a status and their texts, in log order."""
         listed = [row for row in await self._items("summaries") if row["status"] == status]
         rows = [(await self._http.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in listed]
         return sorted(rows, key=lambda row: row["from_seq"])
 
     async def intact(self) -> Json:
-        """Checks that nothing is lost and nothing unfit is shown; the context with all summaries folded."""
+        """Check that nothing is lost and nothing unfit is shown; return the context with all summaries folded."""
         log = await self.agent.log()
         assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
         assert [event["content"] for event in log if event["type"] == "user.message"][:TURNS] == [
@@ -128,7 +128,7 @@ def scene(
     return Scene(client, database, database_url, stand_in, provider)
 
 
-async def test_a_good_answer_is_shown(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+async def test_a_good_summary_is_shown(scene: Scene, stand_in: Summarizers, provider: str) -> None:
     await scene.begin()
     run = await scene.ended()
     assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
@@ -139,7 +139,7 @@ async def test_a_good_answer_is_shown(scene: Scene, stand_in: Summarizers, provi
     assert "Finish what was asked." in shown(await scene.intact())
 
 
-async def test_nobody_waits_for_a_slow_answer(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+async def test_requests_do_not_wait_for_a_slow_model(scene: Scene, stand_in: Summarizers, provider: str) -> None:
     answering = asyncio.Event()
     stand_in.will(stand_ins.slow(answering))
     await scene.begin()
@@ -157,7 +157,7 @@ async def test_nobody_waits_for_a_slow_answer(scene: Scene, stand_in: Summarizer
     await scene.intact()
 
 
-async def test_too_many_requests_put_a_run_off_until_the_provider_has_room(scene: Scene, stand_in: Summarizers) -> None:
+async def test_a_429_postpones_the_run(scene: Scene, stand_in: Summarizers) -> None:
     stand_in.will(stand_ins.status(429, retry_after=0), stand_ins.status(429, retry_after=0))
     await scene.begin()
     run = await scene.ended()
@@ -167,9 +167,7 @@ async def test_too_many_requests_put_a_run_off_until_the_provider_has_room(scene
     await scene.intact()
 
 
-async def test_a_provider_is_left_alone_for_as_long_as_it_asks(
-    scene: Scene, stand_in: Summarizers, database: Database
-) -> None:
+async def test_a_providers_retry_after_is_respected(scene: Scene, stand_in: Summarizers, database: Database) -> None:
     stand_in.will(stand_ins.status(429, retry_after=1000))
     await scene.begin()
     async with scene.worked_on():
@@ -196,7 +194,7 @@ async def test_a_provider_is_left_alone_for_as_long_as_it_asks(
 
 
 @pytest.mark.parametrize("asked", ["86400", "1e12", "1e15", "Fri, 31 Dec 9999 23:59:59 GMT"])
-async def test_no_provider_is_left_alone_for_longer_than_an_hour(
+async def test_a_retry_after_is_capped_at_an_hour(
     scene: Scene, stand_in: Summarizers, database: Database, client: httpx.AsyncClient, asked: str
 ) -> None:
     stand_in.will(stand_ins.status(429, retry_after=asked))
@@ -212,14 +210,16 @@ async def test_no_provider_is_left_alone_for_longer_than_an_hour(
             ):
                 pass
         assert [row["an_hour"] for row in waiting] == [True]
-        # A client that asks for a summary now has the provider asked now.
+        # A client's request overrides the delay.
         asked_for = await client.post("/v1/sessions/s/compactions", json={"wait_ms": 10_000})
         assert asked_for.json()["state"] == "succeeded"
     await scene.intact()
 
 
 @pytest.mark.parametrize("failing", ["status", "timeout", "no answer of the protocol"])
-async def test_what_keeps_failing_is_written_without_a_model(scene: Scene, stand_in: Summarizers, failing: str) -> None:
+async def test_after_repeated_failures_the_summary_is_extractive(
+    scene: Scene, stand_in: Summarizers, failing: str
+) -> None:
     ways: dict[str, tuple[Behaviour, str]] = {
         "status": (stand_ins.status(500), "HTTP 500"),
         "timeout": (stand_in.never(), "no answer within 0.3 seconds"),
@@ -237,9 +237,7 @@ async def test_what_keeps_failing_is_written_without_a_model(scene: Scene, stand
 
 
 @pytest.mark.parametrize("code", [500, 401])
-async def test_where_the_policy_says_so_nothing_stands_in_for_a_failed_summary(
-    scene: Scene, stand_in: Summarizers, code: int
-) -> None:
+async def test_a_policy_may_forbid_extractive_replacements(scene: Scene, stand_in: Summarizers, code: int) -> None:
     stand_in.default = stand_ins.status(code)
     await scene.begin(on_fail="unchanged")
     run = await scene.ended()
@@ -251,7 +249,7 @@ async def test_where_the_policy_says_so_nothing_stands_in_for_a_failed_summary(
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_answer_gets_one_more_try(scene: Scene, stand_in: Summarizers, provider: str, bad: str) -> None:
+async def test_a_bad_summary_is_retried_once(scene: Scene, stand_in: Summarizers, provider: str, bad: str) -> None:
     behaviour, complaint = BAD[bad]
     stand_in.will(behaviour())
     await scene.begin()
@@ -268,7 +266,7 @@ async def test_a_bad_answer_gets_one_more_try(scene: Scene, stand_in: Summarizer
 
 
 @pytest.mark.parametrize(("bad", "on_fail"), [*((bad, "extractive") for bad in BAD), ("cut off", "unchanged")])
-async def test_two_bad_answers_are_kept_and_never_shown(
+async def test_two_bad_summaries_are_kept_and_never_shown(
     scene: Scene, stand_in: Summarizers, provider: str, bad: str, on_fail: str
 ) -> None:
     behaviour, complaint = BAD[bad]
@@ -287,9 +285,7 @@ async def test_two_bad_answers_are_kept_and_never_shown(
     await scene.intact()
 
 
-async def test_what_is_too_long_for_the_summarizer_is_given_in_smaller_parts(
-    scene: Scene, stand_in: Summarizers, provider: str
-) -> None:
+async def test_a_span_too_long_for_the_summarizer_is_split(scene: Scene, stand_in: Summarizers, provider: str) -> None:
     stand_in.default = stand_ins.context_too_long(8_000)
     await scene.begin(3 * TURNS, **LARGER)
     run = await scene.ended()
@@ -302,7 +298,7 @@ async def test_what_is_too_long_for_the_summarizer_is_given_in_smaller_parts(
     await scene.intact()
 
 
-async def test_what_is_too_long_however_small_is_written_without_a_model(scene: Scene, stand_in: Summarizers) -> None:
+async def test_a_span_too_long_in_every_size_gets_an_extractive_summary(scene: Scene, stand_in: Summarizers) -> None:
     stand_in.default = stand_ins.context_too_long(1)
     await scene.begin(3 * TURNS, **LARGER)
     run = await scene.ended()

@@ -1,4 +1,4 @@
-"""Over HTTP: what one provider alone understands is carried to the others as text, and what cannot be is told."""
+"""Content that only one provider understands: its text is carried over to other formats, and losses are reported."""
 
 import json
 from typing import Any
@@ -76,7 +76,7 @@ async def context(http: httpx.AsyncClient, form: str) -> Json:
 
 
 @pytest.mark.parametrize(("form", "said", "texts", "reasons"), CASES, ids=[case[0] for case in CASES])
-async def test_texts_are_carried_and_losses_told(
+async def test_texts_are_carried_over_and_losses_reported(
     client: httpx.AsyncClient, form: str, said: list[Json], texts: list[str], reasons: set[str]
 ) -> None:
     answer = await client.post("/v1/sessions/s/messages", json={"format": form, "messages": said})
@@ -94,24 +94,24 @@ async def test_texts_are_carried_and_losses_told(
         if other == form:
             assert lost == []
             continue
-        told = json.dumps(found["request"], ensure_ascii=False).replace("\\", "")
-        assert [text for text in texts if text not in told] == []
+        request_text = json.dumps(found["request"], ensure_ascii=False).replace("\\", "")
+        assert [text for text in texts if text not in request_text] == []
         assert {row["disposition"] for row in lost} == {"replaced"}
         assert {row["reason"] for row in lost} == {f"{why}_in_{other.replace('-', '_')}" for why in reasons}
-    assert epochs == {1}  # a fact about rendering, and no decision
+    assert epochs == {1}  # a loss in rendering opens no epoch
     coverage = (await client.get("/v1/sessions/s/coverage")).json()
     assert coverage["ok"]
     assert {run["disposition"] for run in coverage["runs"]} == {"verbatim"}
 
 
-async def test_neighbours_that_lose_the_same_are_one_row(client: httpx.AsyncClient) -> None:
+async def test_adjacent_events_with_the_same_loss_are_one_row(client: httpx.AsyncClient) -> None:
     said = [CHAT[0], {"role": "assistant", "content": "yes"}] * 20
     await client.post("/v1/sessions/s/messages", json={"format": "openai", "messages": said})
     rows = (await context(client, "anthropic"))["evictions"]
     assert [(row["from_seq"], row["to_seq"], row["reason"]) for row in rows] == [(1, 39, "no_audio_in_anthropic")]
 
 
-async def test_a_system_message_of_anthropic_comes_back_as_one(client: httpx.AsyncClient) -> None:
+async def test_a_system_message_of_anthropic_round_trips(client: httpx.AsyncClient) -> None:
     said = [
         GO,
         {"role": "assistant", "content": "so"},
@@ -136,7 +136,7 @@ async def test_a_system_message_of_anthropic_comes_back_as_one(client: httpx.Asy
 async def test_a_local_shells_output_answers_the_call_it_names(
     client: httpx.AsyncClient, named: str, step: int
 ) -> None:
-    """Which item a call was is known within one request."""
+    """The item that made a call is known within one request and from the log."""
     action = {"type": "exec", "command": ["ls"], "env": {}}
     said = [
         GO,
@@ -159,7 +159,7 @@ async def test_a_local_shells_output_answers_the_call_it_names(
         assert "a.txt" in json.dumps(request)
 
 
-async def test_what_only_an_sdk_knows_is_logged_and_never_sent(client: httpx.AsyncClient) -> None:
+async def test_fields_only_an_sdk_adds_are_logged_and_never_sent(client: httpx.AsyncClient) -> None:
     call = {"id": "a", "type": "function", "index": 0}
     function = {"name": "read", "arguments": "{}", "parsed_arguments": {"a": 1}}
     said = [

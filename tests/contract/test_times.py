@@ -1,4 +1,4 @@
-"""Over HTTP: an event may have any time, and every reader of its session goes on working."""
+"""Events may have any time, and every operation on their session keeps working."""
 
 import asyncio
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ times = st.one_of(
 
 
 def turns(times: Iterator[str], first: int, count: int) -> list[dict[str, Any]]:
-    """Turns of four events, each event at the next of the times."""
+    """Return turns of four events, at successive times of an iterator."""
     events: list[dict[str, Any]] = []
     for turn in range(first, first + count):
         path = {"path": f"src/part_{turn}.py"}
@@ -62,7 +62,7 @@ def turns(times: Iterator[str], first: int, count: int) -> list[dict[str, Any]]:
 
 
 def walk(http: httpx.Client, given_times: list[str]) -> None:
-    """Append events at these times and read the session by every operation that reads events' times."""
+    """Append events at these times and call every operation that reads events' times."""
     sid = next(NAMES)
     path = f"/v1/sessions/{sid}"
     moments = cycle(given_times)
@@ -109,7 +109,7 @@ async def test_a_session_with_events_of_any_time_stays_usable(
     def collect(given_times: list[str]) -> None:
         cases.append(given_times)
 
-    collect()  # before anything is asked: a server in the same process draws random numbers of its own
+    collect()  # first, since a server in the same process draws random numbers too
     with httpx.Client(base_url=server, timeout=30, verify=False) as http:
         for case in cases:
             await asyncio.to_thread(walk, http, case)

@@ -1,4 +1,4 @@
-"""Turns over HTTP: explicit or implied, their list, and their end."""
+"""Turns over HTTP: explicit or implied, listed, and ended."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from tests.conformance.agent import Agent, Json, shown
 END = "/v1/sessions/s/turns/end"
 
 
-async def listed(client: httpx.AsyncClient, **asked: Any) -> list[Json]:
+async def list_turns(client: httpx.AsyncClient, **asked: Any) -> list[Json]:
     answer = await client.get("/v1/sessions/s/turns", params=asked)
     answer.raise_for_status()
     found: list[Json] = answer.json()["items"]
@@ -26,12 +26,12 @@ async def end(client: httpx.AsyncClient, status: int = 201, key: str | None = No
     return found
 
 
-async def test_turns_are_listed_with_where_they_begin_and_end(client: httpx.AsyncClient) -> None:
+async def test_turns_are_listed_with_their_first_and_last_seq(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post({"type": "system.prompt", "content": "be brief"}, {"type": "user.message", "content": "one"})
     await agent.says("first")
     await agent.user("two")
-    rows = await listed(client)
+    rows = await list_turns(client)
     assert [(row["turn"], row["from_seq"], row["to_seq"], row["events"]) for row in rows] == [
         (1, 2, 3, 2),
         (2, 4, 4, 1),
@@ -41,12 +41,12 @@ async def test_turns_are_listed_with_where_they_begin_and_end(client: httpx.Asyn
     assert [row["state"] for row in rows] == ["ended", "running"]
 
 
-async def test_the_list_goes_on_from_its_cursor(client: httpx.AsyncClient) -> None:
+async def test_the_list_continues_from_its_cursor(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     for number in range(7):
         await agent.user(f"{number}")
         await agent.says()
-    whole, pages, cursor = await listed(client), [], None
+    whole, pages, cursor = await list_turns(client), [], None
     while True:
         answer = (
             await client.get("/v1/sessions/s/turns", params={"limit": 3} | ({"cursor": cursor} if cursor else {}))
@@ -61,22 +61,25 @@ async def test_the_list_goes_on_from_its_cursor(client: httpx.AsyncClient) -> No
     assert (await client.get("/v1/sessions/s/turns", params={"cursor": "WyJ4Il0"})).status_code == 422
 
 
-async def test_a_turn_left_open_is_closed_by_the_next_and_marked_so(client: httpx.AsyncClient) -> None:
+async def test_a_turn_left_open_is_interrupted_by_the_next(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "a"}, {"type": "user.message", "content": "one"})
     await agent.post({"type": "turn.start", "turn_id": "b"}, {"type": "user.message", "content": "two"})
-    assert [(row["turn_id"], row["state"]) for row in await listed(client)] == [("a", "interrupted"), ("b", "running")]
-    await agent.user("three")  # a user's message closes it as well
-    assert [row["state"] for row in await listed(client)] == ["interrupted", "interrupted", "running"]
+    assert [(row["turn_id"], row["state"]) for row in await list_turns(client)] == [
+        ("a", "interrupted"),
+        ("b", "running"),
+    ]
+    await agent.user("three")  # a user message closes it too
+    assert [row["state"] for row in await list_turns(client)] == ["interrupted", "interrupted", "running"]
     await agent.post({"type": "turn.end"})
     await agent.post({"type": "turn.start", "turn_id": "d"}, {"type": "turn.end", "turn_id": "d"})
-    rows = await listed(client)
+    rows = await list_turns(client)
     assert [row["state"] for row in rows] == ["interrupted", "interrupted", "ended", "ended"]
     assert (rows[-1]["from_seq"], rows[-1]["to_seq"]) == (7, 8)
 
 
-async def test_what_announces_a_turn_that_crashed_is_discarded(client: httpx.AsyncClient) -> None:
-    """It told of work in progress that is none any more; the calls that showed it still name it."""
+async def test_the_announce_layer_of_an_interrupted_turn_is_discarded(client: httpx.AsyncClient) -> None:
+    """It described work in progress that has stopped; calls that showed it still render with it."""
     agent = Agent(client)
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "one"})
     await client.put("/v1/sessions/s/layers/announce", json={"content": "STEP 3 OF 5"})
@@ -112,7 +115,7 @@ async def test_ending_a_turn_persists_its_announce_and_clears_the_layers(client:
     assert "SOURCE" not in seen
 
 
-async def test_ending_an_ended_turn_changes_nothing_and_says_so(client: httpx.AsyncClient) -> None:
+async def test_ending_an_ended_turn_changes_nothing(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user("one")
     first = await end(client)
@@ -122,10 +125,10 @@ async def test_ending_an_ended_turn_changes_nothing_and_says_so(client: httpx.As
     assert (again["ended"], again["events"], again["head"]) == (False, [], 2)
     assert len(await agent.log()) == 2
     assert (await client.get("/v1/sessions/s/layers")).json()["announce"]["content"] == "for the next one"
-    assert [row["state"] for row in await listed(client)] == ["ended"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended"]
 
 
-async def test_a_turn_id_that_is_another_ones_is_refused(client: httpx.AsyncClient) -> None:
+async def test_the_turn_id_of_another_turn_is_refused(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     assert (await client.post(END, json={})).status_code == 404
     await agent.post({"type": "system.prompt", "content": "be brief"})
@@ -138,7 +141,7 @@ async def test_a_turn_id_that_is_another_ones_is_refused(client: httpx.AsyncClie
     assert (await end(client, turn_id="b"))["ended"] is True
 
 
-async def test_a_repeated_key_is_answered_as_before(client: httpx.AsyncClient) -> None:
+async def test_a_repeated_key_gets_the_first_response(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "t"}, {"type": "user.message", "content": "one"})
     await client.put("/v1/sessions/s/layers/announce", json={"content": "DONE"})
@@ -146,7 +149,7 @@ async def test_a_repeated_key_is_answered_as_before(client: httpx.AsyncClient) -
     await agent.post({"type": "turn.start", "turn_id": "u"}, {"type": "user.message", "content": "two"})
     assert await end(client, 200, key="k", turn_id="t") == first
     assert (await end(client, 409, key="k"))["type"] == "/problems/idempotency-conflict"
-    assert [row["state"] for row in await listed(client)] == ["ended", "running"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended", "running"]
 
 
 async def test_a_repeated_key_of_a_request_that_changed_nothing_ends_no_later_turn(client: httpx.AsyncClient) -> None:
@@ -156,10 +159,10 @@ async def test_a_repeated_key_of_a_request_that_changed_nothing_ends_no_later_tu
     nothing = await end(client, 200, key="k")
     await agent.user("two")
     assert await end(client, 200, key="k") == nothing
-    assert [row["state"] for row in await listed(client)] == ["ended", "running"]
+    assert [row["state"] for row in await list_turns(client)] == ["ended", "running"]
 
 
-async def test_a_turn_is_ended_once_however_many_ask(client: httpx.AsyncClient) -> None:
+async def test_concurrent_requests_end_a_turn_once(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user("one")
     await client.put("/v1/sessions/s/layers/announce", json={"content": "DONE"})
@@ -169,7 +172,7 @@ async def test_a_turn_is_ended_once_however_many_ask(client: httpx.AsyncClient) 
 
 
 async def test_the_next_message_after_an_end_begins_a_turn(client: httpx.AsyncClient) -> None:
-    """Also one that names the ended turn's id, and whichever way the end came."""
+    """A message that names the ended turn's id begins a new turn too, however the turn was ended."""
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "t"}, {"type": "user.message", "content": "one"})
     await agent.post({"type": "user.message", "content": "two", "turn_id": "t"})
@@ -181,7 +184,7 @@ async def test_the_next_message_after_an_end_begins_a_turn(client: httpx.AsyncCl
 
 
 async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.AsyncClient) -> None:
-    """They name the turn; its end by a sub-agent, of a turn of its own, ends nothing."""
+    """They carry the parent's turn id; a turn.end of the sub-agent's own turn ends nothing."""
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "t"}, {"type": "user.message", "content": "ASK THE LEAD"})
     await agent.post({"type": "tool.call", "call_id": "task", "tool": "delegate", "author": "lead"})
@@ -192,7 +195,7 @@ async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.
         {"type": "turn.end", "turn_id": "scouts-own", "author": "scout"},
     )
     await agent.post({"type": "tool.result", "call_id": "task", "content": "REPORT"})
-    [turn] = await listed(client)
+    [turn] = await list_turns(client)
     assert (turn["state"], turn["events"]) == ("running", 8)
     for authors in (["lead"], ["!scout"]):
         mine = await agent.context(view=f"v{len(authors[0])}", policy={"authors": authors})
@@ -208,28 +211,30 @@ async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.
 
 
 @pytest.mark.parametrize("types", [["user.message", "!agent.note"], ["user"], ["!system.prompt"], ["turn.start"]])
-async def test_types_are_known_and_either_shown_or_not(client: httpx.AsyncClient, types: list[str]) -> None:
+async def test_types_must_be_known_and_all_included_or_all_excluded(
+    client: httpx.AsyncClient, types: list[str]
+) -> None:
     agent = Agent(client)
     await agent.user()
     problem = await agent.context(422, policy={"types": types})
     assert (problem["type"], problem["knob"]) == ("/problems/invalid-policy", "types")
 
 
-async def test_authors_are_either_shown_or_not(client: httpx.AsyncClient) -> None:
+async def test_authors_must_be_all_included_or_all_excluded(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.user()
     problem = await agent.context(422, policy={"authors": ["lead", "!scout"]})
     assert (problem["type"], problem["knob"]) == ("/problems/invalid-policy", "authors")
 
 
-async def test_a_fork_goes_on_with_its_parents_turns(client: httpx.AsyncClient) -> None:
+async def test_a_fork_continues_its_parents_turns(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post({"type": "turn.start", "turn_id": "a"}, {"type": "user.message", "content": "one"})
     await agent.post({"type": "turn.end"}, {"type": "user.message", "content": "two", "turn_id": "a"})
     await agent.post({"type": "turn.start", "turn_id": "c"})
     answer = await client.post("/v1/sessions/s/fork", json={"id": "f", "at": 4})
     assert answer.status_code == 201, answer.text
-    whole, forked = await listed(client), (await client.get("/v1/sessions/f/turns")).json()["items"]
+    whole, forked = await list_turns(client), (await client.get("/v1/sessions/f/turns")).json()["items"]
     assert forked == [whole[0], {**whole[1], "state": "running"}]
     ended = await client.post("/v1/sessions/f/turns/end", json={"turn_id": "a"})
     assert (ended.status_code, ended.json()["turn"], ended.json()["head"]) == (201, 2, 5)
@@ -241,7 +246,7 @@ async def test_a_fork_goes_on_with_its_parents_turns(client: httpx.AsyncClient) 
     assert [event["turn"] for event in await Agent(client, "e").log()] == [1, 1, 1, 2]
 
 
-async def test_erasing_a_session_takes_its_layers(client: httpx.AsyncClient, database: Database) -> None:
+async def test_deleting_a_session_deletes_its_layers(client: httpx.AsyncClient, database: Database) -> None:
     await Agent(client).user()
     (await client.put("/v1/sessions/s/layers/sources", json={"content": "x"})).raise_for_status()
     assert (await client.delete("/v1/sessions/s")).status_code == 204

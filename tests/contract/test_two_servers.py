@@ -1,4 +1,4 @@
-"""Two API processes on one database: what one holds in memory never hides what came through the other."""
+"""Two API processes on one database: the cache of one never hides a change made through the other."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ async def context(client: httpx.AsyncClient, **asked: Any) -> dict[str, Any]:
     return found
 
 
-async def test_a_context_shows_what_was_appended_through_either(
+async def test_a_context_shows_events_appended_through_either_server(
     servers: Servers,
 ) -> None:
     for number in range(12):
@@ -41,7 +41,7 @@ async def test_a_context_shows_what_was_appended_through_either(
     assert same[0] == same[1]
 
 
-async def test_an_epoch_opened_by_one_is_the_others_next(
+async def test_an_epoch_opened_by_one_server_is_used_by_the_other(
     servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
@@ -51,7 +51,7 @@ async def test_an_epoch_opened_by_one_is_the_others_next(
     assert (first["epoch"], found["epoch"]) == (1, 2)
 
 
-async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_an_epoch(
+async def test_concurrent_contexts_of_one_view_may_each_open_an_epoch(
     servers: Servers,
 ) -> None:
     await say(servers[0], "hello")
@@ -61,7 +61,7 @@ async def test_all_are_answered_who_ask_at_once_for_one_view_and_must_each_open_
     assert sorted(one["epoch"] for one in found) == list(range(1, 33))
 
 
-async def test_breakpoints_build_on_the_last_call_of_either(
+async def test_breakpoints_build_on_the_last_call_of_either_server(
     servers: Servers,
 ) -> None:
     await say(servers[0], "a long beginning " * 2_000)
@@ -73,7 +73,7 @@ async def test_breakpoints_build_on_the_last_call_of_either(
     assert points[-2:] == [head - 1, head]
 
 
-async def test_a_session_erased_through_one_is_gone_for_the_other(
+async def test_a_session_deleted_through_one_server_is_gone_for_the_other(
     servers: Servers,
 ) -> None:
     await say(servers[0], "secret")
@@ -84,7 +84,7 @@ async def test_a_session_erased_through_one_is_gone_for_the_other(
     assert "secret" not in str((await context(servers[0]))["request"])
 
 
-async def test_an_erased_session_begun_anew_through_one_is_not_shown_as_the_other_holds_the_old_one(
+async def test_a_session_created_again_through_one_server_is_not_shown_from_the_others_cache(
     servers: Servers,
 ) -> None:
     await say(servers[0], "secret")
@@ -95,7 +95,7 @@ async def test_an_erased_session_begun_anew_through_one_is_not_shown_as_the_othe
     assert ("secret" in str(found["request"]), "anew" in str(found["request"])) == (False, True)
 
 
-async def test_a_policy_given_through_one_is_that_of_the_next_append_through_the_other(
+async def test_a_policy_set_through_one_server_applies_to_the_others_next_append(
     servers: Servers, database: Database
 ) -> None:
     (await servers[0].put(SESSION, json={"policy": {"summarize": {"enabled": False}}})).raise_for_status()
@@ -104,19 +104,19 @@ async def test_a_policy_given_through_one_is_that_of_the_next_append_through_the
     assert not await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
     small = {"window_tokens": 4_000, "reserve_tokens": 500}
     (await servers[1].put(SESSION, json={"policy": small})).raise_for_status()
-    told = [await pressure(server) for server in servers]
-    assert told[0]["budget"] == told[1]["budget"] < 4_000
+    pressures = [await pressure(server) for server in servers]
+    assert pressures[0]["budget"] == pressures[1]["budget"] < 4_000
     assert await database.fetch("SELECT FROM pgqueuer WHERE entrypoint = 'compact'")
 
 
-async def test_the_end_of_a_turn_through_one_goes_by_the_policy_given_through_the_other(servers: Servers) -> None:
+async def test_a_policy_set_through_one_server_applies_to_turn_ends_through_the_other(servers: Servers) -> None:
     await say(servers[0], "hello")
     (await servers[1].put(SESSION, json={"policy": {"window_tokens": 4_000, "reserve_tokens": 500}})).raise_for_status()
     ended = await servers[0].post(f"{SESSION}/turns/end", json={})
     assert ended.json()["pressure"]["budget"] < 4_000
 
 
-async def test_a_session_begun_anew_through_one_has_nothing_of_the_model_that_was_erased_through_the_other(
+async def test_a_session_created_again_has_no_model_cached_by_the_other_server(
     servers: Servers, database: Database
 ) -> None:
     (await servers[0].put(SESSION, json={"model": "claude-sonnet-4-5"})).raise_for_status()
@@ -128,7 +128,7 @@ async def test_a_session_begun_anew_through_one_has_nothing_of_the_model_that_wa
     assert tuple(begun) == tuple(fresh)
 
 
-async def test_what_broke_off_through_one_is_not_logged_where_the_client_has_asked_again_through_the_other(
+async def test_a_broken_reply_is_not_logged_if_the_client_retried_through_the_other_server(
     gateway: str, http: httpx.AsyncClient, provider: Provider, behind: Behind, database_url: str
 ) -> None:
     provider.script.extend([Said("Half of this will come.", cut=5, hold=asyncio.Event()), Said("All of it.")])

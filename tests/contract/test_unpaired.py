@@ -1,4 +1,4 @@
-"""Complete lists that a framework sends although no log would hold them: repeated ids, lost calls, unknown items."""
+"""Complete conversations that a log could not hold as sent: repeated ids, missing calls, unknown items."""
 
 import json
 from typing import Any
@@ -29,9 +29,11 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-async def test_such_a_list_is_taken_and_valid_in_every_format(client: httpx.AsyncClient, name: str) -> None:
+async def test_unpaired_calls_and_results_are_accepted_and_valid_in_every_format(
+    client: httpx.AsyncClient, name: str
+) -> None:
     messages = LISTS[name]
-    for count in range(1, len(messages) + 1):  # a list grows; a new process reads all of it
+    for count in range(1, len(messages) + 1):  # the client's list grows; a new process parses all of it
         made = await reconcile(client, messages[:count])
         check_openai(made["request"])
     assert made["line"] == "s@line.1"
@@ -45,7 +47,7 @@ async def test_such_a_list_is_taken_and_valid_in_every_format(client: httpx.Asyn
     assert again["request"] == made["request"]
 
 
-async def test_the_log_says_which_id_and_which_call_are_its_own(client: httpx.AsyncClient) -> None:
+async def test_the_log_marks_ids_and_calls_it_added(client: httpx.AsyncClient) -> None:
     await reconcile(client, [user("hi"), calls("x", "x"), result("x", "1"), result("x", "2"), result("y", "3")])
     events = (await ask(client, "GET", "s/events"))["items"]
     of_calls = [
@@ -60,7 +62,7 @@ async def test_the_log_says_which_id_and_which_call_are_its_own(client: httpx.As
     await ask(client, "POST", "copy/events", {"events": copied}, 201)
 
 
-async def test_a_result_without_its_call_is_shortened_as_any_other(client: httpx.AsyncClient) -> None:
+async def test_a_result_without_its_call_is_shortened_like_any_other(client: httpx.AsyncClient) -> None:
     long = json.dumps([f"row {n} of the listing" for n in range(3_000)])
     messages = [user("hi"), result("x", long)]
     for n in range(6):
@@ -96,14 +98,14 @@ ODD = [
 
 
 @pytest.mark.parametrize("way", ["messages", "context"])
-async def test_items_of_kinds_that_we_do_not_know_are_kept_whole(client: httpx.AsyncClient, way: str) -> None:
+async def test_items_of_unknown_kinds_are_kept_whole(client: httpx.AsyncClient, way: str) -> None:
     items = [*PROGRAM[:-1], *ODD, PROGRAM[-1]]
     body = {"format": "openai-responses", "messages": items}
     await ask(client, "POST", f"s/{way}", body, 201 if way == "messages" else 200)
     made = await ask(client, "GET", "s/context?format=openai-responses")
     assert [one for one in items if one not in made["request"]["input"]] == []
     for form, check in CHECKS.items():
-        if form != "openai-responses":  # whose oracle does not know them
+        if form != "openai-responses":  # its validator does not know these items
             check((await ask(client, "GET", f"s/context?format={form}"))["request"])
 
 
@@ -112,7 +114,7 @@ def content(role: str, *parts: Json) -> Json:
 
 
 def gemini_rounds(count: int) -> list[Json]:
-    """Rounds of two calls of one tool and one of another, none with an id."""
+    """Return rounds of two calls of one tool and one of another, none with an id."""
     names = ("depot", "depot", "crate")
     rounds = [content("user", {"text": "hi"})]
     for n in range(count):
@@ -122,7 +124,7 @@ def gemini_rounds(count: int) -> list[Json]:
     return rounds
 
 
-async def test_calls_without_ids_have_ids_of_their_own(client: httpx.AsyncClient) -> None:
+async def test_calls_without_ids_get_ids(client: httpx.AsyncClient) -> None:
     contents = gemini_rounds(3)
     for count in range(1, len(contents) + 1):
         made = await reconcile(client, contents[:count], format="gemini")
@@ -136,7 +138,7 @@ async def test_calls_without_ids_have_ids_of_their_own(client: httpx.AsyncClient
         check((await ask(client, "GET", f"s/context?format={form}"))["request"])
 
 
-async def test_a_log_whose_calls_share_their_ids_goes_on_as_the_same_line(client: httpx.AsyncClient) -> None:
+async def test_a_log_with_shared_call_ids_continues_on_the_same_line(client: httpx.AsyncClient) -> None:
     """A log of an earlier version, or one appended content by content, numbers the calls within each content."""
     contents = gemini_rounds(3)
     for one in contents[:3]:
@@ -147,7 +149,7 @@ async def test_a_log_whose_calls_share_their_ids_goes_on_as_the_same_line(client
     assert made["request"]["contents"] == contents
 
 
-async def test_a_response_without_id_answers_a_call_that_a_list_brought(client: httpx.AsyncClient) -> None:
+async def test_a_response_without_an_id_answers_a_reconciled_call(client: httpx.AsyncClient) -> None:
     contents = gemini_rounds(2)
     await reconcile(client, contents[:4], format="gemini")
     body = {"format": "gemini", "messages": [contents[4]]}

@@ -1,4 +1,4 @@
-"""Hide, show, pin and unpin over HTTP: decisions about what is shown, and the log as it was."""
+"""Hide, show, pin and unpin over HTTP: they change what is shown and leave the log unchanged."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def append(client: httpx.AsyncClient, *events: Json, sid: str = "s") -> in
 
 
 def read(number: int, content: str, path: str | None = None) -> list[Json]:
-    """A call that reads a file, and its result."""
+    """Return a call that reads a file, and its result."""
     arguments = {"path": path or f"/f{number}"}
     return [
         {"type": "tool.call", "call_id": f"c{number}", "tool": "read", "arguments": arguments},
@@ -57,7 +57,7 @@ def reasons(done: Json) -> list[tuple[int | None, str]]:
 
 @pytest.fixture
 async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
-    """A session of two turns: 1 prompt, 2 user, 3-4 and 5-6 rounds, 7 answer, 8 user."""
+    """A session of two turns: 1 prompt, 2 user, 3-4 and 5-6 rounds, 7 reply, 8 user."""
     await append(
         client,
         {"type": "system.prompt", "content": "Be brief."},
@@ -70,7 +70,7 @@ async def session(client: httpx.AsyncClient) -> httpx.AsyncClient:
     return client
 
 
-async def test_what_is_hidden_shows_its_replacement_in_every_view_and_stays_in_the_log(
+async def test_a_hidden_event_shows_its_replacement_in_every_view_and_stays_in_the_log(
     session: httpx.AsyncClient,
 ) -> None:
     before = await context(session)
@@ -96,7 +96,7 @@ async def test_what_is_hidden_shows_its_replacement_in_every_view_and_stays_in_t
     assert "visibility" in {one.get("reducer") for one in history}
 
 
-async def test_without_a_replacement_nothing_is_shown_where_that_is_legal(session: httpx.AsyncClient) -> None:
+async def test_without_a_replacement_a_hidden_event_is_left_out_if_that_is_valid(session: httpx.AsyncClient) -> None:
     done = await decide(session, hide=[3, 4, 6, 7])
     assert done["hidden"] == [3, 4, 6, 7]
     for form, check in (
@@ -108,11 +108,11 @@ async def test_without_a_replacement_nothing_is_shown_where_that_is_legal(sessio
         check(found["request"])
         assert "SECRET" not in shown(found)
         assert "the first answer" not in shown(found)
-        assert "c1" not in shown(found)  # the whole round
+        assert "c1" not in shown(found)  # the whole round is hidden
         assert "Recall it with seq 6." in shown(found)  # its call is still shown
 
 
-async def test_all_of_a_path_goes_and_the_first_speaks_for_it(client: httpx.AsyncClient) -> None:
+async def test_all_events_of_a_path_are_hidden_and_the_first_shows_the_replacement(client: httpx.AsyncClient) -> None:
     await append(
         client,
         {"type": "user.message", "content": "go"},
@@ -122,7 +122,7 @@ async def test_all_of_a_path_goes_and_the_first_speaks_for_it(client: httpx.Asyn
         {"type": "agent.note", "content": "SECRET note", "path": "/a.py"},
     )
     done = await decide(client, hide=[{"path": "/a.py", "replacement": "[a.py: see below]"}])
-    assert done["hidden"] == [3, 6, 7, 8]  # call 2 stays with the result that speaks
+    assert done["hidden"] == [3, 6, 7, 8]  # call 2 stays with the result that shows the replacement
     assert done["refused"] == []
     seen = shown(await context(client))
     assert "SECRET" not in seen
@@ -134,7 +134,7 @@ async def test_all_of_a_path_goes_and_the_first_speaks_for_it(client: httpx.Asyn
     assert shown(await context(client)).count("SECRET") == 3
 
 
-async def test_shown_again_it_is_what_it_was_before(session: httpx.AsyncClient) -> None:
+async def test_a_hidden_event_shown_again_is_unchanged(session: httpx.AsyncClient) -> None:
     before = await context(session)
     await decide(session, hide=[3, 4, {"seq": 6, "replacement": "x"}, 7])
     assert (await context(session))["sha256"] != before["sha256"]
@@ -144,7 +144,7 @@ async def test_shown_again_it_is_what_it_was_before(session: httpx.AsyncClient) 
     assert (after["sha256"], after["evictions"]) == (before["sha256"], [])
 
 
-async def test_the_same_again_decides_nothing(session: httpx.AsyncClient) -> None:
+async def test_a_repeated_decision_changes_nothing(session: httpx.AsyncClient) -> None:
     asked = {"hide": [{"seq": 4, "replacement": "x"}], "pin": [6], "show": [7], "unpin": [2]}
     first = await decide(session, **asked)
     found = await context(session)
@@ -155,7 +155,7 @@ async def test_the_same_again_decides_nothing(session: httpx.AsyncClient) -> Non
     assert (await decide(session))["decisions"] == 1
 
 
-async def test_what_was_evicted_is_shown_again_and_then_stays(client: httpx.AsyncClient) -> None:
+async def test_an_evicted_event_shown_again_stays(client: httpx.AsyncClient) -> None:
     policy = {"evict": "every_assembly", "retention": {"keep_last": 1}}
     assert (await client.put("/v1/sessions/s", json={"policy": policy})).status_code == 201
     head = await append(
@@ -171,7 +171,7 @@ async def test_what_was_evicted_is_shown_again_and_then_stays(client: httpx.Asyn
     assert [row["from_seq"] for row in found["evictions"]] == [head]
 
 
-async def test_what_has_no_room_is_not_shown_again(client: httpx.AsyncClient) -> None:
+async def test_events_without_room_are_not_shown_again(client: httpx.AsyncClient) -> None:
     asks = {
         "max_tokens": 4_000,
         "policy": {
@@ -192,7 +192,7 @@ async def test_what_has_no_room_is_not_shown_again(client: httpx.AsyncClient) ->
     assert [(row["from_seq"], row["to_seq"]) for row in found["evictions"]] == [(5, 7)]
 
 
-async def test_a_pinned_event_outlives_the_budget_until_it_is_unpinned(client: httpx.AsyncClient) -> None:
+async def test_a_pinned_event_is_not_evicted_until_it_is_unpinned(client: httpx.AsyncClient) -> None:
     asks = {"max_tokens": 4_000, "policy": {"reserve_tokens": 0, "summarize": {"enabled": False}}}
     await append(
         client,
@@ -217,7 +217,7 @@ async def test_a_pinned_event_outlives_the_budget_until_it_is_unpinned(client: h
     ]
 
 
-async def test_what_may_not_be_hidden_is_refused_with_its_reason_and_the_rest_goes(session: httpx.AsyncClient) -> None:
+async def test_events_that_must_not_be_hidden_are_refused_singly_with_a_reason(session: httpx.AsyncClient) -> None:
     await append(session, {"type": "tool.call", "call_id": "open", "tool": "run", "arguments": {}})
     await append(session, {"type": "turn.start"}, {"type": "user.message", "content": "now"})
     await append(
@@ -233,21 +233,21 @@ async def test_what_may_not_be_hidden_is_refused_with_its_reason_and_the_rest_go
         1: "protocol",
         9: "open_call",
         7: "protected",
-        10: "unknown",  # bookkeeping, never shown
+        10: "unknown",  # bookkeeping events are never shown
         11: "protected",
         12: "protocol",
         None: "unknown",
     }
 
 
-async def test_a_call_stays_while_something_stands_for_its_result(session: httpx.AsyncClient) -> None:
+async def test_a_call_stays_while_its_result_has_a_replacement(session: httpx.AsyncClient) -> None:
     assert reasons(await decide(session, hide=[3])) == [(3, "protocol")]
     done = await decide(session, hide=[3, {"seq": 4, "replacement": "gone"}])
     assert (done["hidden"], reasons(done)) == ([4], [(3, "protocol")])
     assert (await decide(session, hide=[3, 4]))["hidden"] == [3, 4]
 
 
-async def test_what_is_hidden_is_not_pinned(session: httpx.AsyncClient) -> None:
+async def test_a_hidden_event_cannot_be_pinned(session: httpx.AsyncClient) -> None:
     assert reasons(await decide(session, hide=[4], pin=[4])) == [(4, "hidden")]
     done = await decide(session, show=[4], pin=[4])
     assert (done["shown"], done["pinned"], done["refused"]) == ([4], [4], [])
@@ -255,27 +255,27 @@ async def test_what_is_hidden_is_not_pinned(session: httpx.AsyncClient) -> None:
     assert (done["unpinned"], done["hidden"], done["refused"]) == ([4], [4], [])
 
 
-async def test_a_warm_cache_is_not_rewritten_for_little(client: httpx.AsyncClient) -> None:
+async def test_a_warm_cache_is_not_rewritten_for_a_small_saving(client: httpx.AsyncClient) -> None:
     await append(client, {"type": "user.message", "content": "go"}, *read(1, "small " * 60))
     await append(client, *read(2, "large " * 3_000), {"type": "assistant.message", "content": "seen"})
     await append(client, *read(3, "fresh " * 60))
     before = await context(client, **CLAUDE)
     assert reasons(await decide(client, hide=[3])) == [(3, "not_worth_it")]
     done = await decide(client, hide=[5, 8])
-    assert (done["hidden"], done["refused"]) == ([5, 8], [])  # large, and not sent to the model yet
+    assert (done["hidden"], done["refused"]) == ([5, 8], [])  # large, and not yet sent to the model
     assert (await decide(client, hide=[3], force=True))["hidden"] == [3]
     after = await context(client)
     assert after["tokens"]["estimate"] < before["tokens"]["estimate"] - 3_000
 
 
-async def test_a_cold_cache_costs_nothing(client: httpx.AsyncClient) -> None:
+async def test_with_a_cold_cache_a_small_saving_is_made(client: httpx.AsyncClient) -> None:
     await append(client, {"type": "user.message", "content": "go"}, *read(1, "small " * 60))
     await append(client, *read(2, "large " * 3_000), {"type": "assistant.message", "content": "seen"})
     await context(client, now=(datetime.now(UTC) - timedelta(hours=1)).isoformat(), **CLAUDE)
     assert (await decide(client, hide=[3]))["hidden"] == [3]
 
 
-async def test_a_decision_holds_when_a_view_is_planned_afresh(session: httpx.AsyncClient) -> None:
+async def test_a_decision_holds_when_a_view_is_planned_again(session: httpx.AsyncClient) -> None:
     await context(session)
     await decide(session, hide=[{"seq": 4, "replacement": "GONE"}, 7])
     first = await context(session)
@@ -285,7 +285,7 @@ async def test_a_decision_holds_when_a_view_is_planned_afresh(session: httpx.Asy
     assert "SECRET one" not in shown(await context(session, max_tokens=50_000))
 
 
-async def test_a_context_of_an_earlier_seq_knows_no_later_decision(session: httpx.AsyncClient) -> None:
+async def test_a_context_as_of_an_earlier_seq_ignores_later_decisions(session: httpx.AsyncClient) -> None:
     await decide(session, hide=[4], pin=[6])
     await append(session, {"type": "assistant.message", "content": "more"})
     await decide(session, hide=[7])
@@ -295,7 +295,7 @@ async def test_a_context_of_an_earlier_seq_knows_no_later_decision(session: http
     assert "the first answer" in early
 
 
-async def test_a_redaction_takes_the_replacement_with_it(session: httpx.AsyncClient, database: Database) -> None:
+async def test_a_redaction_also_erases_the_replacement(session: httpx.AsyncClient, database: Database) -> None:
     await decide(session, hide=[{"seq": 4, "replacement": "it quotes the SECRET"}])
     first = await context(session)
     assert "quotes" in shown(first)
@@ -309,7 +309,7 @@ async def test_a_redaction_takes_the_replacement_with_it(session: httpx.AsyncCli
         assert not [row for row in rows if "quotes" in row["row"]], table
 
 
-async def test_hidden_originals_are_recalled(session: httpx.AsyncClient) -> None:
+async def test_hidden_originals_can_be_recalled(session: httpx.AsyncClient) -> None:
     await decide(session, hide=[{"seq": 4, "replacement": "x"}])
     await context(session)
     answer = await session.post("/v1/sessions/s/recall", json={"seqs": [4, 6]})
@@ -318,7 +318,7 @@ async def test_hidden_originals_are_recalled(session: httpx.AsyncClient) -> None
     assert hidden["content"].startswith("SECRET one")
 
 
-async def test_decisions_at_once_all_count(session: httpx.AsyncClient) -> None:
+async def test_concurrent_decisions_all_apply(session: httpx.AsyncClient) -> None:
     asked = [{"hide": [4]}, {"hide": [6]}, {"pin": [2]}, {"hide": [{"seq": 7, "replacement": "x"}]}]
     answers = await asyncio.gather(*(decide(session, **one) for one in asked))
     assert sorted(one["decisions"] for one in answers) == [1, 2, 3, 4]
@@ -327,7 +327,7 @@ async def test_decisions_at_once_all_count(session: httpx.AsyncClient) -> None:
     assert "the first answer" not in seen
 
 
-async def test_decisions_while_others_append(session: httpx.AsyncClient) -> None:
+async def test_decisions_apply_during_concurrent_appends(session: httpx.AsyncClient) -> None:
     said = [{"type": "assistant.message", "content": f"said {number}"} for number in range(20)]
     done, *_ = await asyncio.gather(decide(session, hide=[4], pin=[6]), *(append(session, one) for one in said))
     assert (done["hidden"], done["pinned"]) == ([4], [6])
@@ -354,17 +354,17 @@ async def test_decisions_while_others_append(session: httpx.AsyncClient) -> None
         {"force": "perhaps"},
     ],
 )
-async def test_nonsense_is_refused_and_changes_nothing(session: httpx.AsyncClient, asked: Json) -> None:
+async def test_invalid_decisions_are_refused(session: httpx.AsyncClient, asked: Json) -> None:
     problem = await decide(session, 422, **asked)
     assert problem["type"] == "/problems/invalid-request"
     assert (await decide(session))["decisions"] == 0
 
 
-async def test_no_session(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_session_is_404(client: httpx.AsyncClient) -> None:
     assert (await decide(client, 404, sid="nobody", hide=[1]))["type"] == "/problems/not-found"
 
 
-async def test_whoever_only_reads_decides_nothing(session: httpx.AsyncClient, database: Database) -> None:
+async def test_a_read_key_cannot_decide(session: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     keys = {scope: (await tenants.create_key("default", scope, [scope])).secret for scope in ("read", "ingest")}
     for scope, status in (("read", 403), ("ingest", 200)):
@@ -374,7 +374,7 @@ async def test_whoever_only_reads_decides_nothing(session: httpx.AsyncClient, da
         assert answer.status_code == status
 
 
-async def test_what_one_process_holds_never_shows_what_was_hidden_through_another(
+async def test_a_cached_view_never_shows_events_hidden_through_another_server(
     servers: Servers,
 ) -> None:
     first, second = servers
@@ -391,7 +391,7 @@ async def test_what_one_process_holds_never_shows_what_was_hidden_through_anothe
     assert "SECRET" in shown(await context(first))
 
 
-async def test_where_no_context_fits_a_decision_is_refused_as_the_document_says(client: httpx.AsyncClient) -> None:
+async def test_a_decision_without_a_feasible_context_is_a_documented_refusal(client: httpx.AsyncClient) -> None:
     await append(client, {"type": "user.message", "content": "go"})
     assert (await client.put("/v1/sessions/s", json={"outside_tokens": 700_000_000})).status_code == 200
     answer = await client.patch("/v1/sessions/s/visibility", json={"hide": [1]})

@@ -1,7 +1,7 @@
-"""Tenants are walls (I10): below the application's own checks the database shows a tenant its own rows and no others.
+"""Tenant isolation in the database (I10): it shows a tenant its own rows only, whatever the application checks.
 
-One walk through every operation, with a worker beside it, has the server execute what the application ever executes;
-what that was is read from the server's own log, and tried again as another tenant and as none.
+A walk through every operation, with a worker, makes the server execute every statement of the application. The
+statements are read from the server's log and executed again as another tenant and as none.
 """
 
 import ast
@@ -77,7 +77,7 @@ OPERATORS = {
     "app.store.keys:revoke",
     "app.store.retention:tenants",
 }
-"""Run by commands, as the owner: they are about all tenants."""
+"""Functions run by operators' commands, as the owner; they concern all tenants."""
 ON_ONE_SERVER = {
     "app.store.audit:page",
     "app.store.calls:record",
@@ -85,7 +85,7 @@ ON_ONE_SERVER = {
     "app.store.compactions:wake",
     "app.store.log:append",
 }
-"""Run where sessions are on one server only: in shards, others do the same by other statements."""
+"""Functions run only without shards, where others do the same with other statements."""
 ON_SHARDS = {
     "app.store.calibrations:_may_lock",
     "app.store.calls:_record_on_shard",
@@ -100,15 +100,15 @@ ON_SHARDS = {
     "app.store.sessions:names",
     "app.store.stream:tell",
 }
-"""Run where sessions are in shards only."""
+"""Functions run only with shards."""
 CITUS = re.compile(r"\bpg_dist_|OPERATOR\(pg_catalog\.")
 TRIED_MAX = 6
-"""Executions of one statement that are tried again, with other values each."""
+"""The number of executions of one statement that are tried again, each with other values."""
 
 
 @asynccontextmanager
 async def working(database_url: str) -> AsyncIterator[None]:
-    """A worker that looks often and tries deliveries again soon."""
+    """Run a worker that polls often and retries deliveries soon."""
     stop = asyncio.Event()
     work = replace(
         wiring.work(pooled(Settings(), database_url)),
@@ -130,9 +130,12 @@ def impatient() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Walked:
-    """What a walk has left: whose, what was asked over HTTP, and what the server executed of it. The server at
-    `url` goes on, and the database, looked at as its owner; the worker has ended, so that nothing changes by itself."""
+class WalkResult:
+    """The result of a walk: its tenant, its HTTP requests, and the statements the server executed.
+
+    The server at `url` keeps running; `database` connects as the owner. The worker has stopped, so that nothing changes
+    on its own.
+    """
 
     tenant_id: UUID
     requests: list[Request]
@@ -147,7 +150,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 async def tenant(database: Database, name: str) -> tuple[str, UUID]:
-    """A key with all scopes, and whose it is."""
+    """Create a key with all scopes; return its secret and its tenant's id."""
     secret = (await Tenants(database, None).create_key(name, "k", SCOPES)).secret
     row = await database.fetchrow("SELECT tenant_id FROM tenants WHERE name = :name", name=name)
     assert row is not None
@@ -155,8 +158,8 @@ async def tenant(database: Database, name: str) -> tuple[str, UUID]:
 
 
 @pytest.fixture(scope="module")
-async def walked(postgres: str, template: str) -> AsyncIterator[Walked]:
-    """One tenant's walk."""
+async def walk_result(postgres: str, template: str) -> AsyncIterator[WalkResult]:
+    """The result of one tenant's walk."""
     async with migrated(postgres, template) as database_url, receiving() as receiver:
         database, application = Database(database_url, pool_size=4, role=None), Database(database_url, pool_size=4)
         secret, tenant_id = await tenant(database, "acme")
@@ -168,14 +171,14 @@ async def walked(postgres: str, template: str) -> AsyncIterator[Walked]:
         ):
             async with working(database_url):
                 requests = await walk(http, receiver)
-            await beside(application, database, tenant_id)
-            yield Walked(tenant_id, requests, log.statements(), url, database_url, database)
+            await run_schedules(application, database, tenant_id)
+            yield WalkResult(tenant_id, requests, log.statements(), url, database_url, database)
         await application.close()
         await database.close()
 
 
 class Actor:
-    """A connection as the application's, set to one tenant or to none, on which nothing is kept."""
+    """A connection with the application's role, for one tenant or none, whose changes are rolled back."""
 
     def __init__(self, connection: asyncpg.Connection, tenant_id: UUID | None) -> None:
         self._connection, self._tenant_id = connection, tenant_id
@@ -183,7 +186,7 @@ class Actor:
     @classmethod
     @asynccontextmanager
     async def on(cls, database_url: str, tenant_id: UUID | None) -> AsyncIterator["Actor"]:
-        settings = {"role": ROLE, **SHARD_SETTINGS}  # which nobody reads where there are no shards
+        settings = {"role": ROLE, **SHARD_SETTINGS}  # ignored without shards
         connection = await asyncpg.connect(for_asyncpg(database_url), statement_cache_size=0, server_settings=settings)
         try:
             yield cls(connection, tenant_id)
@@ -191,7 +194,7 @@ class Actor:
             await connection.close()
 
     async def of(self, statement: Statement) -> object:
-        """What comes of a statement: its tag and rows, or the error."""
+        """Execute a statement and return its tag and rows, or the name of the error."""
         transaction = self._connection.transaction()
         await transaction.start()
         try:
@@ -209,15 +212,17 @@ class Actor:
             await self._connection.execute("DEALLOCATE ALL")
 
 
-async def walled(database: Database) -> set[str]:
-    """The tables with a tenant's rows."""
+async def isolated_tables(database: Database) -> set[str]:
+    """Return the tables with a row security policy."""
     rows = await database.fetch("SELECT polrelid::regclass::text AS name FROM pg_policy")
     return {row["name"] for row in rows}
 
 
-def on_rows(statements: list[Statement], tables: set[str]) -> dict[str, list[Statement]]:
-    """Those that touch a tenant's rows, by their text, each with so many different values. Not what Citus makes of them
-    for its own nodes."""
+def on_tenant_rows(statements: list[Statement], tables: set[str]) -> dict[str, list[Statement]]:
+    """Return the statements that touch a tenant's rows, by text, each with up to TRIED_MAX different values.
+
+    Statements that Citus makes for its own nodes are left out.
+    """
     touching = re.compile(rf"\b(?:{'|'.join([*tables, 'palimpsest_hits'])})\b")
     found: dict[str, dict[tuple[str, ...], Statement]] = {}
     for one in statements:
@@ -231,23 +236,23 @@ def on_rows(statements: list[Statement], tables: set[str]) -> dict[str, list[Sta
     return {sql: list(values.values())[-TRIED_MAX:] for sql, values in found.items()}
 
 
-def conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
-    """By which conditions a plan enters the indexes of each table, but for that on the tenant."""
+def index_conditions(plan: dict[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield each table of a plan with its index conditions, except those on the tenant."""
     if "Index Cond" in plan and "Relation Name" in plan:
         condition = re.sub(r"\(?(?:InitPlan|SubPlan|CTE) \d+\)?(?:\.col\d+)?", "P", plan["Index Cond"])
         parts = {part.strip("() ") for part in condition.split(" AND ")}
         yield plan["Relation Name"], frozenset(part for part in parts if not part.startswith("tenant_id"))
     for child in plan.get("Plans", ()):
-        yield from conditions(child)
+        yield from index_conditions(child)
 
 
 def normal(sql: str) -> str:
-    """A statement's text, whether its parameters have names yet or numbers already."""
+    """Return a statement's text without the names or numbers of its parameters."""
     return " ".join(re.sub(r"\$\d+", "?", PARAMETER.sub("?", sql)).split())
 
 
 def in_the_code() -> Iterator[tuple[str, str | None]]:
-    """Every place where the application hands over a statement, and the longest piece of its text that is fixed."""
+    """Yield each function of the application that executes a statement, with the longest fixed piece of its text."""
     root = Path(app.__path__[0])
     for path in sorted(root.rglob("*.py")):
         module = importlib.import_module(".".join(("app", *path.relative_to(root).with_suffix("").parts)))
@@ -268,7 +273,7 @@ def in_the_code() -> Iterator[tuple[str, str | None]]:
 
 
 def _pieces(node: ast.AST, function: ast.AST, module: Any) -> list[str]:
-    """The fixed pieces of a statement's text: constants, of the function and of the module."""
+    """Return the fixed pieces of a statement's text, from constants of the function and the module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.split(r"\{.*?\}", node.value)
     if isinstance(node, ast.Name):
@@ -286,8 +291,8 @@ def _pieces(node: ast.AST, function: ast.AST, module: Any) -> list[str]:
     return [piece for child in ast.iter_child_nodes(node) for piece in _pieces(child, function, module)]
 
 
-async def beside(application: Database, database: Database, tenant_id: UUID) -> None:
-    """What schedules have done, and what it takes much to bring about by requests: by the store's own functions."""
+async def run_schedules(application: Database, database: Database, tenant_id: UUID) -> None:
+    """Call the store's functions for schedules, and for what requests can hardly bring about."""
     own = session_key(tenant_id, "s")
     await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = :own", own=own)
     async with database.transaction() as tx:
@@ -328,12 +333,12 @@ async def beside(application: Database, database: Database, tenant_id: UUID) -> 
     watching.cancel()
 
 
-class Undone(Exception):
+class RolledBack(Exception):
     pass
 
 
 async def retain(application: Database, database: Database, tenant_id: UUID) -> None:
-    """Apply a tenant's rules to what has become old: two sessions, and records of two others."""
+    """Apply a tenant's retention rules to backdated rows: two sessions, and records of two others."""
     old = [session_key(tenant_id, name) for name in ("aged", "aged-too")]
     others = [session_key(tenant_id, name) for name in ("recorded", "w")]
     async with database.transaction() as tx:
@@ -351,31 +356,31 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
         assert len((await Retaining(application).preview(tenant_id, 10)).items) == 2
     await worker_retention.apply_all(application)
     await erasures.wake_forgotten(application)
-    with acting_for(tenant_id):  # of what is left
+    with acting_for(tenant_id):  # for what is left
         later = Retaining(application, lambda: datetime.now(UTC) + timedelta(days=30))
         assert (await later.preview(tenant_id, 10)).items
         assert (await Erasures(application).preview(tenant_id, ErasureAsked({"about": SECRET_WORD}), 10)).items
         own = session_key(tenant_id, "s")
-        with suppress(Undone):  # so that what these find is still there
+        with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
                 assert (await erasure.counts(tx, tenant_id, own))["sessions"] == 1
                 await retention._note_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
                 await erasure.delete(tx, tenant_id, ["s", "w"])
-                raise Undone
+                raise RolledBack
 
 
-async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(
-    walked: Walked, postgres: str, template: str
+async def test_no_statement_reads_or_writes_another_tenants_rows(
+    walk_result: WalkResult, postgres: str, template: str
 ) -> None:
-    statements = on_rows(walked.statements, await walled(walked.database))
+    statements = on_tenant_rows(walk_result.statements, await isolated_tables(walk_result.database))
     assert len(statements) > 100
     found_nothing: list[str] = []
     other = uuid4()
     async with (
         migrated(postgres, template) as nothing_there,
-        Actor.on(walked.database_url, walked.tenant_id) as owner,
-        Actor.on(walked.database_url, other) as stranger,
-        Actor.on(walked.database_url, None) as nobody,
+        Actor.on(walk_result.database_url, walk_result.tenant_id) as owner,
+        Actor.on(walk_result.database_url, other) as stranger,
+        Actor.on(walk_result.database_url, None) as nobody,
         Actor.on(nothing_there, other) as stranger_to_nothing,
         Actor.on(nothing_there, None) as nobody_to_nothing,
     ):
@@ -388,33 +393,38 @@ async def test_no_statement_of_the_application_reads_or_writes_anothers_rows(
                 own = own or await owner.of(one) != empty
             if not own:
                 found_nothing.append(normal(sql))
-    # What finds nothing for its owner either, since its moment has passed, shows less: so it must be the lesser part.
+    # Statements that find nothing for their owner either, because their moment has passed, prove less: they must be
+    # few.
     assert len(found_nothing) < len(statements) / 4, found_nothing
 
 
-async def test_no_statement_loses_an_index_below_the_walls(walked: Walked) -> None:
-    """Each enters an index of the same tables by more than the tenant, where nothing else is cheap. By what, and in
-    which order, is the planner's choice, which differs from time to time between tables this small."""
-    await walked.database.execute("ANALYZE")
+async def test_no_statement_loses_an_index_by_row_security(walk_result: WalkResult) -> None:
+    """Each statement enters an index of the same tables by more than the tenant, if other plans are expensive.
+
+    The conditions and their order are the planner's choice, which varies between tables this small.
+    """
+    await walk_result.database.execute("ANALYZE")
     lost = []
     async with AsyncExitStack() as opened:
         plans = []
-        for tenant_id in (None, walked.tenant_id):
+        for tenant_id in (None, walk_result.tenant_id):
             settings = SERVER_SETTINGS | (
                 {} if tenant_id is None else {"role": ROLE, "palimpsest.tenant": str(tenant_id)}
             )
-            connection = await asyncpg.connect(for_asyncpg(walked.database_url), server_settings=settings)
+            connection = await asyncpg.connect(for_asyncpg(walk_result.database_url), server_settings=settings)
             opened.push_async_callback(connection.close)
             await connection.execute("SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
             plans.append(connection)
-        for sql, executions in on_rows(walked.statements, await walled(walked.database)).items():
+        for sql, executions in on_tenant_rows(
+            walk_result.statements, await isolated_tables(walk_result.database)
+        ).items():
             found = []
             for connection in plans:
                 await connection.execute(f"PREPARE planned AS {sql}")
                 values = f"({', '.join(executions[-1].values)})" if executions[-1].values else ""
                 plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE planned{values}")
                 await connection.execute("DEALLOCATE planned")
-                found.append(set(conditions(json.loads(plan)[0]["Plan"])))
+                found.append(set(index_conditions(json.loads(plan)[0]["Plan"])))
             without, below = found
             for table, parts in without:
                 if parts and not any(table == other and more for other, more in below):
@@ -422,26 +432,26 @@ async def test_no_statement_loses_an_index_below_the_walls(walked: Walked) -> No
     assert lost == []
 
 
-async def test_every_statement_in_the_code_was_executed(walked: Walked) -> None:
-    executed = {normal(one.sql) for one in walked.statements}
-    elsewhere = OPERATORS | (ON_ONE_SERVER if await walked.database.distributed() else ON_SHARDS)
+async def test_every_statement_in_the_code_was_executed(walk_result: WalkResult) -> None:
+    executed = {normal(one.sql) for one in walk_result.statements}
+    not_expected = OPERATORS | (ON_ONE_SERVER if await walk_result.database.distributed() else ON_SHARDS)
     missing = [
         (where, piece)
         for where, piece in in_the_code()
-        if piece is not None and where not in elsewhere and not any(piece in sql for sql in executed)
+        if piece is not None and where not in not_expected and not any(piece in sql for sql in executed)
     ]
     assert missing == [], "tests/support/walk.py has no request that runs these statements"
 
 
-async def test_the_walk_has_called_every_operation_there_is(walked: Walked) -> None:
-    paths = create_app(Settings(), walked.database_url).openapi()["paths"]
-    there = {(method.upper(), path) for path, operations in paths.items() for method in operations}
-    differ = sorted({(one.method, one.operation) for one in walked.requests} ^ there)
+async def test_the_walk_calls_every_operation(walk_result: WalkResult) -> None:
+    paths = create_app(Settings(), walk_result.database_url).openapi()["paths"]
+    documented = {(method.upper(), path) for path, operations in paths.items() for method in operations}
+    differ = sorted({(one.method, one.operation) for one in walk_result.requests} ^ documented)
     assert not differ, f"tests/support/walk.py and the API's document differ in {differ}"
 
 
 async def rows_of(database: Database, tenant_id: UUID) -> dict[str, str]:
-    """All that a tenant has, as one hash a table."""
+    """Return one hash per table of all of a tenant's rows."""
     return {
         table: str(
             (
@@ -452,23 +462,23 @@ async def rows_of(database: Database, tenant_id: UUID) -> dict[str, str]:
                 )
             )[0]["hash"]
         )
-        for table in sorted(await walled(database))
+        for table in sorted(await isolated_tables(database))
     }
 
 
-async def test_every_route_refuses_who_may_not_and_shows_nothing_of_ours_to_who_may(
-    walked: Walked,
+async def test_every_route_refuses_other_keys_and_shows_other_tenants_nothing(
+    walk_result: WalkResult,
 ) -> None:
-    """No key, one that was never made, a revoked one, one of another scope, another tenant's."""
-    database = walked.database
+    """The callers have no key, an unknown key, a revoked one, one of another scope, and one of another tenant."""
+    database = walk_result.database
     made = Tenants(database, None)
     revoked = await made.create_key("acme", "old", SCOPES)
     await keys.revoke(database, revoked.key_id)
     narrow = {scope: (await made.create_key("other", scope, [scope])).secret for scope in SCOPES[:3]}
     theirs, _ = await tenant(database, "other")
-    before = await rows_of(database, walked.tenant_id)
-    asked = {(one.method, one.operation): one for one in walked.requests if one.operation not in OPEN_TO_ALL}
-    async with httpx.AsyncClient(base_url=walked.url, timeout=30) as http:
+    before = await rows_of(database, walk_result.tenant_id)
+    asked = {(one.method, one.operation): one for one in walk_result.requests if one.operation not in OPEN_TO_ALL}
+    async with httpx.AsyncClient(base_url=walk_result.url, timeout=30) as http:
 
         async def answer(one: Request, headers: dict[str, str]) -> tuple[int, str]:
             if one.operation.endswith("/stream"):
@@ -476,7 +486,7 @@ async def test_every_route_refuses_who_may_not_and_shows_nothing_of_ours_to_who_
                     return stream.status_code, (await stream.aread()).decode()
             body = None if one.body is None else json.loads(json.dumps(one.body).replace(SECRET_WORD, "theirs"))
             if body and "wait_ms" in body:
-                body["wait_ms"] = 0  # there is no worker any more
+                body["wait_ms"] = 0  # no worker runs any more
             found = await http.request(
                 one.method,
                 one.path,
@@ -494,11 +504,11 @@ async def test_every_route_refuses_who_may_not_and_shows_nothing_of_ours_to_who_
             status, text = await answer(one, bearer(theirs))
             assert status < 500 and status not in (401, 403), (one, status)
             assert SECRET_WORD not in text, one
-    assert await rows_of(database, walked.tenant_id) == before
+    assert await rows_of(database, walk_result.tenant_id) == before
 
 
 async def one_tenants_day(http: httpx.AsyncClient, url: str, receiver: Receiver, word: str) -> dict[str, Any]:
-    """Talks until a summary is written, is told of it, searches, and looks at its own records."""
+    """Talk until a summary is written and notified, search, and read the tenant's records."""
     on = Walker(http)
     hook = {"url": receiver.url, "events": ["compaction.finished"]}
     await on.ask("PUT", "/v1/webhooks/{name}", hook, name="h")
@@ -528,8 +538,10 @@ async def one_tenants_day(http: httpx.AsyncClient, url: str, receiver: Receiver,
     }
 
 
-async def test_two_tenants_at_once_under_one_worker_each_have_their_own(database_url: str, database: Database) -> None:
-    """The same names, the same two connections, the same worker."""
+async def test_two_concurrent_tenants_under_one_worker_see_only_their_own(
+    database_url: str, database: Database
+) -> None:
+    """They share session ids, two connections and a worker."""
     words = {"acme": "aquamarine", "other": "oxblood"}
     secrets = {name: (await tenant(database, name))[0] for name in words}
     settings = Settings(webhook_private_targets=True, pool_size=2)

@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: signed, at least once under one id, retried, and never in the way."""
+"""Webhooks over HTTP: signed, delivered at least once under one id, retried, and never blocking other work."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ async def working(
     seconds: float = 10.0,
     sending: type[Sending] = Sending,
 ) -> AsyncIterator[None]:
-    """A worker that tries again after these delays."""
+    """Run a worker that retries deliveries after these delays."""
     stop = asyncio.Event()
     work = replace(
         wiring.work(pooled(Settings(), database_url)),
@@ -71,7 +71,7 @@ async def put(http: httpx.AsyncClient, url: str, *events: str, name: str = "h", 
 
 
 async def skipped(http: httpx.AsyncClient, session: str = "s") -> Json:
-    """A run that is asked for where there is nothing to compact: the shortest way to have something told."""
+    """Request a run of a session with nothing to compact, the shortest way to cause a notification; return the run."""
     event = {"type": "user.message", "content": "small"}
     (await http.post(f"/v1/sessions/{session}/events", json={"events": [event]})).raise_for_status()
     run: Json = (await http.post(f"/v1/sessions/{session}/compactions", json={"wait_ms": 0})).json()
@@ -86,7 +86,7 @@ async def deliveries(http: httpx.AsyncClient, **params: Any) -> list[Json]:
 
 
 async def settled(http: httpx.AsyncClient, number: int = 1, *states: str) -> list[Json]:
-    """So many deliveries, all in one of these states."""
+    """Return the deliveries once there are `number` of them, all in one of these states."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             found = await deliveries(http)
@@ -94,7 +94,7 @@ async def settled(http: httpx.AsyncClient, number: int = 1, *states: str) -> lis
                 return found
 
 
-async def test_before_and_after_a_compaction(
+async def test_a_compaction_is_notified_before_and_after(
     server: str, client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     made = await put(client, receiver.url, *ALL)
@@ -107,7 +107,7 @@ async def test_before_and_after_a_compaction(
         calls = await receiver.called(3)
         listed = await settled(client, 3)
     async with streaming(server, "/v1/sessions/s/stream", types="compaction") as events:
-        told = {event.data["state"]: event.data for event in await take(events, 3)}
+        streamed = {event.data["state"]: event.data for event in await take(events, 3)}
     by_type = {call.value["type"]: call for call in calls}
     assert list(sorted(by_type)) == sorted(ALL[:3])
     for kind, call in by_type.items():
@@ -118,12 +118,12 @@ async def test_before_and_after_a_compaction(
         assert abs(int(call.headers["webhook-timestamp"]) - time.time()) < SECONDS_MAX
         assert datetime.fromisoformat(call.value["timestamp"]).tzinfo is not None
         assert data["run"]["id"] == asked["id"]
-        assert normal(data) == normal(told[kind.removeprefix("compaction.")])
+        assert normal(data) == normal(streamed[kind.removeprefix("compaction.")])
     assert {item["id"] for item in listed} == {call.id for call in calls}
     assert {(item["session"], item["state"], item["attempts"], item["status"]) for item in listed} == {
         ("s", "delivered", 1, 204)
     }
-    before, after = told["started"], told["finished"]
+    before, after = streamed["started"], streamed["finished"]
     assert after["run"] == (await client.get(f"/v1/sessions/s/compactions/{asked['id']}")).json()
     assert before["tokens"]["before"] == after["tokens"]["before"] == asked["tokens_before"] > 0
     assert after["tokens"]["after"] == asked["tokens_after"] < asked["tokens_before"]
@@ -132,7 +132,7 @@ async def test_before_and_after_a_compaction(
 
 
 def normal(data: Json) -> Json:
-    """With times of one spelling: the API writes UTC as Z, the database as an offset."""
+    """Parse a payload's times: the API writes UTC as Z, the database as an offset."""
     run = {
         key: datetime.fromisoformat(value) if key.endswith("_at") and value else value
         for key, value in data["run"].items()
@@ -140,7 +140,7 @@ def normal(data: Json) -> Json:
     return {**data, "run": run}
 
 
-async def test_a_failure_is_tried_again_under_the_same_id(
+async def test_a_failed_delivery_is_retried_under_the_same_id(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     receiver.statuses.extend([500, 302])
@@ -155,7 +155,7 @@ async def test_a_failure_is_tried_again_under_the_same_id(
     assert all(call.is_signed_with(SECRET) for call in receiver.calls)
 
 
-async def test_what_cannot_be_delivered_is_listed_as_failed_and_can_be_tried_again(
+async def test_a_failed_delivery_is_listed_and_can_be_retried(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     receiver.statuses.extend([500, 503, 429])
@@ -176,7 +176,7 @@ async def test_what_cannot_be_delivered_is_listed_as_failed_and_can_be_tried_aga
         assert (twice.status_code, twice.json()["type"]) == (409, "/problems/conflict")
 
 
-async def test_a_receiver_that_does_not_answer_or_is_not_there(
+async def test_a_receiver_that_is_silent_or_absent_is_a_failure(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     receiver.statuses.extend([0])
@@ -197,7 +197,7 @@ async def test_a_receiver_that_does_not_answer_or_is_not_there(
         assert newest["error"].startswith("ConnectError")
 
 
-async def test_a_receiver_says_when_to_come_back_and_that_it_is_gone(
+async def test_retry_after_and_410_are_respected(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     receiver.statuses.extend([429, 410])
@@ -212,19 +212,19 @@ async def test_a_receiver_says_when_to_come_back_and_that_it_is_gone(
         assert (item["state"], item["status"]) == ("pending", 429)
         waits = datetime.fromisoformat(item["next_attempt_at"]) - datetime.fromisoformat(item["created_at"])
         assert waits >= timedelta(seconds=3600)
-        answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")  # whoever knows better need not wait
+        answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")  # a client may retry earlier
         assert answer.status_code == 202
         [item] = await settled(client)
         assert (item["state"], item["attempts"], item["status"]) == ("failed", 1, 410)
 
 
-async def test_a_retry_asked_for_while_the_job_of_an_attempt_ends_is_made_at_once(
+async def test_a_retry_requested_while_an_attempts_job_ends_is_made_immediately(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     attempted, asked = asyncio.Event(), asyncio.Event()
 
     class Lingering(Sending):
-        """The job of the first attempt goes on after the attempt was recorded, until the retry was asked for."""
+        """A delivery whose first job continues after its attempt was recorded, until the retry was requested."""
 
         async def send(self, session_id: UUID, id: UUID) -> None:
             await super().send(session_id, id)
@@ -257,7 +257,7 @@ async def test_a_retry_asked_for_while_the_job_of_an_attempt_ends_is_made_at_onc
         "soon",
     ],
 )
-async def test_no_retry_after_keeps_a_delivery_from_its_end(
+async def test_an_invalid_retry_after_does_not_stop_a_delivery(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver, retry_after: str
 ) -> None:
     receiver.statuses.extend([503, 503])
@@ -280,10 +280,10 @@ async def test_no_retry_after_keeps_a_delivery_from_its_end(
         "http://",
     ],
 )
-async def test_no_host_keeps_a_delivery_from_its_end(
+async def test_an_invalid_host_does_not_stop_a_delivery(
     client: httpx.AsyncClient, database_url: str, database: Database, url: str
 ) -> None:
-    """Such URLs are refused; they may have been stored before that."""
+    """Such URLs are refused now, but earlier versions may have stored them."""
     await put(client, "http://127.0.0.1:9/")
     await database.execute("UPDATE webhooks SET url = :url", url=url)
     async with working(database_url, delays=(0.01,)):
@@ -293,7 +293,7 @@ async def test_no_host_keeps_a_delivery_from_its_end(
     assert item["error"] and not item["error"].startswith("failed here")
 
 
-async def test_a_receiver_that_hangs_holds_nothing_up(
+async def test_a_receiver_that_hangs_does_not_block_compactions(
     client: httpx.AsyncClient, database_url: str, receiver: Receiver
 ) -> None:
     receiver.statuses.extend([0] * 10)
@@ -309,7 +309,7 @@ async def test_a_receiver_that_hangs_holds_nothing_up(
         await settled(client, 3, "delivered")
 
 
-async def test_a_delivery_whose_job_was_lost_is_found(
+async def test_a_delivery_with_a_lost_job_is_found(
     client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
@@ -324,7 +324,7 @@ async def test_a_delivery_whose_job_was_lost_is_found(
     assert [call.id for call in receiver.calls] == [item["id"]]
 
 
-async def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(
+async def test_only_old_finished_deliveries_are_purged(
     client: httpx.AsyncClient, database: Database, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
@@ -401,21 +401,21 @@ async def test_a_webhook_is_stored_listed_changed_and_deleted_and_its_secret_is_
         ("colour", {"colour": "red"}),
     ],
 )
-async def test_nonsense_is_refused_and_changes_nothing(client: httpx.AsyncClient, field: str, body: Json) -> None:
+async def test_invalid_webhooks_are_refused(client: httpx.AsyncClient, field: str, body: Json) -> None:
     answer = await client.put(HOOK, json={"url": "https://example.com/", "events": [FINISHED], **body})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
     assert answer.json()["field"] == field
     assert (await client.get("/v1/webhooks")).json()["items"] == []
 
 
-async def test_there_is_an_end_to_their_number(client: httpx.AsyncClient) -> None:
+async def test_the_number_of_webhooks_is_limited(client: httpx.AsyncClient) -> None:
     for number in range(WEBHOOKS_MAX):
         assert (await put(client, "https://example.com/", name=f"h{number}")).status_code == 201
     assert (await put(client, "https://example.com/", name="one-more")).status_code == 422
     assert (await put(client, "https://example.com/", name="h7")).status_code == 200
 
 
-async def test_only_admins_and_only_their_own(
+async def test_only_admins_manage_webhooks_and_only_their_tenants(
     client: httpx.AsyncClient, database: Database, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
@@ -438,7 +438,9 @@ async def test_only_admins_and_only_their_own(
     [(None, False, 201), (None, True, 422), (True, True, 201), (False, False, 422)],
 )
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://localhost/", "http://[::ffff:10.0.0.1]/"])
-async def test_private_targets(database_url: str, setting: bool | None, with_key: bool, status: int, url: str) -> None:
+async def test_private_targets_are_allowed_by_setting_or_without_keys(
+    database_url: str, setting: bool | None, with_key: bool, status: int, url: str
+) -> None:
     key = "bootstrap-" + "k" * 20 if with_key else None
     async with (
         serving(Settings(webhook_private_targets=setting, api_key=key), database_url) as base,
@@ -448,7 +450,7 @@ async def test_private_targets(database_url: str, setting: bool | None, with_key
         assert (await put(http, "https://example.com/", name="public")).status_code == 201
 
 
-async def test_a_name_that_leads_to_a_private_address_is_not_called(receiver: Receiver) -> None:
+async def test_a_name_that_resolves_to_a_private_address_is_not_called(receiver: Receiver) -> None:
     poster = Poster(5.0)
     url = receiver.url.replace("127.0.0.1", "localhost")
     with pytest.raises(NotPosted, match="private"):
@@ -462,7 +464,7 @@ async def test_a_name_that_leads_to_a_private_address_is_not_called(receiver: Re
     await poster.aclose()
 
 
-async def test_forbidding_private_targets_later_holds_for_those_that_were_allowed(
+async def test_forbidding_private_targets_applies_to_existing_webhooks(
     client: httpx.AsyncClient, database: Database, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
@@ -477,7 +479,7 @@ async def test_forbidding_private_targets_later_holds_for_those_that_were_allowe
     assert "private" in item["error"]
 
 
-async def test_an_erased_session_leaves_nothing_to_tell(
+async def test_an_erased_session_has_no_deliveries(
     client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")

@@ -1,6 +1,6 @@
-"""Agents that note what they were acknowledged, and the check that all of it is there, once.
+"""Agents that record every acknowledged request, and checks that the server kept each exactly once.
 
-Each repeats a request that was refused for want of the database, as it was, until it is done.
+A request refused because the database is away is repeated unchanged until it succeeds.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Any, Final
 import httpx
 
 PAUSE_SECONDS: Final = 0.05
-"""An agent's own pace between two tries: nothing tells it when the database is back."""
+"""The delay between two tries."""
 MODEL_SECONDS: Final = 0.2
-"""What an agent's model takes."""
+"""The simulated response time of an agent's model."""
 POLICY: Final = {"window_tokens": 6_000, "reserve_tokens": 0}
 WORDS: Final = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 8
 
@@ -22,22 +22,22 @@ Json = dict[str, Any]
 
 
 class Agent:
-    """An agent at work in a session of its own: it appends, asks for a context, appends the reply and reports."""
+    """An agent in a session of its own that appends, requests a context, appends the reply and reports usage."""
 
     def __init__(self, http: httpx.AsyncClient, session: str) -> None:
         self._http, self.session = http, session
         self._numbers = count(1)
         self.events: list[str] = []
-        """The ids of the acknowledged events, in their order."""
+        """The ids of the acknowledged events, in log order."""
         self.calls: dict[str, str] = {}
-        """The SHA-256 of each acknowledged context."""
+        """The SHA-256 of each acknowledged context, by call id."""
         self.reported: dict[str, int] = {}
-        """The reported input tokens of each call."""
+        """The reported input tokens of each call, by call id."""
         self.refused = asyncio.Event()
-        """A request was refused."""
+        """Set once a request was refused."""
 
     async def begin(self) -> None:
-        """Make the session."""
+        """Create the session."""
         answer = await self._http.put(f"/v1/sessions/{self.session}", json={"policy": POLICY})
         assert answer.status_code == 201, answer.text
 
@@ -50,7 +50,7 @@ class Agent:
         return name
 
     async def round(self) -> None:
-        """All that an agent does around a call."""
+        """Append a user message, request a context, append the reply and report its usage."""
         await self.append()
         made = await self.ask("context", {"format": "openai"}, key=f"context-{next(self._numbers)}")
         self.calls[made["call_id"]] = made["sha256"]
@@ -61,18 +61,17 @@ class Agent:
         self.reported[made["call_id"]] = tokens
 
     async def rounds(self, number: int) -> None:
-        """So many of them."""
         for _ in range(number):
             await self.round()
 
     async def live(self, stop: asyncio.Event, pause: float = MODEL_SECONDS) -> None:
-        """Round after round, until told to stop."""
+        """Run rounds until `stop` is set."""
         while not stop.is_set():
             await self.round()
             await asyncio.sleep(pause)
 
     async def ask(self, what: str, body: Json, key: str | None = None) -> Json:
-        """The answer to a request, repeated until it is done."""
+        """Send a request, repeating it until it succeeds, and return its response."""
         headers = {} if key is None else {"Idempotency-Key": key}
         while True:
             try:
@@ -92,13 +91,13 @@ class Agent:
 
 @asynccontextmanager
 async def asking(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with patience."""
+    """Yield a client with a long timeout."""
     async with httpx.AsyncClient(base_url=url, timeout=120, verify=False) as http:
         yield http
 
 
 async def logged(http: httpx.AsyncClient, session: str) -> list[str]:
-    """The ids of a session's events, whose seqs have no gap."""
+    """Return the ids of a session's events, checking that their seqs have no gap."""
     answer = await http.get(f"/v1/sessions/{session}/events", params={"limit": 1_000})
     assert answer.status_code == 200, answer.text
     page = answer.json()
@@ -110,7 +109,7 @@ async def logged(http: httpx.AsyncClient, session: str) -> list[str]:
 async def check_calls(
     http: httpx.AsyncClient, session: str, calls: dict[str, str], reported: dict[str, int]
 ) -> list[str]:
-    """Render each call again to the bytes of then, with what was reported of it; return all recorded calls' ids."""
+    """Check that each call renders to its original bytes and has its reported tokens; return all recorded call ids."""
     for call_id, sha256 in calls.items():
         again = await http.get(f"/v1/sessions/{session}/calls/{call_id}/context")
         assert (again.status_code, again.json()["sha256"]) == (200, sha256), again.text

@@ -1,6 +1,6 @@
-"""What is stored, made older than it is."""
+"""SQL that makes stored rows older than they are."""
 
 
 def earlier(column: str, by: str) -> str:
-    """SQL that sets a time back by an interval; Citus lets no change be computed by a time zone of the session."""
+    """Return SQL that moves a time back; Citus forbids arithmetic that depends on the session's time zone."""
     return f"{column} = ({column} AT TIME ZONE 'UTC' - {by}) AT TIME ZONE 'UTC'"

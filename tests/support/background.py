@@ -1,4 +1,4 @@
-"""Something that runs beside a test from when it is started until the test ends."""
+"""A background task that runs until its test ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,14 +6,14 @@ from types import TracebackType
 
 
 class Background:
-    """`run` is given the event that stops it."""
+    """Run `run` in the background; it gets the event that stops it."""
 
     def __init__(self, run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         self._run, self._stop = run, asyncio.Event()
         self._task: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Let it run."""
+        """Start the task."""
         self._task = asyncio.ensure_future(self._run(self._stop))
 
     async def __aenter__(self) -> "Background":

@@ -1,4 +1,4 @@
-"""Bodies that unpack to a thousand times their size."""
+"""Compressed bodies that unpack to a thousand times their size, and the memory they take."""
 
 import zlib
 from pathlib import Path
@@ -9,7 +9,7 @@ _BLOCK: Final = b"x" * 16_000_000
 
 
 def bomb(size: int = BOMB_BYTES) -> bytes:
-    """Gzip without its last bytes, a thousandth of what it unpacks to."""
+    """Return a gzip stream without its trailer that unpacks to `size` bytes."""
     packer = zlib.compressobj(9, wbits=31)
     head = packer.compress(b'{"error": {"message": "') + packer.flush(zlib.Z_FULL_FLUSH)
     block = packer.compress(_BLOCK) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -17,14 +17,14 @@ def bomb(size: int = BOMB_BYTES) -> bytes:
 
 
 class Memory:
-    """The memory of this process from here on, other tests' peaks aside."""
+    """The growth of this process's memory since the object was created."""
 
     def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is the present size again
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak to the present size
         self._before = _resident("VmRSS")
 
     def growth(self) -> int:
-        """Bytes by which the peak is above the size at the beginning."""
+        """Return the bytes by which the peak exceeds the initial size."""
         return _resident("VmHWM") - self._before
 
 

@@ -1,4 +1,4 @@
-"""An event loop that measures how long it keeps others waiting."""
+"""An event loop that measures how long it blocks."""
 
 import asyncio
 import selectors
@@ -10,9 +10,9 @@ _T = TypeVar("_T")
 
 
 class Stretches(selectors.DefaultSelector):
-    """A selector that notes the CPU seconds a loop's thread takes from one look at its sockets to the next.
+    """A selector that records the CPU seconds between two polls, during which no other request is served.
 
-    For so long nobody else is answered. It is the thread's own time, so that a busy machine changes it little.
+    Thread time is measured, so that a busy machine changes it little.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Stretches(selectors.DefaultSelector):
         self._since: float | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Note the stretch that ends, then wait as any selector does."""
+        """Record the time since the last poll, then select."""
         if self._since is not None:
             self.seconds.append(time.thread_time() - self._since)
         ready = super().select(timeout)
@@ -30,7 +30,7 @@ class Stretches(selectors.DefaultSelector):
 
 
 def run_watched(work: Coroutine[Any, Any, _T]) -> tuple[_T, list[float]]:
-    """Run `work` on a loop of its own; return what it returned and the loop's stretches."""
+    """Run `work` on a new event loop; return its result and the recorded CPU seconds."""
     stretches = Stretches()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(stretches)) as runner:
         return runner.run(work), stretches.seconds

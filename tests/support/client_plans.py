@@ -1,4 +1,4 @@
-"""A client that applies the plan of an answer to its own messages, to compare what they say with the request."""
+"""A client that applies a client plan to its own messages and compares the result with the request."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
-    """What events say, piece by piece: who says it, of which call, and the words."""
+    """Return the pieces of events as (speaker, call id, text) tuples."""
     found: list[tuple[str, ...]] = []
     for event in events:
         texts = pieces(event)
@@ -21,12 +21,12 @@ def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
 
 
 def sent(form: str, request: Json) -> list[tuple[str, ...]]:
-    """What a request says."""
+    """Return the pieces of a request."""
     return said(FORMATS[form].read(request[{"openai-responses": "input", "gemini": "contents"}.get(form, "messages")]))
 
 
 def applied(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str, ...]]:
-    """What the client's own messages say with the answer's plan applied to them."""
+    """Return the pieces of the client's messages after applying the response's plan to them."""
     groups = FORMATS[form].reader(messages)
     assert [one["index"] for one in answer["plan"]] == list(range(len(messages)))
     before: dict[int, list[Json]] = {}

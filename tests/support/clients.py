@@ -1,8 +1,8 @@
-"""Clients that hold their own conversations and send them whole with every call, all in one session.
+"""Clients of one session that send their whole conversation with every call.
 
-A program is a list of steps, each a name and numbers that choose among what there is, so that every program can be run.
-After every answer the server is held against what the client meant: the log up to there says the client's messages and
-nothing else, each once, and the plan applied to the messages says what the request says.
+A program is a list of steps, each a name and two numbers that choose among the existing clients and messages, so that
+every program can run. After every response the log up to its head must hold exactly the client's messages, and the
+messages with the plan applied must equal the request.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ programs = st.lists(
 
 
 def in_gemini(messages: Sequence[Json]) -> list[Json]:
-    """Messages of a chat client as contents, results of one answer in one of them."""
+    """Return a chat client's messages as Gemini contents, with the results of one round in a single content."""
     found: list[Json] = []
     for one in messages:
         parts: list[Json] = [{"text": one["content"]}] if one["content"] and one["role"] != "tool" else []
@@ -64,25 +64,25 @@ def in_gemini(messages: Sequence[Json]) -> list[Json]:
 
 @dataclass
 class Client:
-    """What a client holds: its messages, and the line of its last answer."""
+    """The messages of a client and the line of its last response."""
 
     messages: list[Json] = field(default_factory=list)
     line: str | None = None
 
     @property
     def waiting(self) -> list[str]:
-        """The calls without a result, of the last message that made any."""
+        """The ids of the tool calls without a result."""
         done = {one["tool_call_id"] for one in self.messages if one["role"] == "tool"}
         return [c["id"] for one in self.messages for c in one.get("tool_calls", ()) if c["id"] not in done]
 
     @property
     def turns(self) -> list[int]:
-        """Where the user speaks."""
+        """The indexes of the user messages."""
         return [index for index, one in enumerate(self.messages) if one["role"] == "user"]
 
 
 class Clients:
-    """Some clients of one session, by several servers."""
+    """Several clients of one session that use several servers."""
 
     def __init__(self, servers: Sequence[httpx.AsyncClient], session: str, room: int) -> None:
         self._servers = servers
@@ -95,7 +95,7 @@ class Clients:
         self._forms: set[str] = set()
 
     async def run(self, program: Sequence[Step]) -> None:
-        """Run a program; then the session is erased with all of its lines."""
+        """Run a program, then erase the session and check that all of its lines are gone."""
         for name, who, which in program:
             client, http = self._clients[who % CLIENTS], self._servers[which % len(self._servers)]
             if not client.messages:
@@ -123,7 +123,7 @@ class Clients:
         return f"{who} {next(self._words)}, {WORDS * 14}"
 
     async def _talk(self, http: httpx.AsyncClient, client: Client, which: int) -> None:
-        """Some turns: the user asks, the model calls tools and answers; the last answer is not always there yet."""
+        """Add one to three turns, some with tool calls; the last reply may be missing."""
         for turn in range(1 + which % 3):
             await self._results(http, client, 2)
             if client.messages and client.messages[-1]["role"] != "assistant":
@@ -152,13 +152,13 @@ class Clients:
             client.messages.append({"role": "tool", "tool_call_id": call_id, "content": self._text("result")})
 
     async def _retry(self, http: httpx.AsyncClient, client: Client, _: int) -> None:
-        """The same twice: the second time nothing is new."""
+        """Repeat a request; nothing is appended the second time."""
         if await self._ask(http, client):
             again = await self._ask(http, client)
             assert again["appended"] == []
 
     async def _reply(self, http: httpx.AsyncClient, client: Client, _: int) -> None:
-        """The model's answer is logged on the line of the context, and then sent with all else."""
+        """Log the model's reply on the line of the context, then keep it in the conversation."""
         answer = None if client.waiting else await self._ask(http, client)
         if answer:
             message = {"role": "assistant", "content": self._text("reply")}
@@ -168,24 +168,24 @@ class Clients:
             client.messages.append(message)
 
     async def _edit(self, _: httpx.AsyncClient, client: Client, which: int) -> None:
-        """Another word of the user's, and nothing of what came after it."""
+        """Replace a user message and drop everything after it."""
         if client.turns:
             at = client.turns[which % len(client.turns)]
             client.messages[at:] = [{"role": "user", "content": self._text("edited")}]
 
     async def _regenerate(self, http: httpx.AsyncClient, client: Client, _: int) -> None:
-        """The last answer is asked for again."""
+        """Request the last reply again."""
         if client.turns:
             del client.messages[client.turns[-1] + 1 :]
             await self._ask(http, client)
 
     async def _copy(self, _: httpx.AsyncClient, client: Client, which: int) -> None:
-        """Another client goes on from here, or from some turn before."""
+        """Copy the conversation, or a beginning of it, to another client."""
         other = self._clients[which % CLIENTS]
         other.messages = client.messages[: client.turns[which % len(client.turns)]] if client.turns else []
 
     async def _compact(self, _: httpx.AsyncClient, client: Client, which: int) -> None:
-        """Its beginning becomes a summary of its own."""
+        """Replace the beginning with the client's own summary."""
         if client.turns:
             at = client.turns[which % len(client.turns)]
             client.messages[:at] = [{"role": "user", "content": self._text("So far")}]
@@ -194,7 +194,7 @@ class Clients:
         client.messages = []
 
     async def _rewind(self, http: httpx.AsyncClient, _: Client, which: int) -> None:
-        """The name means an earlier seq; no client knows of it."""
+        """Rewind the session to an earlier seq without telling any client."""
         if not self._begun:
             return
         head = (await http.get(f"/v1/sessions/{self._session}")).json()["head"]
@@ -203,7 +203,7 @@ class Clients:
         assert (answer.status_code, answer.json()["head"]) == (200, to), answer.text
 
     async def _append(self, http: httpx.AsyncClient, _: Client, which: int) -> None:
-        """Somebody appends by the session's name, and reads it there."""
+        """Append by the session's id and read the event in a context from another server."""
         text = self._text("aside")
         body = {"events": [{"type": "user.message", "content": text}]}
         answer = await http.post(f"/v1/sessions/{self._session}/events", json=body)
@@ -215,7 +215,7 @@ class Clients:
         assert text in made.text
 
     async def _ask(self, http: httpx.AsyncClient, client: Client, form: str = "openai") -> Json:
-        """A context for a client's messages; {} if it has none. Everything is held against what it means."""
+        """Request a context for a client's messages and check it; return {} if it is empty or infeasible."""
         messages = list(client.messages) if form == "openai" else in_gemini(client.messages)
         if not messages:
             return {}
@@ -241,7 +241,7 @@ class Clients:
         return answer
 
     async def _said(self, line: str, head: int) -> list[tuple[str, ...]]:
-        """What the log of a line says up to a head."""
+        """Return the pieces of a line's log up to a head."""
         events: list[Json] = []
         while len(events) < head:
             params = {"after": len(events), "limit": min(1_000, head - len(events))}

@@ -1,6 +1,6 @@
-"""Postgres clusters of the embedded binaries, and the commands of an operator's page run on them as printed.
+"""Postgres clusters from the embedded binaries, and the commands of an operations page run on them as printed.
 
-Where tests run as root, what a page has the OS user `postgres` do is done as the user that the embedded server has.
+Tests that run as root run the commands of the OS user `postgres` as the user of the embedded server.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _ASSIGNED: Final = re.compile(r"^((?:export )?(\w+)=)\S+", re.MULTILINE)
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a free port on loopback."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @contextmanager
 def clusters_folder() -> Iterator[Path]:
-    """An empty folder of the user that Postgres runs as; no Postgres is left running in it."""
+    """Yield an empty folder owned by the user that Postgres runs as; stop every Postgres in it afterwards."""
     with data_folder() as folder:
         if os.geteuid() == 0:
             embedded._make_user()
@@ -51,7 +51,7 @@ def clusters_folder() -> Iterator[Path]:
 
 
 def postmaster(data: Path) -> psutil.Process | None:
-    """The Postgres that runs in a folder."""
+    """Return the Postgres process that runs in a folder; None if there is none."""
     with suppress(FileNotFoundError, NotADirectoryError, psutil.NoSuchProcess):
         process = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
         return None if process.status() == psutil.STATUS_ZOMBIE else process
@@ -59,11 +59,11 @@ def postmaster(data: Path) -> psutil.Process | None:
 
 
 def kill(data: Path) -> None:
-    """End a Postgres as the loss of its machine does: all of its processes at once, with `kill -9`."""
+    """End a Postgres as a machine failure would: `kill -9` for all of its processes."""
     found = postmaster(data)
     if found is not None:
         victims = [found, *found.children(recursive=True)]
-        for victim in victims:  # stopped first: none sees another one die
+        for victim in victims:  # so that none of them sees another one die
             with suppress(psutil.NoSuchProcess):
                 victim.send_signal(signal.SIGSTOP)
         for victim in victims:
@@ -73,7 +73,7 @@ def kill(data: Path) -> None:
 
 
 class Page:
-    """The steps of a page, with values of the test's own for the variables that its first step defines."""
+    """The steps of an operations page, with the test's values for the variables of its first step."""
 
     def __init__(self, name: str, values: Mapping[str, object]) -> None:
         self._steps = dict(_STEP.findall((DOCS / name).read_text(encoding="utf-8")))
@@ -81,10 +81,10 @@ class Page:
         assert set(values) == defined, set(values) ^ defined
         self._variables = _ASSIGNED.sub(lambda found: f"{found[1]}'{values[found[2]]}'", self._steps["variables"])
         self.left = {name for name in self._steps if name != "variables"}
-        """The steps that were not run yet."""
+        """The steps that have not been run yet."""
 
     async def run(self, step: str, *, us: bool = False, **instead: str) -> str:
-        """Run a step and return what it prints, with other words in the place of some; `us`: not as Postgres' user."""
+        """Run a step with `old -> new` replacements and return its output; `us` runs it as the current user."""
         self.left.discard(step)
         script = self._steps[step]
         for words in instead.values():
@@ -95,7 +95,7 @@ class Page:
 
 
 async def shell(script: str, *, us: bool = False) -> str:
-    """What a script prints; it fails as soon as a command of it does."""
+    """Run a shell script that stops at the first failing command, and return its output."""
     path = f"{embedded.BINARIES}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {"PATH": path, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
     identity: dict[str, object] = {}
@@ -118,7 +118,7 @@ async def shell(script: str, *, us: bool = False) -> str:
 
 
 async def make_cluster(data: Path, port: int) -> None:
-    """A Postgres of one's own as an operator may have one, that listens on loopback."""
+    """Create and start a plain Postgres cluster that listens on loopback."""
     await shell(
         f"initdb -D {data} -U postgres --auth=trust --encoding=UTF8 --locale=C >/dev/null\n"
         f"printf '%s\\n' \"listen_addresses = '127.0.0.1'\" \"unix_socket_directories = ''\" 'port = {port}' "

@@ -1,8 +1,8 @@
-"""A client like a coding agent, at a gateway: it sends its whole list with each call, and does what agents do to lists.
+"""A client that behaves like a coding agent at a gateway: it sends its whole conversation with each call.
 
-It goes on, retries after errors and broken streams, edits its history, compacts it by itself, asks for titles beside
-it, has sub-agents, and asks what no context stands in for; and it remembers what it sent and what it was told, to be
-compared with what is in the log. All bytes of every answer are compared with what the provider sent.
+It retries after errors and broken streams, edits and compacts its history, requests titles, runs sub-agents, and makes
+requests that the gateway passes through. It records what it sent and received, to compare with the log. The bytes of
+every response are compared with the bytes the provider sent.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ TOOLS: dict[str, list[Json]] = {
 }
 SYSTEM = "You are a careful agent."
 ODD = b'"metadata": {"a": 1.50,  "b":"\\u00e9\\u0041" }'
-"""A member of every request, in bytes that no JSON writer makes."""
+"""A member of every request, in bytes that no JSON encoder writes."""
 
 
 class Answers:
-    """What the provider says to each agent: unique texts and calls, sometimes an error, sometimes half a stream."""
+    """The provider's replies: unique texts and calls, sometimes an error or a broken stream."""
 
     def __init__(self, provider: Provider, seed: int, trouble: float) -> None:
         self._random = random.Random(seed)
@@ -41,7 +41,7 @@ class Answers:
         provider.choose = self.choose
 
     def choose(self, asked: Asked) -> Said:
-        """The next reply."""
+        """Return the next reply."""
         agent = asked.header("x-agent") or ""
         self.number += 1
         luck = self._random.random()
@@ -61,7 +61,7 @@ class Answers:
 
 @dataclass
 class Exchange:
-    """One call as the client meant it: its list, and the reply that came whole."""
+    """A call as the client meant it: its messages, and the complete reply."""
 
     messages: list[Json]
     reply: list[Json]
@@ -69,7 +69,7 @@ class Exchange:
 
 @dataclass
 class Agent:
-    """One agent. `check` is told of each request that reached the provider, with the list that was meant."""
+    """A simulated coding agent; `check` gets each request that reached the provider, and the messages meant by it."""
 
     name: str
     form: str
@@ -81,31 +81,31 @@ class Agent:
     provider: Provider
     text_words: int = 30
     words_infeasible: int = 0
-    """So many words are more than the window; 0: no text is."""
+    """A number of words that exceeds the window; 0 if no text does."""
     messages: list[Json] = field(default_factory=list)
     sent: list[list[Json]] = field(default_factory=list)
-    """Each list that was sent to be budgeted, whatever came of it."""
+    """Every message list that was sent for a context, whatever the outcome."""
     exchanges: list[Exchange] = field(default_factory=list)
     requests: int = 0
     numbers: int = 0
     modes: dict[str, int] = field(default_factory=dict)
     reason: str | None = None
     came: list[Asked] = field(default_factory=list)
-    """What the last request was when it reached the provider."""
+    """The requests that the provider received for the last call."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.messages = [self.user()]
 
     async def live(self, requests: int) -> None:
-        """Make so many requests."""
+        """Make `requests` requests."""
         for why in self.reasons():
             await self.ask_as_it_is(why)
         while self.requests < requests:
             await self.step()
 
     async def step(self) -> None:
-        """Do one thing, and one call."""
+        """Make one call, after editing, compacting or extending the history at random."""
         luck = self.random.random()
         if luck < 0.06:
             await self.ask([self.user("Title for")], tools=False)
@@ -131,7 +131,7 @@ class Agent:
     async def ask(
         self, messages: list[Json], *, tools: bool = True, part: str | None = None, drops: bool = False
     ) -> list[Json] | None:
-        """The reply to a list; None if it broke off or an error came, after which an agent tries again or goes on."""
+        """Send a conversation and return the reply; None after an error or a broken stream."""
         self.sent.append(list(messages))
         raw = self.body(messages, stream=self.random.random() < 0.7, tools=tools)
         mode, status = await self.post(raw, self.headers(part), drops=drops)
@@ -146,7 +146,7 @@ class Agent:
         return reply
 
     async def ask_as_it_is(self, why: str) -> None:
-        """Ask what no context stands in for; the provider gets these very bytes."""
+        """Make a request that the gateway must pass to the provider byte for byte."""
         messages = [self.user("Between us:")]
         if why == "context-infeasible":
             messages[0]["content"] += "word " * self.words_infeasible
@@ -159,12 +159,12 @@ class Agent:
         assert [asked.raw for asked in self.came] == [raw]
 
     def reasons(self) -> list[str]:
-        """Why calls of this agent may go as they came."""
+        """The reasons for which calls of this agent are passed through."""
         at_provider = ["conversation-at-provider"] if self.form == "openai-responses" else []
         return ["no-session", *at_provider, *(["context-infeasible"] if self.words_infeasible else [])]
 
     async def post(self, raw: bytes, headers: dict[str, str], *, drops: bool = False) -> tuple[str, int | None]:
-        """The mode and the status of an answer, None if it broke off; its bytes are the provider's."""
+        """Send a request and return its mode and status, None for a broken stream; the bytes must be the provider's."""
         self.requests += 1
         fields = {"x-agent": self.name, "content-type": "application/json", "x-api-key": KEY, **headers}
         fields["authorization"] = f"Bearer {KEY}"
@@ -190,13 +190,13 @@ class Agent:
         return mode, answer.status_code if whole else None
 
     def visible(self, answered: bytes) -> bytes:
-        """An answer without the chunk that a client of chat completions gets only when it asks for it."""
+        """Return a response without the usage chunk that chat completions send only on request."""
         if self.form != "openai" or not answered.startswith(b"data:"):
             return answered
         return b"\n\n".join(one for one in answered.split(b"\n\n") if b'"choices": []' not in one)
 
     def headers(self, part: str | None) -> dict[str, str]:
-        """Whose call it is, in the words of some client."""
+        """Return the headers that identify the session and the sub-agent, as a client of this format sends them."""
         if self.form == "anthropic":
             return {"x-claude-code-session-id": self.session, **({"x-claude-code-agent-id": part} if part else {})}
         if self.form == "openai-responses":
@@ -204,13 +204,11 @@ class Agent:
         return {"x-session-id": f"{self.session}:{part}" if part else self.session}
 
     def body(self, messages: list[Json], *, stream: bool, tools: bool) -> bytes:
-        """A request."""
         return (
             json.dumps(self.members(messages, stream=stream, tools=tools), indent=1).encode()[:-2] + b", " + ODD + b"}"
         )
 
     def members(self, messages: list[Json], *, stream: bool, tools: bool) -> Json:
-        """A request's members."""
         body: Json = {"model": "test-model", "stream": stream, **({"tools": TOOLS[self.form]} if tools else {})}
         if self.form == "anthropic":
             system: list[Json] = [{"type": "text", "text": f"x-anthropic-billing-header: cch={self.requests};"}]
@@ -221,16 +219,15 @@ class Agent:
         return {**body, "instructions": SYSTEM, "store": False, "input": messages}
 
     def mark(self) -> str:
-        """A text that is found again."""
+        """Return a unique text."""
         self.numbers += 1
         return f"#{self.name}{self.numbers}#"
 
     def user(self, lead: str = "Now") -> Json:
-        """A user's message."""
         return {"role": "user", "content": f"{lead} {self.mark()} " + "word " * self.random.randrange(self.text_words)}
 
     def reply(self, said: Said) -> list[Json]:
-        """A reply as this client keeps it."""
+        """Return a reply as this client stores it."""
         if self.form == "anthropic":
             content: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
             content += [{"type": "tool_use", "id": id, "name": name, "input": given} for id, name, given in said.calls]
@@ -247,7 +244,7 @@ class Agent:
         return items + [{"type": "function_call", "call_id": id, **function} for id, function in calls]
 
     def results(self, reply: list[Json]) -> list[Json]:
-        """The results of a reply's calls."""
+        """Return results for the calls of a reply."""
         if self.form == "anthropic":
             ids = [part["id"] for part in reply[0]["content"] if part["type"] == "tool_use"]
             parts = [{"type": "tool_result", "tool_use_id": id, "content": self.output()} for id in ids]
@@ -259,15 +256,14 @@ class Agent:
         return [{"type": "function_call_output", "call_id": id, "output": self.output()} for id in ids]
 
     def output(self) -> str:
-        """What a tool gives."""
         return f"output {self.mark()} " + "line\n" * self.random.randrange(3 * self.text_words)
 
     def answered(self) -> bool:
-        """Whether the list ends with a user's own words."""
+        """Return whether the last message is the user's own text."""
         return self.messages[-1].get("role") == "user" and isinstance(self.messages[-1].get("content"), str)
 
     def users(self) -> list[int]:
-        """Where the user's own words are."""
+        """The indexes of the user's own messages."""
         return [
             index
             for index, one in enumerate(self.messages)
@@ -275,12 +271,12 @@ class Agent:
         ]
 
     def edit(self) -> None:
-        """Go back to an earlier message and write it anew."""
+        """Return to an earlier message and rewrite it."""
         at = self.random.choice(self.users())
         self.messages = [*self.messages[:at], self.user("Rather")]
 
     def compact(self) -> None:
-        """Put a summary in place of the beginning."""
+        """Replace the beginning with a summary."""
         users = [at for at in self.users() if at > len(self.messages) // 2]
         rest = self.messages[users[0] :] if users else []
         self.messages = [self.user("What happened so far:"), *(rest if rest[:1] != self.messages[:1] else [])]
@@ -288,7 +284,7 @@ class Agent:
             self.messages.insert(1, self.spoken(f"Understood {self.mark()}"))
 
     def spoken(self, text: str) -> Json:
-        """An answer that no provider gave."""
+        """Return an assistant message that no provider sent."""
         if self.form == "openai-responses":
             content = [{"type": "output_text", "text": text, "annotations": []}]
             return {"type": "message", "role": "assistant", "content": content}
@@ -296,5 +292,5 @@ class Agent:
 
 
 async def live_together(agents: list[Agent], requests: int) -> None:
-    """Have agents live beside each other."""
+    """Run agents concurrently."""
     await asyncio.gather(*(agent.live(requests) for agent in agents))

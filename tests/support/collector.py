@@ -1,4 +1,4 @@
-"""A collector of traces on loopback: OTLP over HTTP, decoded as its makers' own types."""
+"""A trace collector on loopback for OTLP over HTTP that decodes with OpenTelemetry's own types."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tests.support.loopback import listening
 
 @dataclass(frozen=True)
 class Seen:
-    """A span as it arrived."""
+    """A span as received."""
 
     name: str
     kind: str
@@ -25,13 +25,13 @@ class Seen:
     failed: bool
     said: Mapping[str, Any]
     links: Sequence[tuple[str, str]]
-    """Trace and span of each."""
+    """The (trace id, span id) of each link."""
     resource: Mapping[str, Any]
 
 
 @dataclass
 class Collector:
-    """Where it listens, the spans that came, and every byte of them. `refuses`: it takes none."""
+    """The collector's URL, its spans, and all bytes received; with `refuses` it rejects every batch."""
 
     url: str = ""
     spans: list[Seen] = field(default_factory=list)
@@ -41,13 +41,13 @@ class Collector:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def until(self, enough: Callable[[list[Seen]], object]) -> list[Seen]:
-        """All spans, once there are enough."""
+        """Return all spans once `enough` holds for them."""
         async with asyncio.timeout(120), self.changed:
             await self.changed.wait_for(lambda: enough(self.spans))
         return self.spans
 
     async def take(self, body: bytes) -> None:
-        """Take what was sent."""
+        """Decode and keep an export request."""
         for batch in ExportTraceServiceRequest.FromString(body).resource_spans:
             resource = _values(batch.resource.attributes)
             for scope in batch.scope_spans:
@@ -57,7 +57,7 @@ class Collector:
 
 @asynccontextmanager
 async def collector() -> AsyncIterator[Collector]:
-    """Listen as long as the block lasts."""
+    """Serve a collector until the block ends."""
     state = Collector()
     app = FastAPI()
 

@@ -1,6 +1,6 @@
-"""A model provider on loopback that counts the request it is sent in its own way, and refuses more than its window.
+"""A fake model provider that counts tokens in its own way and refuses requests over its window.
 
-How a request counts is not ours to know: it takes the estimator's count of what is in the body, some `factor` of it.
+It scales the estimator's count of the body by `factor` and adds `overhead`.
 """
 
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ WITHOUT_NUMBERS = "Your input exceeds the context window of this model. Please a
 
 @dataclass
 class Provider:
-    """What it does; `asked` are the token counts of all requests so far."""
+    """The provider's settings; `asked` holds the token count of each request."""
 
     factor: float = 1.0
     window: int = 10**9
@@ -37,7 +37,7 @@ class Provider:
     asked: list[int] = field(default_factory=list)
 
     def count(self, body: dict[str, Any]) -> int:
-        """Its tokens of a chat request, or of a message request with its system prompt and tools."""
+        """Return the provider's token count of a request; only the `messages` of a chat or messages request count."""
         form = "anthropic" if "system" in body else "openai"
         drafts = parse_batch(FORMATS[form].read(body["messages"]), native=True)
         ours = sum(COUNTER.event(replace(draft, native=None)) for draft in drafts) + REQUEST_TOKENS
@@ -46,7 +46,7 @@ class Provider:
 
 @asynccontextmanager
 async def counting(provider: Provider) -> AsyncIterator[Provider]:
-    """Serve it as long as the block lasts."""
+    """Serve the provider until the block ends."""
     app = FastAPI()
 
     @app.post("/v1/chat/completions")

@@ -1,4 +1,4 @@
-"""The tests' databases: on the embedded Postgres, on the server that `--database-url` names, or over Citus' nodes."""
+"""Test databases: on the embedded Postgres, on the server that `--database-url` names, or on a Citus cluster."""
 
 import asyncio
 import itertools
@@ -17,21 +17,21 @@ from tests.citus import nodes
 from tests.support import pooler
 from tests.support.folders import data_folder
 
-IN_HASTE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
-"""Nothing need outlive the machine; and every database that goes is looked for in all of the buffers."""
+FAST_SETTINGS: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "32MB"}
+"""Settings for speed: no data outlives the run, and small buffers make dropping a database cheap."""
 PREFIX: Final = f"palimpsest_test_{uuid4().hex[:8]}"
-"""How the names of this process's databases begin: others may use the same server."""
+"""The prefix of this process's database names; other processes may use the same server."""
 SHARDS: Final = 4
 DROPS_MAX: Final = 6
 NOT_DISTRIBUTED: Final[dict[str, str]] = {
-    "tests/contract/test_walls.py::test_no_statement_loses_an_index_below_the_walls": (
+    "tests/contract/test_walls.py::test_no_statement_loses_an_index_by_row_security": (
         "reads plans of one Postgres; the coordinator's say what goes to which shard, which tests/citus looks at"
     ),
-    "tests/contract/test_reconcile.py::test_a_conversation_that_goes_on_costs_an_append_its_hashes_and_a_record": (
+    "tests/contract/test_reconcile.py::test_continuing_a_conversation_executes_four_statements": (
         "counts the statements of one Postgres; where there are shards, an append is more of them"
     ),
 }
-"""The tests that cannot be run on a distributed database, or files of them, with the reason."""
+"""Tests, or modules of tests, that cannot run on a distributed database, with the reason."""
 _numbers = itertools.count(1)
 
 
@@ -41,20 +41,20 @@ FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase, unnest(setcon
 WHERE datname = $1 AND setrole = 0
 """
 _servers: Final[dict[str, "Copies"]] = {}
-"""Those in use, by the server's URL."""
+"""The servers in use, by URL."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the options that say where the tests' databases are."""
+    """Add the options that choose the test databases."""
     parser.addoption("--pooler", action="store_true", help="have servers and workers go through a PgBouncer")
     parser.addoption("--database-url", help="the Postgres to make databases on, with a superuser's login")
     parser.addoption("--citus", action="store_true", help="have each database distributed over Citus' nodes")
 
 
 def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where an option names a database: keep the tests that use one, and leave out for its reason what cannot there.
+    """Keep the tests that use a database when an option names one, and skip those that cannot run there.
 
-    Raises UsageError for options that do not go together, and where what they need is absent.
+    Raises UsageError for options that exclude each other and for missing prerequisites.
     """
     ways = [way for way in ("--pooler", "--database-url", "--citus") if config.getoption(way) not in (None, False)]
     if not ways:
@@ -88,7 +88,7 @@ def _uses_a_database(item: pytest.Item) -> bool:
 
 @contextmanager
 def server(config: pytest.Config) -> Iterator[str]:
-    """The URL of the server that this process's tests have their databases on, running while the block lasts."""
+    """Run the server of this process's test databases until the block ends, and yield its URL."""
     if config.getoption("--citus"):
         with nodes.running(workers=2) as cluster:
             url = checked(cluster.url("postgres"))
@@ -96,11 +96,11 @@ def server(config: pytest.Config) -> Iterator[str]:
             yield url
     elif named := config.getoption("--database-url"):
         url = checked(named)
-        _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY makes checkpoints, and this one may sync
+        _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY forces slow checkpoints on a server that syncs
         yield url
     else:
         with data_folder() as folder:
-            running = embedded.start(folder, {**embedded.OPTIONS, **IN_HASTE})
+            running = embedded.start(folder, {**embedded.OPTIONS, **FAST_SETTINGS})
             _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
             with pooler.before_all(running.url) if config.getoption("--pooler") else nullcontext():
                 yield running.url
@@ -109,7 +109,7 @@ def server(config: pytest.Config) -> Iterator[str]:
 
 @asynccontextmanager
 async def template(postgres: str) -> AsyncIterator[str]:
-    """The name of a migrated database that tests copy."""
+    """Yield the name of a migrated database that tests copy."""
     databases = _servers[postgres]
     try:
         yield await databases.template()
@@ -118,13 +118,13 @@ async def template(postgres: str) -> AsyncIterator[str]:
 
 
 def migrated(postgres: str, template: str) -> AbstractAsyncContextManager[str]:
-    """The URL of a migrated, empty database that goes when the block ends."""
+    """Yield the URL of a migrated, empty database, dropped when the block ends."""
     return _servers[postgres].migrated(template)
 
 
 @asynccontextmanager
 async def unmigrated(postgres: str) -> AsyncIterator[str]:
-    """The URL of a database without tables that goes when the block ends."""
+    """Yield the URL of a database without tables, dropped when the block ends."""
     connection = await asyncpg.connect(for_asyncpg(postgres))
     name = _unused_name()
     await connection.execute(f"CREATE DATABASE {name}")
@@ -144,16 +144,16 @@ def _at(url: str, database: str) -> str:
 
 
 class Copies:
-    """Databases of a server, or of all nodes of a cluster at once: copies of one that was migrated once."""
+    """Copies of a migrated template database, on one server or on every node of a cluster."""
 
     def __init__(self, *servers: str, strategy: str) -> None:
         self._servers, self._strategy, self._template = servers, strategy, _unused_name()
-        # Kept connections: a new one for each database costs as much as half a copy.
+        # Connections are kept: opening one for each database costs as much as half a copy.
         self._administrators: list[asyncpg.Pool] = []
         self._settings: dict[str, list[str]] = {}
 
     async def template(self) -> str:
-        """Make a migrated database to copy, and return its name."""
+        """Create the migrated template database and return its name."""
         for url in map(for_asyncpg, self._servers):
             pool = asyncpg.create_pool(url, min_size=0, max_inactive_connection_lifetime=0)
             self._administrators.append(await pool)
@@ -166,7 +166,7 @@ class Copies:
 
     @asynccontextmanager
     async def migrated(self, template: str) -> AsyncIterator[str]:
-        """The URL of a copy that goes when the block ends."""
+        """Yield the URL of a copy, dropped when the block ends."""
         if template not in self._settings:
             await self._seal(template)
         name = _unused_name()
@@ -176,7 +176,7 @@ class Copies:
         try:
             yield _at(self._servers[0], name)
         finally:
-            await self._run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")  # a daemon of Citus comes at any moment
+            await self._run(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")  # a Citus daemon may connect
             await self._drop(name)
 
     async def _drop(self, name: str) -> None:
@@ -184,19 +184,19 @@ class Copies:
             try:
                 await self._run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
                 return
-            except asyncpg.ObjectInUseError:  # by a daemon of Citus that takes more than five seconds to end
+            except asyncpg.ObjectInUseError:  # a Citus daemon may take more than five seconds to end
                 if not left:
                     raise
 
     async def _seal(self, template: str) -> None:
-        """End what is connected to a database, as poolers stay: one that anybody is connected to cannot be copied."""
+        """Close all connections to a database and refuse new ones: Postgres copies no database that is in use."""
         await self._run(f"ALTER DATABASE {template} ALLOW_CONNECTIONS false")
         await self._run(f"SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = '{template}'")
         found = await self._administrators[0].fetch(_SETTINGS, template)
-        self._settings[template] = [row["setting"] for row in found]  # they are not copied
+        self._settings[template] = [row["setting"] for row in found]  # settings are not copied with the database
 
     async def close(self) -> None:
-        """Leave nothing behind."""
+        """Drop the template and close the connections."""
         await self._run(f"DROP DATABASE IF EXISTS {self._template} WITH (FORCE)")
         for administrators in self._administrators:
             await administrators.close()
@@ -206,7 +206,10 @@ class Copies:
 
 
 class DistributedCopies(Copies):
-    """Databases over Citus' nodes. A shard has the same name in a copy: a copy on every node is a whole one."""
+    """Databases distributed over Citus nodes.
+
+    A shard has the same name in a copy, so copying the database on every node copies all of it.
+    """
 
     def __init__(self, cluster: nodes.Cluster) -> None:
         super().__init__(*map(checked, cluster.urls("postgres")), strategy="FILE_COPY")

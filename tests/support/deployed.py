@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules that are given to operators."""
+"""The dashboard and the alert rules shipped for operators."""
 
 import json
 import re
@@ -13,19 +13,19 @@ NAME = re.compile(r"\b((?:palimpsest|process)_\w+)\b(?!\")")
 
 
 class Query(NamedTuple):
-    """One expression, and where it stands."""
+    """An expression and its location."""
 
     where: str
     expr: str
 
     @property
     def metrics(self) -> set[str]:
-        """The names of the series that it reads."""
+        """The names of the metrics it reads."""
         return set(NAME.findall(self.expr))
 
 
 def dashboard() -> list[Query]:
-    """The queries of the dashboard's panels."""
+    """Return the queries of the dashboard's panels."""
     board: dict[str, Any] = json.loads((DEPLOY / "grafana" / "palimpsest.json").read_text())
     return [
         Query(f"{panel['title']} {target['refId']}", target["expr"])
@@ -35,7 +35,7 @@ def dashboard() -> list[Query]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    """The alert rules."""
+    """Return the alert rules."""
     [group] = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
     rules: list[dict[str, Any]] = group["rules"]
     return rules

@@ -1,4 +1,4 @@
-"""`python -m tests.support.example` writes docs/example.md: a log, summaries and a context of one of our samples."""
+"""`python -m tests.support.example` writes docs/example.md: a log, its summary and a context of a sample session."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ SAMPLE = ROOT / "tests" / "samples" / "handover.jsonl"
 PAGE = ROOT / "docs" / "example.md"
 WINDOW = 3_000
 SPANS = ((1, 2, 640),)
-"""The first and last turn of the summary, and its tokens."""
+"""The first and last turn of each summary, and its tokens."""
 READING = (
     (
         "goal",
@@ -51,19 +51,19 @@ READING = (
         ("Next I'll write `row` in `tide/store.py`, with `BadLine` beside it, and a test with an empty line.",),
     ),
 )
-"""Notes of a reader of the context alone, with the words of the log that they were compared with."""
+"""Notes of a reader who saw only the context, with the words of the log that they were checked against."""
 
 Json = dict[str, Any]
 
 
 def log() -> Json:
-    """The sample as it is in its file."""
+    """Return the sample as stored."""
     found: Json = json.loads(SAMPLE.read_text(encoding="utf-8"))
     return found
 
 
 def summaries(events: Sequence[Event]) -> tuple[Summary, ...]:
-    """The summary that is written without a model of the log's first turns."""
+    """Return the extractive summaries of the log's first turns."""
     return tuple(_summary([e for e in events if first <= e.turn <= last], size) for first, last, size in SPANS)
 
 
@@ -87,7 +87,7 @@ def _summary(events: Sequence[Event], tokens: int) -> Summary:
 
 
 def context() -> list[Json]:
-    """The messages of the sample's context, as OpenAI's format has them."""
+    """Return the messages of the sample's context in OpenAI's format."""
     events = session(log(), 1).events
     policy = parse_policy({})
     budget = budget_for(policy, WINDOW, COUNTER.estimator.margin)
@@ -100,7 +100,7 @@ def context() -> list[Json]:
 
 
 def written(messages: Sequence[Json]) -> Iterator[str]:
-    """Messages as text: the role, then the words, then each call in a line."""
+    """Yield messages as text lines: role, content, then one line per tool call."""
     for message in messages:
         yield f"===== {message['role']}"
         if message.get("content"):
@@ -108,12 +108,12 @@ def written(messages: Sequence[Json]) -> Iterator[str]:
         for call in message.get("tool_calls") or ():
             made = call.get("function", call)
             arguments = made["arguments"]
-            told = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            yield f"CALL {made['name']} {told}"
+            text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            yield f"CALL {made['name']} {text}"
 
 
 def shown(text: str) -> str:
-    """A text of the log without the middle of its long listings, which would fill the page."""
+    """Return a text with long listings cut after eight lines."""
     lines = text.split("\n")
     return "\n".join((*lines[:8], f"... {len(lines) - 8} more lines", "")) if len(lines) > 20 else text
 
@@ -124,8 +124,8 @@ def _row(what: str, read: str, quotes: Sequence[str]) -> str:
 
 
 def page() -> str:
-    """The page."""
-    told = [{**message, "content": shown(message.get("content") or "")} for message in log()["messages"]]
+    """Return the page's Markdown."""
+    shortened = [{**message, "content": shown(message.get("content") or "")} for message in log()["messages"]]
     rows = "\n".join(_row(*one) for one in READING)
     return f"""# What a model reads: an example
 
@@ -154,13 +154,13 @@ words of the log with which these notes were compared.
 Listings are shortened here and complete in the sample.
 
 ```text
-{chr(10).join(written(told))}
+{chr(10).join(written(shortened))}
 ```
 """
 
 
 def main() -> None:
-    """Write the page."""
+    """Write docs/example.md."""
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Folders for the tests' databases: in memory, where the machine has a place there."""
+"""Data folders for test databases, in memory if there is enough."""
 
 import shutil
 import tempfile
@@ -9,14 +9,14 @@ from typing import Final
 
 MEMORY: Final = Path("/dev/shm")
 FREE_BYTES_MIN: Final = 2 * 1024**3
-"""What must be free there; containers often have 64 MB."""
+"""The free space required in /dev/shm; containers often have 64 MB."""
 
 
 @contextmanager
 def data_folder() -> Iterator[Path]:
-    """An empty folder for a Postgres, with a path short enough for a socket; gone when the block ends.
+    """Yield an empty folder for a Postgres with a path short enough for a socket, removed when the block ends.
 
-    Not below pytest's own: every other pytest that starts takes from that the right of Postgres' user to pass.
+    It is not in pytest's temporary folder, to which every other pytest process denies the Postgres user access.
     """
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-", dir=_memory()) as name:
         yield Path(name)

@@ -1,7 +1,6 @@
-"""Requests that nobody wrote: made from the OpenAPI document by Schemathesis, and put together from what is hostile.
+"""Fuzzed requests, generated from the OpenAPI document by Schemathesis or composed of hostile values.
 
-Whatever comes back must be no failure of the server's, have a status that the document names for that operation, and
-be of the media type and the schema that it names for that status.
+Every response must be no server error and have a documented status, and the media type and schema of that status.
 """
 
 import json
@@ -18,15 +17,15 @@ from schemathesis import GenerationMode
 
 WAIT_SECONDS: Final = 30
 TALK: Final = "post_context"
-"""The operation that takes conversations."""
+"""The operation that takes whole conversations."""
 MODES: Final = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 class Fuzz:
     """A server under test.
 
-    `counts` are the statuses that came, `done` the operations that did what they were asked, `reconciled` the formats
-    of conversations that were sent whole with a request for a context and went in.
+    `counts` are the statuses returned, `done` the operations that succeeded, and `reconciled` the formats of
+    conversations that were accepted with a request for a context.
     """
 
     def __init__(self, url: str, document: Mapping[str, Any], key: str | None, known: Mapping[str, Any]) -> None:
@@ -42,15 +41,14 @@ class Fuzz:
 
     @property
     def cases(self) -> int:
-        """How many requests were answered."""
+        """The number of responses."""
         return sum(self.counts.values())
 
     def close(self) -> None:
-        """Close its connections."""
         self._http.close()
 
     def made_from_the_document(self, each: int) -> None:
-        """`each` requests for every operation and mode: such as the document allows, and such as it does not."""
+        """Send `each` valid and `each` invalid requests for every operation."""
         for result in self._schema.get_all_operations():
             operation = result.ok()
             for mode in MODES:
@@ -60,7 +58,7 @@ class Fuzz:
                 except schemathesis.errors.InvalidSchema:
                     raise
                 except Exception as error:
-                    if "Unsatisfiable" not in type(error).__name__:  # nothing about it can be wrong
+                    if "Unsatisfiable" not in type(error).__name__:  # such an operation has no invalid request
                         raise
 
     def _run(self, strategy: Any, each: int) -> None:
@@ -83,7 +81,7 @@ class Fuzz:
         one()
 
     def _aim(self, case: Any) -> None:
-        """Have every other request speak of what is there, unless it would be there no more, and none wait."""
+        """Aim every other request at existing resources, unless it deletes them, and disable waiting."""
         for place in (case.body, case.query):
             if isinstance(place, dict) and "wait_ms" in place:
                 place["wait_ms"] = 0
@@ -97,9 +95,9 @@ class Fuzz:
                     self._speak(case)
 
     def _speak(self, case: Any) -> None:
-        """Have the request carry messages that its format allows, to go on with what came before or beside it.
+        """Give the request valid messages that continue or branch a conversation.
 
-        The formats take turns; in every other round with such other fields as were made.
+        The formats alternate; every other round keeps some of the generated fields.
         """
         round, turn = divmod(self._spoken, len(CONVERSATIONS))
         self._spoken += 1
@@ -111,7 +109,7 @@ class Fuzz:
             case.headers.pop("Idempotency-Key", None)
 
     def hostile(self, number: int, seed: int) -> None:
-        """`number` requests, each an operation with hostile values in all its places."""
+        """Send `number` requests with hostile values in every parameter and body."""
         chance = random.Random(seed)
         operations = [
             (method.upper(), path, operation)
@@ -129,22 +127,22 @@ class Fuzz:
                 status = answer.status_code
                 media = answer.headers.get("content-type", "").partition(";")[0]
                 streaming = media == "text/event-stream"
-                said = "" if streaming else answer.text[:500]
+                text = "" if streaming else answer.text[:500]
         except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
-            return  # what the client does not send
+            return  # the client refuses to send such a request
         self.counts[status] += 1
         operation = self._document["paths"][path].get(method)
         shown = {name: value for name, value in sent.items() if name != "headers"}
-        told = (status, said, method, path, repr(shown)[:1000])
-        assert status < 500, told
+        details = (status, text, method, path, repr(shown)[:1000])
+        assert status < 500, details
         elsewhere = operation is None or unquote(urlsplit(sent["url"]).path).count("/") != path.count("/")
         allowed = {404, 405} if elsewhere else {int(code) for code in operation["responses"]}
-        assert status in allowed, told
+        assert status in allowed, details
         if status >= 400 and method != "head":
-            assert media == "application/problem+json", (media, *told)
+            assert media == "application/problem+json", (media, *details)
         if elsewhere or method == "head":
             return
-        assert not said or media in operation["responses"][str(status)]["content"], (media, *told)
+        assert not text or media in operation["responses"][str(status)]["content"], (media, *details)
         if not streaming:
             self._schema[path][method].validate_response(answer)
         if status < 400:
@@ -155,7 +153,7 @@ class Fuzz:
 
 
 def _look(form: str) -> list[dict[str, Any]]:
-    """A question, a call and its result, in a format."""
+    """Return a question, a tool call and its result in a format."""
     asked = {"role": "user", "content": "Where?"}
     if form == "openai":
         call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"at":"a"}'}}
@@ -400,7 +398,7 @@ EVENTS: Final = [
 
 
 def _value(chance: random.Random, shape: Mapping[str, Any], depth: int) -> Any:
-    """Any value; near the root mostly an object of names that some operation takes."""
+    """Return a random value; near the root it is usually an object with field names of the API."""
     kind = chance.random()
     if depth == 0 or (depth < 4 and kind < 0.3):
         made = {chance.choice(NAMES): _value(chance, shape, depth + 1) for _ in range(chance.randint(1, 4))}

@@ -1,4 +1,4 @@
-"""Clients of the gateway, and what it has left in the log."""
+"""Clients of the gateway, and readers of its logged events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,9 +17,9 @@ from tests.support.provider import Provider
 KEY: Final = "sk-the-providers-key-123456"
 SESSION: Final = {"x-palimpsest-session": "s"}
 AT_ONCE: Final = {"summarize": {"enabled": False}}
-"""A policy by which no retry waits for a summary: there is no worker here."""
+"""A policy with which no retry waits for a summary, since no worker runs."""
 SETTLED_SECONDS: Final = 20
-"""More than it takes to write what is written behind an answer."""
+"""More seconds than the gateway's background writes take."""
 TELL: Final = (
     "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('changed', ''); "
     "RETURN NULL; END $$",
@@ -45,14 +45,16 @@ def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
 
 
 class Behind:
-    """What the gateway writes behind its answers, read again whenever the database tells of a change; where tables lie
-    on other nodes, which tell the coordinator of none, again and again."""
+    """Reads of what the gateway writes after its responses, repeated whenever the database notifies of a change.
+
+    Without notifications, as on Citus, the reads are repeated continuously.
+    """
 
     def __init__(self, changed: asyncio.Event | None) -> None:
         self._changed = changed
 
     async def until(self, read: Callable[[], Awaitable[T]], ready: Callable[[T], bool]) -> T:
-        """What is read, once it is ready, or as it is after SETTLED_SECONDS."""
+        """Return what `read` returns once it is ready, or its last value after SETTLED_SECONDS."""
         found = await read()
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLED_SECONDS):
@@ -64,20 +66,20 @@ class Behind:
         return found
 
     async def logged(self, http: httpx.AsyncClient, number: int) -> list[Json]:
-        """The session's events, once there are so many."""
+        """Return the session's events once there are `number` of them."""
         items = await self.until(lambda: events_of(http), lambda found: len(found) >= number)
         assert len(items) == number, [one["type"] for one in items]
         return items
 
     async def reported(self, http: httpx.AsyncClient, call: str, session: str = "s") -> Json:
-        """A call's record, once its outcome is there."""
+        """Return a call's record once it has an outcome."""
         path = f"/v1/sessions/{session}/calls/{call}"
         record = await self.until(lambda: _json(http, path), lambda found: bool(found.get("outcome")))
         assert record.get("outcome"), record
         return record
 
     async def called(self, http: httpx.AsyncClient) -> list[Json]:
-        """The session's calls, once there is one."""
+        """Return the session's calls once there is one."""
         page = await self.until(lambda: _json(http, "/v1/sessions/s/calls"), lambda found: bool(found["items"]))
         items: list[Json] = page["items"]
         return items
@@ -85,15 +87,15 @@ class Behind:
 
 @asynccontextmanager
 async def behind(database_url: str) -> AsyncIterator[Behind]:
-    """Have a database tell of every change to its events and calls."""
+    """Make a database notify of every change to its events and calls."""
     changed = asyncio.Event()
     connection = await asyncpg.connect(for_asyncpg(database_url))
     try:
         await connection.add_listener("changed", lambda *_: changed.set())
-        told = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
-        for statement in TELL if told else ():
+        notifies = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
+        for statement in TELL if notifies else ():
             await connection.execute(statement)
-        yield Behind(changed if told else None)
+        yield Behind(changed if notifies else None)
     finally:
         await connection.close()
 

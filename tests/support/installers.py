@@ -1,4 +1,4 @@
-"""The packages that a page's commands take from an index."""
+"""The package names in a page's install and run commands."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _COMMAND = re.compile(
     rf"(?P<words>(?:[ \t]+{_WORD})*)(?![\w-])"
 )
 _OF_PROGRAMS = ("--from", "--spec", "--package")
-"""Options whose value is the package of the program to run, which is then no package itself."""
+"""Options whose value is the package that provides the program; the program itself is then no package name."""
 _OF_PACKAGES = (*_OF_PROGRAMS, "--with", "-w")
 """Options whose value names packages."""
 _OF_OTHERS = (
@@ -21,11 +21,11 @@ _OF_OTHERS = (
     *("-i", "--index-url", "--extra-index-url", "--index", "--source", "-f", "--find-links", "-t", "--target"),
     *("-p", "--python", "-G", "--group", "--extra", "--optional", "--prefix", "-n", "--name", "--with-editable"),
 )
-"""Options whose value names something else."""
+"""Options whose value names something other than a package."""
 
 
 def named_to_install(text: str) -> Iterator[str]:
-    """The names of packages in the commands of a text that install or run one from an index."""
+    """Yield the package names in commands of a text that install or run one from an index."""
     for command in _COMMAND.finditer(re.sub(r"\\[ \t]*\n", " ", text)):
         words = [word.replace("'", "").replace('"', "") for word in re.findall(_WORD, command["words"])]
         chosen = any(word.partition("=")[0] in _OF_PROGRAMS for word in words)
@@ -39,13 +39,13 @@ def named_to_install(text: str) -> Iterator[str]:
             elif before not in _OF_OTHERS and word[:1] not in "-.$/\\":
                 if command["install"] or (command["run"] and not chosen):
                     yield from _names(word)
-                if not command["install"]:  # from here on they are the program's own arguments
+                if not command["install"]:  # the rest are the program's own arguments
                     break
             before = word
 
 
 def _names(word: str) -> Iterator[str]:
-    """The names in a requirement, or in some between commas."""
+    """Yield the names in a requirement, or in a comma-separated list of requirements."""
     for one in word.split(","):
         found = re.match(r"\s*(@?[A-Za-z0-9][\w./-]*)", one)
         if found:

@@ -1,4 +1,4 @@
-"""Text of every kind that an agent's context is made of, and what is published of how Claude counts each kind."""
+"""Sample text of the kinds found in agents' contexts, and published ratios of Claude's token counts for each kind."""
 
 import base64
 import difflib
@@ -38,13 +38,16 @@ FACTORS: Final[Mapping[str, tuple[float, float]]] = {
     "chinese": (1.45, 1.44),
     "korean": (2.27, 2.27),
 }
-"""Tokens of Claude 3 to 4.6, and of Opus 4.7 and later, to one of o200k's: prose and code as published ("Hidden costs
-in AI deployment", times sol.ava.dev's from one tokenizer to the next), files as in sammcj/ingest, all others as the
-published reconstruction `ctok` 1.3.0 counts these very texts (docs/decisions/0019)."""
+"""Tokens of Claude 3 to 4.6, and of Opus 4.7 and later, per token of o200k.
+
+Prose and code are as published ("Hidden costs in AI deployment", times sol.ava.dev's ratio between the two tokenizers),
+files as in sammcj/ingest, and all others as the published reconstruction `ctok` 1.3.0 counts these texts
+(docs/decisions/0019).
+"""
 
 
 def text(kind: str, size: int, seed: int) -> str:
-    """About `size` characters of a kind, always the same of the same seed."""
+    """Return about `size` characters of a kind; the same seed gives the same text."""
     dice = random.Random(f"{kind} {seed}")
     if kind in SENTENCES:
         return (SENTENCES[kind] * (size // len(SENTENCES[kind]) + 1))[:size]

@@ -1,4 +1,4 @@
-"""Importing this loads the vocabularies, which is most of what a start takes: for what is forked afterwards."""
+"""Preload for the fork server: importing it loads the tokenizers' vocabularies, the slowest part of a start."""
 
 from app import tokenizers
 from app.settings import Settings

@@ -1,4 +1,4 @@
-"""Any ASGI application over real HTTP, on a free loopback port."""
+"""ASGI applications served over real HTTP on a free loopback port."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,13 +15,13 @@ TICK_SECONDS: Final = 0.1
 CLOSING_SECONDS: Final = 0.001
 
 
-class Announcing(uvicorn.Server):
-    """A server that says when it listens, and stops at once when it is told to: uvicorn's looks ten times a second."""
+class SignalingServer(uvicorn.Server):
+    """A server that signals when it listens and stops immediately; uvicorn polls for both every 0.1 seconds."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
-        self.told = asyncio.Event()
+        self.stop_requested = asyncio.Event()
 
     async def startup(self, sockets: object = None) -> None:
         await super().startup()
@@ -32,33 +32,33 @@ class Announcing(uvicorn.Server):
         while not await self.on_tick(ticks):
             ticks += 1
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.told.wait(), TICK_SECONDS)
+                await asyncio.wait_for(self.stop_requested.wait(), TICK_SECONDS)
 
     async def shutdown(self, sockets: object = None) -> None:
-        """As uvicorn does it: what is under way is answered, then the lifespan ends."""
+        """Answer requests in progress, then end the lifespan, as uvicorn does."""
         for server in self.servers:
             server.close()
         state = self.server_state
         for connection in list(state.connections):
             connection.shutdown()
-        while state.connections or state.tasks:  # noqa: ASYNC110 - sets of uvicorn's, which tell nobody
+        while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn's sets have no event to wait for
             await asyncio.sleep(CLOSING_SECONDS)
         for server in self.servers:
             await server.wait_closed()
         await self.lifespan.shutdown()
 
     def stop(self) -> None:
-        """Have it end."""
+        """Make the server shut down."""
         self.should_exit = True
-        self.told.set()
+        self.stop_requested.set()
 
     def install_signal_handlers(self) -> None:
-        """The test runner's own stay."""
+        """Keep the test runner's signal handlers."""
 
 
 @asynccontextmanager
 async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIterator[str]:
-    """The base URL of an application that is served as long as the block lasts."""
+    """Serve an application until the block ends and yield its base URL."""
     config = uvicorn.Config(
         app,
         host="127.0.0.1",
@@ -69,7 +69,7 @@ async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIter
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
-    server = Announcing(config)
+    server = SignalingServer(config)
     running = asyncio.create_task(server.serve())
     await server.ready.wait()
     try:

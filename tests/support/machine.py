@@ -1,13 +1,12 @@
-"""Clients of some sessions that do whatever they may, by several servers on one database, and a model beside them of
-what was acknowledged.
+"""Clients that run random programs on several servers of one database, checked against a model of the log.
 
-A program is a list of steps, each a name and its arguments as plain data, that says "who" and "which" by numbers: they
-are counted among what there is at that moment, so that every program can be run, and a part of one, too. After every
-step the server is held against the model (`Machine.run`).
+A program is a list of steps, each a name and its arguments as plain data. Numbers choose among the sessions and events
+that exist at that moment, so every program can run, and any part of one. The server is compared with the model of
+acknowledged requests after every step (`Machine.run`).
 
-Not asserted, since it is known and open: in the format `openai` an assistant's message whose `content` was null may get
-a text within an epoch, when a context was asked for between a call and the text of its round. For the same reason the
-last message of a request may grow there, if it is the assistant's: what it says next is joined to it.
+Known and not asserted: in the format `openai`, an assistant message whose `content` was null may gain a text within an
+epoch, if a context was requested between a call and the text of its round. For the same reason the last message of a
+request may grow if it is the assistant's, because its next text is joined to it.
 """
 
 import itertools
@@ -45,7 +44,7 @@ MODELS: Final = (None, "gpt-4o", "claude-sonnet-4-5")
 WINDOWS: Final = (600, 1_200, 2_500, 6_000, 40_000)
 REFUSALS: Final = ("/problems/context-infeasible", "/problems/nothing-to-send", "/problems/injection-over-reserve")
 ROOTS: Final = 2
-"""Sessions that begin with nothing; one that was erased begins anew under its name."""
+"""The number of sessions that are not forks; an erased one may be created again with the same id."""
 SESSIONS_MAX: Final = 5
 POLICIES: Final = 40
 TOO_LONG: Final = {"error": {"status": 400, "message": "prompt is too long: 215000 tokens > 200000 maximum"}}
@@ -55,9 +54,9 @@ LEFT_OUT: Final = ("dropped", "not_rendered", "redacted")
 
 
 def policy_of(number: int) -> Json:
-    """A preset in a window of its own, or random knobs of every reducer, of summaries of what little there is.
+    """Return a preset, or a policy with random settings of every reducer.
 
-    None leaves out what an author said: who is protected there is another question (`tests/property`).
+    No policy excludes authors; `tests/property` covers what is protected then.
     """
     names = sorted(PRESETS)
     if number < len(names):
@@ -139,7 +138,7 @@ _steps: Final[Mapping[str, tuple[int, st.SearchStrategy[Step]]]] = {
     "layer": (1, _step("layer", who=_numbers, kind=st.sampled_from(["sources", "announce"]), text=st.booleans())),
     "end_turn": (1, _step("end_turn", who=_numbers)),
 }
-"""What may be done, and how often against the others."""
+"""The steps and their relative frequency."""
 _chosen = st.sampled_from([name for name, (times, _) in _steps.items() for _ in range(times)])
 programs = st.sampled_from([1, 14, 24]).flatmap(
     lambda least: st.lists(_chosen.flatmap(lambda name: _steps[name][1]), min_size=least, max_size=36)
@@ -148,7 +147,7 @@ programs = st.sampled_from([1, 14, 24]).flatmap(
 
 @dataclass
 class Entry:
-    """An event as it was acknowledged; forks that share it hold the same one. `mark` is said in no other event."""
+    """An acknowledged event, shared by the forks that contain it; `mark` occurs in no other event."""
 
     event: Json
     mark: str
@@ -162,8 +161,11 @@ class Entry:
 
 @dataclass
 class Call:
-    """A context as it was answered. `waiting` are the calls without a result then; `plain`: nothing was said in it for
-    a while only. `words`: what became of each event up to its head."""
+    """A context response.
+
+    `waiting` are the calls then without a result, `plain` means nothing ephemeral was included, and `words` holds the
+    disposition of each event up to the head.
+    """
 
     answer: Json
     request: str
@@ -176,7 +178,7 @@ class Call:
 
 @dataclass
 class Session:
-    """What the model knows of one that is there. `pins`: the head at which it was decided, the seq, and whether."""
+    """The model of an existing session; `pins` holds (head at the decision, seq, pinned)."""
 
     name: str
     entries: list[Entry] = field(default_factory=list)
@@ -203,7 +205,7 @@ class Session:
         return int(self.entries[-1].row["turn"]) if self.entries else 0
 
     def waiting(self, head: int | None = None) -> dict[str, int]:
-        """The calls without a result up to a head, and their seqs."""
+        """Return the open calls up to a head and their seqs."""
         found: dict[str, int] = {}
         for seq, entry in enumerate(self.entries[:head], 1):
             if entry.kind == "tool.call":
@@ -219,7 +221,7 @@ class Session:
         return found
 
     def protected(self) -> set[int]:
-        """What no context at the head may leave out (I9)."""
+        """Return the seqs that a context at the head must not leave out (I9)."""
         found = {seq for seq in self.pinned() if self.entries[seq - 1].kind not in ("system.prompt", "tools")}
         found |= set(self.waiting().values())
         for seq, entry in enumerate(self.entries, 1):
@@ -231,7 +233,7 @@ class Session:
 
 
 class Machine:
-    """Runs programs; each request goes to any of the servers. Everything that is made of one is erased at its end."""
+    """A runner of programs that sends each request to a random server and erases every session at the end."""
 
     def __init__(
         self, servers: Sequence[httpx.AsyncClient], database: Database, compaction: Compaction, seed: int
@@ -245,8 +247,8 @@ class Machine:
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
 
     async def run(self, program: Program) -> None:
-        """All steps, with everything checked behind each; then all that is left is erased, and nothing stays."""
-        for left in (await self._ask("GET", "/v1/sessions"))["items"]:  # of a program that failed
+        """Run all steps with the checks after each, then erase everything and check that nothing is left."""
+        for left in (await self._ask("GET", "/v1/sessions"))["items"]:  # left by a program that failed
             await self._http.delete(f"/v1/sessions/{left['id']}", params={"forks": "erase"})
         await self._answer("DELETE", "/v1/calibrations")
         for name, arguments in program:
@@ -264,11 +266,11 @@ class Machine:
 
     @property
     def _http(self) -> httpx.AsyncClient:
-        """Whichever of the servers the next request comes to."""
+        """A random server's client."""
         return self._random.choice(self._servers)
 
     async def _ask(self, method: str, path: str, status: int | None = None, **more: Any) -> Any:
-        """The parsed answer, which tells of nothing that was erased."""
+        """Return the parsed response, which must contain no erased content."""
         return (await self._answer(method, path, status, **more)).json()
 
     async def _answer(self, method: str, path: str, status: int | None = None, **more: Any) -> httpx.Response:
@@ -278,7 +280,7 @@ class Machine:
         assert not [mark for mark in self._erased if mark in answer.text], said
         return answer
 
-    # Which one is meant
+    # Resolving numbers to sessions
 
     def _name(self, who: int) -> str:
         names = [f"root-{number}" for number in range(ROOTS)]
@@ -289,7 +291,7 @@ class Machine:
         live = list(self._live.values())
         return live[who % len(live)] if live else None
 
-    # The steps. Each gives the views that may have a new epoch.
+    # The steps; each returns the views that may have a new epoch.
 
     async def _append(self, who: int, pieces: list[Json]) -> None:
         name = self._name(who)
@@ -398,7 +400,7 @@ class Machine:
             return set()
         self._now += timedelta(minutes=minutes)
         asked: Json = {"view": view, "format": format, "max_tokens": window} | ({"model": model} if model else {})
-        if as_before and session.asked is not None:  # so that epochs stand for a while
+        if as_before and session.asked is not None:  # keeps the epoch for several calls
             asked = session.asked
         session.asked = asked
         asked = {**asked, "now": self._now.isoformat()}
@@ -444,7 +446,7 @@ class Machine:
         session.views.add(asked["view"])
 
     async def _holds(self, session: Session, asked: Json, problem: Json) -> None:
-        """What a refusal names as the least is what it takes (I2)."""
+        """Check that the minimum named in a refusal suffices (I2)."""
         least, target = problem["minimum_tokens"], problem["target"]
         if target < 50:
             return
@@ -454,7 +456,7 @@ class Machine:
         assert answer.status_code == 200 or found["target"] < least, (problem, found)
 
     def _check_words(self, session: Session, call: Call) -> None:
-        """What is said to be verbatim is there, and what is left out is not (I4)."""
+        """Check that verbatim events are in the request and omitted ones are not (I4)."""
         unfit = {
             seq
             for row in call.answer["evictions"]
@@ -478,7 +480,7 @@ class Machine:
             assert call.words[seq] in allowed, (seq, call.words[seq], session.entries[seq - 1].event)
 
     def _check_prefix(self, session: Session, call: Call) -> None:
-        """Within an epoch what was sent is a prefix of what is sent (I5)."""
+        """Check that within an epoch an earlier request is a prefix of a later one (I5)."""
         same = ("view", "epoch", "format", "model")
         before = [
             one
@@ -621,7 +623,7 @@ class Machine:
         if session is None:
             return
         answer = await self._http.post(f"{session.path}/turns/end", json={})
-        if session.turn == 0 and answer.status_code == 409:  # nothing that a turn could be made of yet
+        if session.turn == 0 and answer.status_code == 409:  # no event yet that could form a turn
             return
         assert answer.status_code in (200, 201), answer.text
         for row in (await self._rows(session))[session.head :]:
@@ -630,7 +632,7 @@ class Machine:
             session.entries.append(Entry(event, "", row))
             session.layers.clear()
 
-    # What must hold behind each
+    # Checks after each step
 
     async def _check(self, grows: set[tuple[str, str]]) -> None:
         for session in self._live.values():
@@ -644,7 +646,7 @@ class Machine:
                 await self._answer("GET", f"/v1/sessions/{name}{tail}", 404)
 
     async def _check_log(self, session: Session) -> None:
-        """What is read back is what was acknowledged, and nothing else (I1)."""
+        """Check that the log holds exactly the acknowledged events (I1)."""
         rows = await self._rows(session)
         assert [row["seq"] for row in rows] == list(range(1, session.head + 1))
         for row, entry in zip(rows, session.entries, strict=True):
@@ -661,7 +663,7 @@ class Machine:
                 return found
 
     async def _check_views(self, session: Session, grows: set[tuple[str, str]]) -> None:
-        """Every event is accounted for (I4, I7); epochs stay, and only who is asked gets new ones (I5, I6)."""
+        """Check that every event is accounted for (I4, I7) and that only views in `grows` have new epochs (I5, I6)."""
         for view in VIEWS:
             params = {"view": view, "limit": 1_000}
             answer = await self._http.get(f"{session.path}/epochs", params=params)
@@ -679,7 +681,7 @@ class Machine:
             assert list(_words(proof["runs"])) == list(range(1, session.head + 1))
 
     async def _check_summaries(self, session: Session) -> None:
-        """Live summaries never overlap (I7)."""
+        """Check that live summaries never overlap (I7)."""
         params = {"live": True, "limit": 1_000}
         items = (await self._ask("GET", f"{session.path}/summaries", params=params))["items"]
         spans = sorted((item["from_seq"], item["to_seq"]) for item in items)
@@ -687,7 +689,7 @@ class Machine:
         assert all(last <= session.head for _, last in spans)
 
     async def _check_rendered_again(self, session: Session, call: Call) -> None:
-        """To the same bytes, unless what it told of was redacted since (I6)."""
+        """Check that a call renders to its original bytes unless an event it showed was redacted since (I6)."""
         sent = call.answer
         answer = await self._answer("GET", f"{session.path}/calls/{sent['call_id']}/context", 200)
         found = answer.json()
@@ -706,11 +708,11 @@ class Machine:
             assert found["redacted"]
             assert set(found["redacted"]) <= later, (found["redacted"], later)
             named = [seq for seq in later if session.entries[seq - 1].kind == "tool.call"]  # in a note on dropped calls
-            told = [seq for seq in later if call.words[seq] not in LEFT_OUT]
-            assert {*named, *told}, (found["redacted"], call.words)
+            shown = [seq for seq in later if call.words[seq] not in LEFT_OUT]
+            assert {*named, *shown}, (found["redacted"], call.words)
 
     async def _check_erased(self) -> None:
-        """Nothing that was erased is in any table, and no row of a session that is gone."""
+        """Check that no table holds erased content or rows of erased sessions."""
         keys = [session_key(DEFAULT_TENANT, name) for name in self._gone]
         names = await self._database.fetch(
             "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'public'"
@@ -739,7 +741,7 @@ def _descends(one: Session, other: Session) -> bool:
 
 
 def _request(text: str) -> str:
-    """The request as it stands in an answer, byte for byte."""
+    """Return the request's JSON from a response, byte for byte."""
     start = text.index('"request":') + len('"request":')
     return text[start : start + json.JSONDecoder().raw_decode(text[start:])[1]]
 
@@ -749,7 +751,10 @@ def _words(runs: Sequence[Json]) -> dict[int, str]:
 
 
 def _check_figures(found: Json, *, injected: bool) -> None:
-    """Never over budget, and every token has a source (I2). What was injected has a reserve beside the target."""
+    """Check that a context is within its budget and every token has a source (I2).
+
+    Injections have a reserve of their own and do not count towards the target.
+    """
     tokens = found["tokens"]
     ours = tokens["estimate"] - (tokens["by_source"]["ephemeral"] if injected else 0)
     assert ours <= tokens["target"] <= tokens["limit"], tokens
@@ -758,12 +763,12 @@ def _check_figures(found: Json, *, injected: bool) -> None:
 
 
 def _comparable(row: Json, entry: Entry) -> Json:
-    """A fork names by ids of its own what has none of its client's."""
+    """Return a row without the generated id, which differs between a session and its forks."""
     return row if "id" in entry.event else {**row, "id": ""}
 
 
 def _blocks(answer: Json, waiting: frozenset[str]) -> list[Any]:
-    """A request as its parts in order, without cache markers and without the results of calls that were `waiting`."""
+    """Return the parts of a request in order, without cache markers and the results of the `waiting` calls."""
     request, form = answer["request"], answer["format"]
     if form == "blocks":
         parts = request["blocks"]
@@ -794,7 +799,7 @@ def _unmarked(value: Any) -> Any:
 
 
 def _extends(was: Any, now: Any) -> bool:
-    """Whether the last message, an assistant's in the format `openai`, only makes more calls than it did."""
+    """Return whether an assistant's last message in the format `openai` differs only by additional tool calls."""
     if not (isinstance(was, dict) and isinstance(now, dict) and was.get("role") == now.get("role") == "assistant"):
         return False
     calls = was.get("tool_calls") or []

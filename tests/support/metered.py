@@ -1,4 +1,4 @@
-"""A short life in which everything that is counted happens at least once, and what a scrape says of it."""
+"""A scenario in which every metric is counted at least once, and a reader of the metrics endpoint."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ TOO_LONG = {"status": 400, "message": "prompt is too long: 7001 tokens > 6000 ma
 
 
 async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, name: str) -> None:
-    """Live it, as the session `name`; a worker runs, and a gateway to Anthropic."""
+    """Run the scenario as the session `name`; it needs a worker and a gateway to Anthropic."""
     hook = {"url": receiver.url, "events": ["compaction.finished"], "secret": SECRET}
     (await http.put("/v1/webhooks/h", json=hook)).raise_for_status()
     agent = await Agent.begin(http, POLICY, name, format="anthropic", model=MODEL)
@@ -30,13 +30,13 @@ async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, 
         await _report(
             http, name, made, usage={"input_tokens": 50, "cache_read_tokens": made["tokens"]["estimate"] - 50}
         )
-    made = await agent.context()  # nothing is new: made of what is held
+    made = await agent.context()  # nothing is new: served from memory
     await _report(http, name, made, error=TOO_LONG)
     await agent.context(retry_of=made["call_id"])
     await agent.context(422, max_tokens=40)
     assert (await http.get("/v1/sessions/nobody/context")).status_code == 404
     asked = await http.post(f"/v1/sessions/{name}/compactions", json={})
-    assert asked.status_code in (200, 202), asked.text  # a worker may have done it by now
+    assert asked.status_code in (200, 202), asked.text  # a worker may have finished by now
     await idle(database)
     await receiver.called(1)
     count = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
@@ -50,14 +50,14 @@ async def _report(http: httpx.AsyncClient, name: str, made: Any, **report: Any) 
 
 
 class Scrape:
-    """What /metrics says."""
+    """The parsed response of /metrics."""
 
     def __init__(self, text: str) -> None:
         self.families = {one.name: one for one in text_string_to_metric_families(text)}
 
     @property
     def ours(self) -> dict[str, str]:
-        """Our metrics, by the names that queries know them by, with their types."""
+        """The types of Palimpsest's metrics by the names used in queries."""
         found = {name: one.type for name, one in self.families.items() if name.startswith("palimpsest_")}
         kinds = {name: kind for name, kind in found.items() if not name.endswith("_created")}
         return {f"{name}_total" if kind == "counter" else name: kind for name, kind in kinds.items()}
@@ -68,13 +68,13 @@ class Scrape:
         return {sample.name for one in self.families.values() for sample in one.samples}
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric's series that have these labels."""
+        """Return the sum of a metric's series that have these labels."""
         found = [sample for one in self.families.values() for sample in one.samples if sample.name == name]
         return sum(one.value for one in found if labels.items() <= one.labels.items())
 
 
 async def scrape(http: httpx.AsyncClient) -> Scrape:
-    """Ask for it."""
+    """Request and parse /metrics."""
     answer = await http.get("/metrics")
     assert answer.status_code == 200
     return Scrape(answer.text)

@@ -1,8 +1,8 @@
-"""Both providers' models on loopback, as an agent calls them: a window they refuse to exceed, and a small mind.
+"""Fake OpenAI and Anthropic models on loopback that refuse requests over their window and follow a small script.
 
-The mind knows two kinds of request. "Look up order N." makes it call the tool `lookup` and then say that it is done.
-"What is the gate word of order N?" it answers from what it sees, and recalls once where it does not see it.
-Only users make requests: a tool's result may quote an earlier one.
+"Look up order N." makes a model call the tool `lookup` and then say that it is done. "What is the gate word of order
+N?" is answered from the messages, after one recall if they do not contain the word. Only user messages are tasks: a
+tool result may quote an earlier one.
 """
 
 import json
@@ -24,7 +24,7 @@ _TASK = re.compile(r"Look up order (\d+)\.|What is the gate word of order (\d+)\
 
 @dataclass(frozen=True)
 class Thought:
-    """What the mind does: call a tool, or say something."""
+    """A model's next step: a tool call or a text."""
 
     tool: str | None
     arguments: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Thought:
 
 
 @dataclass(frozen=True)
-class Said:
+class MessageText:
     """A text of a message, and whether a user wrote it."""
 
     text: str
@@ -41,7 +41,7 @@ class Said:
 
 @dataclass
 class Models:
-    """Where they listen, and what became of every request: its size in tokens and what was thought."""
+    """The fake models' URL, the token size of every request, and every step they took."""
 
     window_tokens: int
     url: str = ""
@@ -49,24 +49,24 @@ class Models:
     thoughts: list[Thought] = field(default_factory=list)
     refused: int = 0
 
-    def think(self, said: list[Said]) -> Thought:
-        """From the texts of all messages, in order, to the next step."""
+    def think(self, said: list[MessageText]) -> Thought:
+        """Return the next step for the texts of all messages, in order."""
         texts = [one.text for one in said]
         requests = ((at, _TASK.search(one.text)) for at, one in enumerate(said) if one.by_user)
         at, task = [(at, found) for at, found in requests if found][-1]
         results = texts[at + 1 :]
-        thought = _asked(task, texts, results) if task[2] else _told(task, results)
+        thought = _answer_or_recall(task, texts, results) if task[2] else _after_lookup(task, results)
         self.thoughts.append(thought)
         return thought
 
 
-def _told(task: re.Match[str], results: list[str]) -> Thought:
+def _after_lookup(task: re.Match[str], results: list[str]) -> Thought:
     if not results:
         return Thought("lookup", {"order": int(task[1])}, "")
     return Thought(None, {}, f"Order {task[1]} is looked up.")
 
 
-def _asked(task: re.Match[str], texts: list[str], results: list[str]) -> Thought:
+def _answer_or_recall(task: re.Match[str], texts: list[str], results: list[str]) -> Thought:
     seen = re.search(rf"gate word of order {task[2]} is (\w+ \w+)", " ".join(texts))
     if seen:
         return Thought(None, {}, seen[1])
@@ -77,7 +77,7 @@ def _asked(task: re.Match[str], texts: list[str], results: list[str]) -> Thought
 
 @asynccontextmanager
 async def models(window_tokens: int) -> AsyncIterator[Models]:
-    """Serve as long as the block lasts."""
+    """Serve the models until the block ends."""
     state = Models(window_tokens)
     app = FastAPI()
 
@@ -116,21 +116,21 @@ def _size(state: Models, body: Mapping[str, Any]) -> int:
     return size
 
 
-def _openai_said(message: Mapping[str, Any]) -> Said:
+def _openai_said(message: Mapping[str, Any]) -> MessageText:
     content = message.get("content") or ""
     text = content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
-    return Said(text, message["role"] == "user")
+    return MessageText(text, message["role"] == "user")
 
 
-def _anthropic_said(message: Mapping[str, Any]) -> list[Said]:
+def _anthropic_said(message: Mapping[str, Any]) -> list[MessageText]:
     content, by_user = message["content"], message["role"] == "user"
     if isinstance(content, str):
-        return [Said(content, by_user)]
+        return [MessageText(content, by_user)]
     found = []
     for part in content:
         inner = part.get("text") or part.get("content") or ""
         text = inner if isinstance(inner, str) else " ".join(p.get("text", "") for p in inner)
-        found.append(Said(text, by_user and part["type"] == "text"))
+        found.append(MessageText(text, by_user and part["type"] == "text"))
     return [one for one in found if one.text]
 
 

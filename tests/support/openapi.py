@@ -1,4 +1,4 @@
-"""The API's document, for tests that look something up in it."""
+"""The OpenAPI document, for tests that look something up in it."""
 
 from functools import cache
 from pathlib import Path
@@ -9,5 +9,7 @@ COMMITTED: Final = Path(__file__).parent.parent.parent / "openapi" / "palimpsest
 
 @cache
 def document() -> str:
-    """The document as committed, as making it takes half a second; `test_openapi` holds it against the code."""
+    """Return the committed document, since generating it takes half a second; `test_openapi` checks that it is
+    current.
+    """
     return COMMITTED.read_text()

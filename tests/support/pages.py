@@ -1,7 +1,7 @@
-"""Pages read from the top: their commands in one shell and their programs in one Python, as a reader runs them.
+"""Documentation pages run from the top as a reader would: commands in one shell, programs in one Python.
 
-Every block of `sh` and `python` runs. A block that cannot is preceded by `<!-- not run: reason -->`. The shell has a
-clone, a home without anything in it, and no environment but those that the page makes.
+Every block of `sh` and `python` runs, unless `<!-- not run: reason -->` precedes it. The shell has a clone of the
+repository, an empty home, and no environment but the one the page creates.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, the line on which it begins, and the reason for not running it, if there is one."""
+    """A fenced block of a page, its first line, and the reason for not running it, if any."""
 
     language: str
     text: str
@@ -56,7 +56,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """All fenced blocks of a page's text."""
+    """Return all fenced blocks of a page's text."""
     found = []
     for fence in _FENCE.finditer(page):
         before = page[: fence.start()]
@@ -66,7 +66,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def clone(folder: Path) -> Path:
-    """Copy the files of the working tree that git knows, or would add, into an empty folder."""
+    """Copy the files of the working tree that git tracks or would add into an empty folder."""
     listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for name in filter(None, names):
@@ -79,17 +79,17 @@ def clone(folder: Path) -> Path:
 
 
 def reader_environment(home: Path) -> dict[str, str]:
-    """A reader's variables: ours without the project's own, and without the environment that the tests run in."""
+    """Return the environment without the project's variables and the virtual environment that the tests run in."""
     ours = Path(sys.prefix) / "bin"
     path = os.pathsep.join(one for one in os.environ["PATH"].split(os.pathsep) if Path(one) != ours)
     dropped = ("PALIMPSEST_", "PYTEST", "PYTHON", "VIRTUAL_ENV", "SSL_CERT_", "MAKE", "MFLAGS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    cache = {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}  # what was downloaded before
+    cache = {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}  # reuses earlier downloads
     return cache | kept | {"PATH": path, "HOME": str(home), "COLUMNS": "200", "PIP_REQUIRE_VIRTUALENV": "1"}
 
 
 class Reader:
-    """Runs the blocks of a page in order: commands in one bash, programs in one Python that bash's environment has."""
+    """A runner of a page's blocks in order: commands in one bash, programs in one Python of that bash's environment."""
 
     def __init__(self, folder: Path, scratch: Path, variables: Mapping[str, str], instead: Mapping[str, str]) -> None:
         self._folder, self._scratch, self._variables, self._instead = folder, scratch, variables, instead
@@ -102,7 +102,7 @@ class Reader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the server, then all else that was started."""
+        """Stop the server, then every other process that was started."""
         left = psutil.Process(self._bash.pid).children(recursive=True)
         servers = [one for one in left if "serve" in _arguments(one)]
         for one in servers:
@@ -115,7 +115,7 @@ class Reader:
             await process.wait()
 
     async def run(self, block: Block) -> str:
-        """Run a block and return what it prints. Raises AssertionError with that if a command or request fails."""
+        """Run a block and return its output; raise AssertionError if a command or a request fails."""
         text = block.text
         for old, new in self._instead.items():
             text = text.replace(old, new)
@@ -182,7 +182,7 @@ class Reader:
 
 
 def _arguments(process: psutil.Process) -> list[str]:
-    """The arguments of a process; none if it has ended."""
+    """Return the arguments of a process; none if it has ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:

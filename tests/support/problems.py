@@ -1,4 +1,4 @@
-"""Every problem that a test sees is held against the schema of its slug in the OpenAPI document."""
+"""A check of every problem response against the schema of its slug in the OpenAPI document."""
 
 import json
 from functools import cache
@@ -11,7 +11,7 @@ from tests.support.openapi import document
 
 
 async def judge(answer: httpx.Response) -> None:
-    """Assert that an answer without a body has no media type, and that a problem is one that the document describes."""
+    """Assert that a 204 has no media type and that a problem matches the schema of its type."""
     assert answer.status_code != 204 or "content-type" not in answer.headers
     if answer.headers.get("content-type") == "application/problem+json":
         await answer.aread()

@@ -1,7 +1,7 @@
-"""`palimpsest` as a process of its own that has nothing to import: forked from one that has imported everything.
+"""`palimpsest` commands as processes that start fast, forked from one that has imported everything.
 
-To import is most of what a command takes. What is forked is a process in all else: it has its own environment and
-output, and is signalled and killed as any other.
+Imports are most of a command's start time. A forked process has its own environment and output, and is signalled and
+killed like any other.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _forking.set_forkserver_preload(IMPORTED)
 
 
 class Forked:
-    """A process as `asyncio.subprocess.Process` is one: `returncode` is None until it has ended."""
+    """A process with the interface of `asyncio.subprocess.Process`; `returncode` is None until it has ended."""
 
     def __init__(self, process: multiprocessing.process.BaseProcess, out: Connection, err: Connection) -> None:
         assert process.pid is not None
@@ -65,28 +65,26 @@ class Forked:
             loop.add_reader(connection.fileno(), self._take, connection, reader)
 
     async def wait(self) -> int:
-        """Its exit status, negative if a signal ended it, once it has ended."""
+        """Return the exit status once the process has ended, negative if a signal ended it."""
         await self._ended.wait()
         assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if it still runs."""
+        """Send a signal if the process still runs."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to stop."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         self.send_signal(signal.SIGKILL)
 
     @staticmethod
     def _take(connection: Connection, reader: asyncio.StreamReader) -> None:
-        """Take what was written to a pipe, and close it at its end."""
+        """Read what was written to a pipe, and close the pipe at its end."""
         taken = os.read(connection.fileno(), PIECE_BYTES)
         if taken:
             reader.feed_data(taken)
@@ -106,13 +104,13 @@ Process = Forked | asyncio.subprocess.Process
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a command: ours without any of Palimpsest's, and these settings, named without the prefix."""
+    """Return the current variables without Palimpsest's, plus these settings, which are named without the prefix."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("PALIMPSEST_")}
     return ours | {f"PALIMPSEST_{key}": value for key, value in settings.items()} | {"COLUMNS": "200"}
 
 
 async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool = False) -> Process:
-    """Run a command; `settings` are its variables, without the prefix. A `fresh` one starts with an interpreter."""
+    """Start a command with `settings`, named without their prefix; a `fresh` one starts a new interpreter."""
     pooler_url = pooler.address(settings["DATABASE_URL"]) if settings.get("DATABASE_URL") else None
     if pooler_url:
         settings = {"DATABASE_POOLER_URL": pooler_url, **settings}
@@ -136,7 +134,7 @@ async def palimpsest(*arguments: str, settings: Mapping[str, str], fresh: bool =
 
 @dataclass(frozen=True)
 class Result:
-    """What a command that has ended said."""
+    """The exit status and output of a finished command."""
 
     returncode: int
     stdout: str
@@ -144,7 +142,7 @@ class Result:
 
 
 async def outcome(process: Process, seconds_max: float = 180) -> Result:
-    """What a command says, once it has ended."""
+    """Wait for a command to end and return its result."""
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.timeout(seconds_max):
@@ -153,7 +151,7 @@ async def outcome(process: Process, seconds_max: float = 180) -> Result:
 
 
 def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connection, err: Connection) -> None:
-    """What the forked process does."""
+    """Run the command in the forked process."""
     from app import cli
 
     os.chdir(ROOT)
@@ -168,7 +166,7 @@ def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connecti
 
 
 def runs(process: psutil.Process) -> bool:
-    """Whether a process runs: it is neither gone, at whatever moment, nor left for its parent to collect."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

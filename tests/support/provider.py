@@ -1,6 +1,6 @@
-"""A provider on loopback that speaks all three protocols, streamed or not, checks what it is sent, and can misbehave.
+"""A fake provider on loopback for all three protocols, with and without streams.
 
-What it answers is scripted: the next replies are taken in order, and without one it says hello.
+It validates requests and answers from a script; when the script is empty it answers with `choose`, by default "Hello.".
 """
 
 import asyncio
@@ -26,10 +26,10 @@ ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 @dataclass
 class Said:
-    """One scripted reply: text and calls (id, name, arguments), or an error of a status.
+    """A scripted reply: text and calls (id, name, arguments), or an error with its status.
 
-    `cut`: the stream breaks off behind so many events. `hold`: it waits there until it is set, or the client goes.
-    `late`: nothing is answered before it is set.
+    `cut` breaks the stream off before the event of that index; `hold` delays the break until it is set, and `late`
+    delays the whole reply.
     """
 
     text: str = "Hello."
@@ -38,7 +38,7 @@ class Said:
     status: int = 200
     error: Json | None = None
     raw: bytes | None = None
-    """A body instead of the protocol's, with the fields in `headers`."""
+    """A body to send as it is, with the fields in `headers`."""
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: int | None = None
     hold: asyncio.Event | None = None
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass
 class Asked:
-    """One request as it arrived."""
+    """A request as received."""
 
     method: str
     path: str
@@ -55,7 +55,7 @@ class Asked:
     headers: list[tuple[str, str]]
     raw: bytes
     answered: bytearray = field(default_factory=bytearray)
-    """The bytes of the answer that were sent."""
+    """The bytes of the response sent so far."""
 
     @property
     def body(self) -> Json:
@@ -68,7 +68,10 @@ class Asked:
 
 @dataclass
 class Provider:
-    """Where it listens, what it was asked, what it answers next, and whose requests were dropped half-way."""
+    """The provider's URL, the requests it received, and its next replies.
+
+    `refused` lists the invalid requests' faults; `dropped` is set when a client disconnects from a stream.
+    """
 
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
@@ -77,20 +80,20 @@ class Provider:
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: int = 0
     pieces: int | None = None
-    """How large the pieces are that a stream is sent in; None: an event each."""
+    """The size in bytes of a stream's chunks; None sends each event as one chunk."""
     compress: bool = False
     cache: tuple[int, int] | None = (0, 0)
-    """What an answer of Anthropic's reports as read of a cache and written to it; None: neither field."""
+    """The cache reads and writes in Anthropic's usage; None leaves both fields out."""
     choose: Callable[[Asked], Said] = lambda _: Said()
-    """What is answered where nothing is scripted."""
+    """Return the reply when the script is empty."""
 
     def calls(self) -> list[Asked]:
-        """The requests for a reply."""
+        """Return the requests that a model answers."""
         return [one for one in self.asked if one.path in STREAMS]
 
 
 class _Cut(Exception):
-    """A stream that breaks off on purpose."""
+    """Raised to break a stream off."""
 
 
 async def _serve(provider: Provider, request: Request) -> Response:
@@ -156,7 +159,7 @@ async def _stream(provider: Provider, asked: Asked, said: Said, events: Sequence
 
 
 def _fault(path: str, body: Json) -> str | None:
-    """What the provider would refuse a request for."""
+    """Return why the provider refuses a request; None if it is valid."""
     kind = "anthropic" if "/messages" in path else "openai" if "chat" in path else "responses"
     names = {"anthropic": ("system", "messages", "tools"), "openai": ("messages", "tools")}
     check = {
@@ -184,7 +187,7 @@ def _halves(text: str) -> Iterator[str]:
 
 
 def anthropic(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
-    """A message, and its stream."""
+    """Return a message and its stream's events."""
     content: list[Json] = []
     if said.thinking is not None:
         content.append({"type": "thinking", "thinking": said.thinking, "signature": f"c2ln{number}"})
@@ -222,7 +225,7 @@ def _anthropic_block(index: int, block: Json) -> list[bytes]:
 
 
 def chat(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
-    """A chat completion, and its stream."""
+    """Return a chat completion and its stream's events."""
     calls = [
         {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
         for id, name, given in said.calls
@@ -252,7 +255,7 @@ def chat(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[b
 
 
 def responses(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
-    """A response, and its stream."""
+    """Return a response and its stream's events."""
     output: list[Json] = []
     if said.thinking is not None:
         output.append({"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": said.thinking})
@@ -288,7 +291,7 @@ STREAMS = {"/v1/messages": anthropic, "/v1/chat/completions": chat, "/v1/respons
 
 @asynccontextmanager
 async def serving_provider() -> AsyncIterator[Provider]:
-    """Serve as long as the block lasts."""
+    """Serve a provider until the block ends."""
     provider = Provider()
 
     async def endpoint(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Waiting for the worker, by what its queue tells of itself."""
+"""Waits for the worker to finish its jobs, by notifications of its queue."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,18 +12,18 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 
 WORKING_SECONDS: Final = 120
-"""More than a worker needs for anything that it is given here."""
+"""More seconds than a worker needs for any job of the tests."""
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """A worker's queue."""
+    """A worker's queue; calling it waits until no compaction job is left."""
 
     connection: "asyncpg.Connection[asyncpg.Record]"
     changed: asyncio.Event
 
     async def __call__(self) -> None:
-        """Return once the worker has done all there is to do."""
+        """Wait until no compaction job is queued or running."""
         async with asyncio.timeout(WORKING_SECONDS):
             while True:
                 self.changed.clear()
@@ -34,13 +34,13 @@ class Quiet:
 
 @asynccontextmanager
 async def quiet(database_url: str) -> AsyncIterator[Quiet]:
-    """The queue of a database."""
+    """Yield the queue of a database."""
     async with _listening(await asyncpg.connect(for_asyncpg(database_url))) as found:
         yield found
 
 
 async def idle(database: Database) -> None:
-    """No job waits or runs any more."""
+    """Wait until no compaction job is queued or running."""
     async with _listening(await database.apart("idle")) as done:
         await done()
 

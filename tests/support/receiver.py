@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback that does as it is told, and checks signatures as the specification says."""
+"""A webhook receiver on loopback with scripted statuses that checks signatures as the specification says."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ SECONDS_MAX = 60
 
 @dataclass(frozen=True)
 class Call:
-    """One request as it came."""
+    """A request as received."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -44,7 +44,7 @@ class Call:
 
 @dataclass
 class Receiver:
-    """Answers 204, or for each request the next of `statuses`; 0 is no answer at all until it is closed."""
+    """A receiver that answers 204, or the next of `statuses`; 0 delays the response until the receiver closes."""
 
     url: str = ""
     calls: list[Call] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Receiver:
         return Response(status_code=status or 204, headers=self.headers)
 
     async def called(self, times: int) -> list[Call]:
-        """All calls, once there have been so many."""
+        """Return all calls once there have been `times` of them."""
         async with asyncio.timeout(SECONDS_MAX), self._came:
             await self._came.wait_for(lambda: len(self.calls) >= times)
         return list(self.calls)
@@ -74,7 +74,7 @@ class Receiver:
 
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
-    """A receiver as long as the block lasts."""
+    """Serve a receiver until the block ends."""
     receiver = Receiver()
     app = FastAPI()
     app.add_api_route("/{path:path}", receiver.answer, methods=["POST", "GET"], response_model=None)

@@ -1,7 +1,7 @@
-"""An independent look at a written request: every text in it that a model could be made to read.
+"""An independent reader of a request's texts, to check token counts.
 
-Of each known shape only the skeleton is left out (roles, types, ids, our own cache markers, an image's data): what the
-documented overheads of `core/tokens/counter.py` stand for. Whatever else a request holds is given as the JSON it is.
+It leaves out only the skeleton of known shapes (roles, types, ids, our cache markers, image data), which the documented
+overheads of `core/tokens/counter.py` cover. Unknown content is returned as JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from app.core.tokens.counter import TextKind
 
-Said = tuple[str, TextKind]
+CountedText = tuple[str, TextKind]
 
 _SKELETON = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "is_error", "seq", "kind"})
 _OF_CONTENTS = ("role", "parts")
@@ -19,21 +19,21 @@ _IMAGE_TYPES = ("image", "image_url", "input_image", "computer_screenshot")
 _MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
 
 
-def said(request: Mapping[str, Any]) -> list[Said]:
-    """Every text of a request in any format, and what it is."""
+def said(request: Mapping[str, Any]) -> list[CountedText]:
+    """Return every text of a request in any format, with its kind."""
     return list(_request(request))
 
 
 def tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) -> int:
-    """What a counter makes of these texts."""
+    """Return the sum of `count` over a request's texts."""
     return sum(count(text, kind) for text, kind in said(request))
 
 
 _UNSIGNED = "skip_thought_signature_validator"
-"""What stands for the signature of a call that another model made."""
+"""The placeholder for the signature of a call that another model made."""
 
 
-def _request(request: Mapping[str, Any]) -> Iterator[Said]:
+def _request(request: Mapping[str, Any]) -> Iterator[CountedText]:
     for name, value in request.items():
         if name in ("system", "instructions"):
             yield from _content(value, TextKind.PROSE)
@@ -53,7 +53,7 @@ def _request(request: Mapping[str, Any]) -> Iterator[Said]:
                 yield from _message(message)
 
 
-def _tool(tool: Mapping[str, Any]) -> Iterator[Said]:
+def _tool(tool: Mapping[str, Any]) -> Iterator[CountedText]:
     inner = tool.get("function")
     inner = inner if isinstance(inner, Mapping) else {}
     for name, value in {**tool, **inner}.items():
@@ -63,7 +63,7 @@ def _tool(tool: Mapping[str, Any]) -> Iterator[Said]:
             yield _json(value), TextKind.DATA
 
 
-def _message(message: Mapping[str, Any]) -> Iterator[Said]:
+def _message(message: Mapping[str, Any]) -> Iterator[CountedText]:
     kind = message.get("type", message.get("kind"))
     result = message.get("role") == "tool" or kind == "result" or str(kind).endswith("_output")
     for name, value in message.items():
@@ -82,7 +82,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[Said]:
             yield _json(value), TextKind.DATA
 
 
-def _call(call: Mapping[str, Any]) -> Iterator[Said]:
+def _call(call: Mapping[str, Any]) -> Iterator[CountedText]:
     for name, value in call.items():
         if name in ("function", "custom"):
             for field, inner in value.items():
@@ -93,14 +93,14 @@ def _call(call: Mapping[str, Any]) -> Iterator[Said]:
             yield _json({name: value}), TextKind.DATA
 
 
-def _content(content: str | Sequence[Any] | None, kind: TextKind) -> Iterator[Said]:
+def _content(content: str | Sequence[Any] | None, kind: TextKind) -> Iterator[CountedText]:
     if isinstance(content, str):
         yield content, kind
     for part in content if isinstance(content, list) else ():
         yield from _part(part, kind) if isinstance(part, Mapping) else [(_json(part), TextKind.DATA)]
 
 
-def _gemini_part(part: Mapping[str, Any]) -> Iterator[Said]:
+def _gemini_part(part: Mapping[str, Any]) -> Iterator[CountedText]:
     rest = {name: value for name, value in part.items() if value != _UNSIGNED}
     call, answer, data = (rest.get(name) for name in ("functionCall", "functionResponse", "inlineData"))
     if isinstance(call, Mapping):
@@ -125,7 +125,7 @@ def _gemini_part(part: Mapping[str, Any]) -> Iterator[Said]:
         yield _json(rest), TextKind.DATA
 
 
-def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[Said]:
+def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[CountedText]:
     what = part.get("type")
     rest = {name: value for name, value in part.items() if name != "cache_control" or value not in _MARKERS}
     if what == "tool_use":
@@ -150,7 +150,7 @@ def _part(part: Mapping[str, Any], kind: TextKind) -> Iterator[Said]:
 
 
 def _without_image(part: Mapping[str, Any]) -> dict[str, Any]:
-    """What an image's part holds that is neither the image nor one of the few words that say what it is."""
+    """Return the fields of an image part other than the image and its description."""
     known = ("type", "media_type", "mime", "detail", "data", "file_id")
     rest: dict[str, Any] = {}
     for name, value in part.items():

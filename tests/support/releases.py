@@ -1,4 +1,4 @@
-"""Earlier releases, out of this repository's history: what they are, their files, and a Python that runs them."""
+"""Earlier releases from this repository's history: their records, their files, and an environment that runs them."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ PINNED: Final = re.compile(r"^([A-Za-z0-9_.\[\]-]+==[^\\\n]*?)\s*\\?$", re.MULTI
 
 @dataclass(frozen=True, order=True)
 class Release:
-    """One that was made: `schema` is the number of its newest migration."""
+    """A recorded release; `schema` is the number of its newest migration."""
 
     version: str
     commit: str
@@ -32,12 +32,12 @@ class Release:
 
 
 def releases() -> list[Release]:
-    """All that are recorded, oldest first."""
+    """Return the recorded releases, oldest first."""
     return [Release(**row) for row in tomllib.loads(LIST.read_text())["release"]]
 
 
 def git(*arguments: str) -> bytes | None:
-    """What git says here; None where it fails: no repository, or none of that commit."""
+    """Return the output of a git command; None if it fails, as without a repository or that commit."""
     try:
         return subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -45,19 +45,19 @@ def git(*arguments: str) -> bytes | None:
 
 
 def is_here(release: Release) -> bool:
-    """Whether the history of this clone goes back so far."""
+    """Return whether this clone's history contains the release."""
     return git("cat-file", "-e", f"{release.commit}^{{commit}}") is not None
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A release's files in a folder, and a Python with what it needs."""
+    """A folder with a release's files, and a Python with its requirements."""
 
     folder: Path
     python: str
 
     async def start(self, *arguments: str, **settings: str) -> Command:
-        """Run its `palimpsest`; `settings` are its variables, without the prefix."""
+        """Start a `palimpsest` command of the release; `settings` are named without their prefix."""
         process = await asyncio.create_subprocess_exec(
             *(self.python, "-m", "app.cli", *arguments),
             env=environment({"PORT": "0", **settings}) | {"PYTHONPATH": str(self.folder)},
@@ -70,7 +70,7 @@ class Installed:
 
 
 def install(release: Release, folder: Path) -> Installed:
-    """Unpack it into an empty folder; where it pins other versions than run here, with an environment of its own."""
+    """Unpack a release into an empty folder, with an environment of its own if it pins other versions than this one."""
     archive = git("archive", "--format=tar", release.commit)
     assert archive is not None, release
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
@@ -80,7 +80,7 @@ def install(release: Release, folder: Path) -> Installed:
 
 
 def suits(lock: str) -> bool:
-    """Whether this environment has what a lock file pins for it, in the very versions."""
+    """Return whether this environment has the exact versions of a lock file."""
     pinned = [Requirement(line) for line in PINNED.findall(lock)]
     assert pinned
     return all(_has(one) for one in pinned if one.marker is None or one.marker.evaluate())
@@ -99,7 +99,7 @@ def _environment(folder: Path, lock: Path) -> str:
     for command in (
         (*uv, "venv", "--quiet", "--python", sys.executable, str(folder / ".venv")),
         (*uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(python), str(lock)),
-        (*uv, "pip", "install", "--quiet", "--python", str(python), "pip"),  # fetches the vocabularies
+        (*uv, "pip", "install", "--quiet", "--python", str(python), "pip"),  # downloads the vocabularies
         (str(python), "-m", "app.vocabulary"),
     ):
         subprocess.run(command, cwd=folder, check=True)

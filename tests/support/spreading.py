@@ -1,7 +1,7 @@
-"""How tests are spread over processes.
+"""The distribution of tests over processes.
 
-pytest-xdist's own groups (`xdist_group`) do nothing with pytest 9.2, and say nothing of it (pytest-xdist issue 1386):
-each process then made what a module's tests share anew.
+pytest-xdist's own groups (`xdist_group`) silently have no effect with pytest 9.2 (pytest-xdist issue 1386), so each
+process built the shared databases again.
 """
 
 from typing import Final
@@ -13,9 +13,9 @@ SHARING: Final = ("_lived.py", "_plans.py", "test_immutability.py", "contract/te
 
 
 class Spreading(LoadScopeScheduling):
-    """A process takes all tests of a module that shares a database, and of the others one by one.
+    """A scheduler that gives modules with a shared database to one process and spreads all other tests singly.
 
-    The largest go first, so that none is left when all else is done.
+    The largest scopes go first, so that none is left at the end.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -1,4 +1,4 @@
-"""A client of streams, written from the specification of server-sent events and not from our own code."""
+"""A client of server-sent events, written from the specification and independent of our code."""
 
 import json
 import ssl
@@ -12,7 +12,7 @@ import httpx
 
 @dataclass(frozen=True)
 class Event:
-    """One dispatched event. A comment is an event of kind `comment`."""
+    """A dispatched event; a comment has the kind `comment`."""
 
     kind: str
     id: str | None
@@ -29,7 +29,7 @@ async def streaming(
     verify: ssl.SSLContext | bool = True,
     **params: Any,
 ) -> AsyncIterator[AsyncIterator[Event]]:
-    """The events of a stream, on a connection of its own that is closed with the block."""
+    """Open a stream on its own connection and yield its events; the connection closes with the block."""
     asked = {**(headers or {}), **({} if last_id is None else {"Last-Event-ID": last_id})}
     async with (
         httpx.AsyncClient(base_url=base_url, timeout=30, verify=verify) as http,
@@ -41,7 +41,7 @@ async def streaming(
 
 
 async def take(events: AsyncIterator[Event], number: int) -> list[Event]:
-    """The next so many, without comments."""
+    """Return the next `number` events, without comments."""
     found: list[Event] = []
     while len(found) < number:
         event = await anext(events)

@@ -1,4 +1,4 @@
-"""What Postgres itself says it was asked: every statement with its values, read from the server's log."""
+"""The statements that Postgres executed, with their values, read from the server's log."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _VALUE = re.compile(r"\$\d+ = (NULL|'(?:[^']|'')*')")
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement as it was executed, by the server process `pid`; `values` are SQL literals."""
+    """A statement executed by the server process `pid`; `values` are SQL literals."""
 
     pid: int
     sql: str
@@ -25,14 +25,14 @@ class Statement:
 
 
 class ServerLog:
-    """The statements of one database from when this was begun."""
+    """The statements logged since the object was created."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._start = path, path.stat().st_size
 
     @classmethod
     async def begin(cls, database_url: str) -> "ServerLog":
-        """Have the database's new connections log what they are asked."""
+        """Make the database's new connections log their statements; skip the test if the log cannot be read."""
         connection = await asyncpg.connect(for_asyncpg(database_url))
         try:
             name = await connection.fetchval("SELECT current_database()")
@@ -46,7 +46,7 @@ class ServerLog:
         return cls(path)
 
     def statements(self) -> list[Statement]:
-        """All so far, in order."""
+        """Return all statements so far, in order."""
         with self._path.open("rb") as log:
             log.seek(self._start)
             text = log.read().decode()

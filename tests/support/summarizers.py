@@ -1,6 +1,6 @@
-"""Both providers' summarizing models on loopback: they speak the wire protocols and behave as they are told.
+"""Fake summarizing models of Anthropic and OpenAI on loopback, with scripted behaviour.
 
-A server takes one behaviour from its queue for each request, and `default` when that is empty.
+Each request takes one behaviour from a queue, or `default` when the queue is empty.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Provider = Literal["anthropic", "openai"]
 
 @dataclass(frozen=True)
 class Asked:
-    """One request as it came over the wire."""
+    """A request as received."""
 
     provider: Provider
     model: str
@@ -36,38 +36,38 @@ class Asked:
     headers: Mapping[str, str]
 
     def listed(self, tag: str) -> list[str]:
-        """The items of a list in the prompt, such as its `constraints`."""
+        """Return the items of a tagged list in the prompt, such as `constraints`."""
         found = re.search(rf"<{tag}>\n(.*?)\n</{tag}>", self.prompt, re.DOTALL)
         return [line.removeprefix("- ") for line in found[1].splitlines()] if found else []
 
 
 def is_prefix(asked: Asked) -> bool:
-    """Whether a request is about the beginning of a turn that is split."""
+    """Return whether a request is for the first part of a split turn."""
     return all(f"## {name}" in asked.system for name in PREFIX.sections)
 
 
 @dataclass(frozen=True)
 class Said:
-    """An answer in neither provider's words."""
+    """A reply, independent of the provider's protocol."""
 
     text: str = ""
     stop: Literal["end", "length", "refusal"] = "end"
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     raw: str | bytes | None = None
-    """The whole body, instead of the protocol's."""
+    """A whole body, sent instead of the protocol's."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a request is answered. It is used again as long as it `stays` for that request."""
+    """A way to answer a request; it is reused while `stays` returns true for the request."""
 
     answer: Callable[[Asked], Awaitable[Said]]
     stays: Callable[[Asked], bool] = lambda asked: False
 
 
 def a_summary(asked: Asked) -> str:
-    """A short valid summary of the kind that is asked for, with all that must be in it."""
+    """Return a short valid summary of the requested kind with all required items."""
     is_planned = "### Not Started" in asked.system
     names = PREFIX.sections if is_prefix(asked) else PLANNED.sections if is_planned else STRUCTURED.sections
     below = ("Done", "In Progress", "Not Started", "Blocked")
@@ -85,12 +85,12 @@ def a_summary(asked: Asked) -> str:
 
 
 def ok(text: str | Callable[[Asked], str] = a_summary) -> Behaviour:
-    """Answer with a text, or with what a function makes of the request."""
-    return Behaviour(lambda asked: _soon(Said(text if isinstance(text, str) else text(asked))))
+    """Answer with a text, or with what a function returns for the request."""
+    return Behaviour(lambda asked: _reply(Said(text if isinstance(text, str) else text(asked))))
 
 
 def by_part(history: Behaviour, prefix: Behaviour) -> Behaviour:
-    """Of a split turn, behave in one way for what came before it and in another for its beginning."""
+    """Use one behaviour for the history before a split turn and another for the turn's first part."""
     return Behaviour(lambda asked: (prefix if is_prefix(asked) else history).answer(asked))
 
 
@@ -105,41 +105,41 @@ def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
 
 
 def status(code: int, *, retry_after: float | str | None = None, message: str = "it did not work") -> Behaviour:
-    """Fail with an HTTP status, the error in the provider's form."""
+    """Fail with an HTTP status and the error in the provider's form."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-    return Behaviour(lambda asked: _soon(Said(message, status=code, headers=headers)))
+    return Behaviour(lambda asked: _reply(Said(message, status=code, headers=headers)))
 
 
 def cut_off(text: str = "## Goal\n- Finish what") -> Behaviour:
-    """Stop at the limit of tokens."""
-    return Behaviour(lambda asked: _soon(Said(text, stop="length")))
+    """Stop at the token limit."""
+    return Behaviour(lambda asked: _reply(Said(text, stop="length")))
 
 
 def refusal(text: str = "I can't help with that.") -> Behaviour:
-    """Refuse in the provider's typed way."""
-    return Behaviour(lambda asked: _soon(Said(text, stop="refusal")))
+    """Refuse with the provider's stop reason or field for refusals."""
+    return Behaviour(lambda asked: _reply(Said(text, stop="refusal")))
 
 
 def empty() -> Behaviour:
-    """Answer with nothing."""
+    """Answer with an empty text."""
     return ok("")
 
 
 def error_text(text: str = "Error: upstream connect error or disconnect before headers") -> Behaviour:
-    """Answer with an error message as if it were a summary."""
+    """Answer with an error message in place of a summary."""
     return ok(text)
 
 
 def body(
     raw: str | bytes, code: int = 200, content_type: str = "application/json", encoding: str = "identity"
 ) -> Behaviour:
-    """Answer with something that is no answer of the protocol."""
+    """Answer with a body that does not follow the protocol."""
     headers = {"content-type": content_type, "content-encoding": encoding}
-    return Behaviour(lambda asked: _soon(Said(status=code, raw=raw, headers=headers)))
+    return Behaviour(lambda asked: _reply(Said(status=code, raw=raw, headers=headers)))
 
 
 def context_too_long(chars: int) -> Behaviour:
-    """Fail as providers do on too long a prompt, until one of less than `chars` characters comes: that is answered."""
+    """Fail with the provider's overflow error until a prompt has fewer than `chars` characters, then answer it."""
 
     def too_long(asked: Asked) -> bool:
         return len(asked.prompt) >= chars
@@ -157,7 +157,7 @@ def context_too_long(chars: int) -> Behaviour:
 
 
 def rejecting(parameter: str) -> Behaviour:
-    """A model that does not take a parameter: fails while it is sent."""
+    """Fail until a request leaves the parameter out, then answer it."""
 
     def sent(asked: Asked) -> bool:
         return parameter in asked.body
@@ -176,7 +176,7 @@ def rejecting(parameter: str) -> Behaviour:
 
 @dataclass
 class Summarizers:
-    """Where they listen, what they do next, and what they were asked."""
+    """The server's URL, behaviours and received requests."""
 
     url: str = ""
     default: Behaviour = field(default_factory=ok)
@@ -197,26 +197,26 @@ class Summarizers:
         return f"{self.url}/v1"
 
     def will(self, *behaviours: Behaviour) -> None:
-        """Behave so in the next requests, one each, after what is queued already."""
+        """Queue behaviours, one for each of the next requests."""
         self._queue.extend(behaviours)
 
     def never(self) -> Behaviour:
-        """Take a request and never answer it (not before the servers close)."""
+        """Return a behaviour that never answers before the servers close."""
         return slow(self._closed)
 
     def forget(self) -> None:
-        """Behave as at the beginning, with nothing asked yet. Requests under way go on."""
+        """Reset the behaviours and the received requests; requests in progress continue."""
         self._queue.clear()
         self.requests.clear()
         self.default = ok()
 
     async def asked(self, times: int) -> None:
-        """Wait until they have been asked so often in all."""
+        """Wait until `times` requests have been received in all."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.requests) >= times)
 
     def parts(self) -> tuple[Asked, Asked]:
-        """The two requests that a split turn takes, which come together: about what came before, and its beginning."""
+        """Return the two requests of a split turn, which come in any order: for its history and for its first part."""
         history, prefix = sorted(self.requests, key=is_prefix)
         return history, prefix
 
@@ -232,7 +232,7 @@ class Summarizers:
 
 @asynccontextmanager
 async def summarizers() -> AsyncIterator[Summarizers]:
-    """Serve as long as the block lasts."""
+    """Serve the models until the block ends."""
     state = Summarizers()
     app = FastAPI()
 
@@ -257,7 +257,7 @@ async def summarizers() -> AsyncIterator[Summarizers]:
             state._closed.set()
 
 
-async def _soon(said: Said) -> Said:
+async def _reply(said: Said) -> Said:
     return said
 
 

@@ -1,4 +1,4 @@
-"""Agents that go on while the servers behind them are replaced, and remember what they were told."""
+"""Agents that keep working while their servers are replaced, and record what was acknowledged."""
 
 import asyncio
 import itertools
@@ -23,15 +23,15 @@ TALE: Final = "The build of the parser takes its configuration from a folder of 
 
 @dataclass
 class Site:
-    """The servers that a load balancer would send requests to, in turn. A request that fails is an error."""
+    """The servers behind a round-robin load balancer; a request that fails is an error."""
 
     servers: list[httpx.AsyncClient] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """How long each request took since this was last emptied."""
+    """The duration of each request; a test may clear it."""
     _turns: Iterator[int] = field(default_factory=itertools.count)
 
     async def ask(self, method: str, path: str, body: Json | None = None) -> Any:
-        """What the next server answers, which is a success."""
+        """Send a request to the next server and return its parsed response, which must be a success."""
         server = self.servers[next(self._turns) % len(self.servers)]
         began = time.perf_counter()
         answer = await server.request(method, path, json=body)
@@ -42,7 +42,7 @@ class Site:
 
 @dataclass
 class Agent:
-    """One session: what was acknowledged of its log, by seq, and the hash of each call's request."""
+    """An agent with a session of its own; it keeps the acknowledged event ids by seq and each call's hash."""
 
     site: Site
     name: str
@@ -55,11 +55,11 @@ class Agent:
         return f"/v1/sessions/{self.name}"
 
     async def begin(self) -> None:
-        """Make the session."""
+        """Create the session."""
         await self.site.ask("PUT", self.path, {"policy": POLICY, "model": MODEL})
 
     async def round(self) -> None:
-        """A turn with a tool, its context, what came of it, a recall; and a key that comes and goes."""
+        """Run a turn with a tool call: context, outcome, reply, recall, and a key created and deleted."""
         at, call_id = self.rounds, f"c{self.rounds}"
         called = {"type": "tool.call", "call_id": call_id, "tool": "read", "arguments": {"path": f"src/{at}.py"}}
         await self._append({"type": "user.message", "content": f"question {at} about the parser"}, called)
@@ -82,7 +82,7 @@ class Agent:
 
 
 class Load:
-    """Agents, each at work until it is told to stop."""
+    """Agents that run rounds until stopped."""
 
     def __init__(self, site: Site, agents: int) -> None:
         self.site = site
@@ -92,7 +92,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let them work as long as the block lasts, and each finish its round."""
+        """Run the agents until the block ends, then let each finish its round."""
         self._working = [asyncio.create_task(self._live(agent)) for agent in self.agents]
         try:
             yield
@@ -101,7 +101,7 @@ class Load:
             await asyncio.gather(*self._working)
 
     async def rounds(self, number: int) -> None:
-        """Return once each agent has gone through so many more rounds. Raises what stopped one of them."""
+        """Wait until each agent has finished `number` more rounds; raise the error of an agent that failed."""
         wanted = [agent.rounds + number for agent in self.agents]
 
         def done() -> bool:

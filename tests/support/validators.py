@@ -1,4 +1,4 @@
-"""Strict oracles of what each provider accepts, from their documented rules; no code is shared with the server."""
+"""Strict validators of each provider's requests, from the documented rules; they share no code with the server."""
 
 import json
 import re
@@ -17,7 +17,7 @@ IN_RESULTS = ("text", "image", "document", "search_result", "tool_reference")
 
 
 def check_openai(request: Value) -> None:
-    """Chat completions."""
+    """Check a chat completions request."""
     assert set(request) <= {"messages", "tools"}, set(request)
     messages = request["messages"]
     assert messages, "no messages"
@@ -47,7 +47,7 @@ def check_openai(request: Value) -> None:
 
 
 def _openai_assistant(message: Value, where: str) -> list[str]:
-    """The ids of its calls."""
+    """Check an assistant message and return the ids of its calls."""
     calls = message.get("tool_calls")
     waiting: list[str] = []
     if calls is not None:
@@ -87,7 +87,7 @@ def _openai_content(content: object, where: str, *, texts_only: bool = False, ma
 
 
 def check_openai_responses(request: Value) -> None:
-    """Responses."""
+    """Check a Responses request."""
     assert set(request) <= {"input", "instructions", "tools"}, set(request)
     items = request["input"]
     assert items, "no input"
@@ -165,7 +165,7 @@ def _reasoning(following: Sequence[Value], where: str) -> None:
 
 
 def check_anthropic(request: Value) -> None:
-    """Messages."""
+    """Check a Messages request."""
     assert set(request) <= {"system", "messages", "tools"}, set(request)
     messages = request["messages"]
     assert messages, "no messages"
@@ -202,7 +202,7 @@ def check_anthropic(request: Value) -> None:
 
 
 def _anthropic_prefix(request: Value) -> int:
-    """How many cache markers system and tools carry."""
+    """Check system and tools, and return the number of cache markers in them."""
     markers = 0
     system, tools = request.get("system", [{"type": "text", "text": "none"}]), request.get("tools", [])
     assert system, "empty system"
@@ -220,7 +220,7 @@ def _anthropic_prefix(request: Value) -> int:
 
 
 def _anthropic_part(part: Value, role: str, where: str) -> int:
-    """How many cache markers it carries."""
+    """Check a content part and return the number of its cache markers."""
     kind = part["type"]
     marked = _marker(part, where)
     if kind in ("thinking", "redacted_thinking", "tool_use"):
@@ -250,7 +250,7 @@ def _anthropic_part(part: Value, role: str, where: str) -> int:
 
 
 def _anthropic_result(content: str | Sequence[Value], where: str) -> None:
-    """May be empty, but not hold an empty text."""
+    """Check a result's content, which may be empty but must not contain an empty text."""
     if isinstance(content, str):
         return
     for piece in content:
@@ -265,7 +265,9 @@ GEMINI_DATA += ("codeExecutionResult", "toolCall", "toolResponse")
 
 
 def check_gemini(request: Value) -> None:
-    """generateContent: behind a content with calls comes one with as many responses, and never two of the model."""
+    """Check a generateContent request: after calls comes a content with as many responses, and the model never speaks
+    twice.
+    """
     assert set(request) <= {"systemInstruction", "contents", "tools"}, set(request)
     for part in request.get("systemInstruction", {"parts": [{"text": "none"}]})["parts"]:
         assert part["text"].strip(), ("system", "empty text")
@@ -310,7 +312,7 @@ def _gemini_call(call: Value, where: str) -> tuple[str | None, str]:
 
 
 def _gemini_response(answer: Value, waiting: list[tuple[str | None, str]], where: str) -> None:
-    """It answers the call of its id, or else the first of its name."""
+    """Match a response to the call of its id, or without an id to the first call of its name."""
     found = [call for call in waiting if call[1] == answer["name"] and answer.get("id") in (None, call[0])]
     assert found, (where, "a response without its call", answer, waiting)
     waiting.remove(found[0])
@@ -343,7 +345,7 @@ def _name(name: object, where: str) -> None:
 
 
 def _arguments(arguments: object, where: str) -> None:
-    """JSON text of an object; some vendors send nothing for a call without arguments, and take it back."""
+    """Check that arguments are JSON of an object, or "", which some vendors send for a call without arguments."""
     assert isinstance(arguments, str), (where, "arguments must be JSON text")
     assert arguments == "" or isinstance(json.loads(arguments), dict), (where, "arguments must be an object")
 

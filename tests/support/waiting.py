@@ -1,4 +1,4 @@
-"""Statements that wait for a lock, on the tests' server or on any of Citus' nodes."""
+"""A count of the statements that wait for a lock, on one server or on all nodes of Citus."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
@@ -6,14 +6,14 @@ from typing import Any, Final, Protocol
 _NODES: Final = "SELECT to_regclass('citus_stat_activity') IS NOT NULL AS several"
 
 
-class Asked(Protocol):
-    """A connection, or a pool."""
+class Queryable(Protocol):
+    """A connection or a pool."""
 
     async def fetch(self, sql: str, /) -> Sequence[Any]: ...
 
 
-async def waiting(database: Asked, words: str = "") -> int:
-    """How many statements on this database that have these words wait for a lock."""
+async def waiting(database: Queryable, words: str = "") -> int:
+    """Return the number of waiting statements on this database whose text contains `words`."""
     several = (await database.fetch(_NODES))[0]["several"]
     rows = await database.fetch(
         f"SELECT FROM {'citus' if several else 'pg'}_stat_activity WHERE wait_event_type = 'Lock' "

@@ -1,4 +1,4 @@
-"""One walk through every operation of the API, each with success at least once, as one tenant."""
+"""A walk through every operation of the API as one tenant, in which each succeeds at least once."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.support.receiver import Receiver
 Json = dict[str, Any]
 SECONDS_MAX = 60
 SECRET_WORD = "heliotrope"
-"""In all that a walker writes: whoever else reads it has seen what is not theirs."""
+"""A word in every text of a walker; another tenant that reads it has seen foreign content."""
 TALE = (
     f"The {SECRET_WORD} build of the parser takes its configuration from a folder of its own and writes to disk. " * 6
 )
@@ -33,7 +33,7 @@ NARROW = {**POLICY, "window_tokens": 9_000}
 
 @dataclass(frozen=True)
 class Request:
-    """A request that was answered with success; `path` with its names filled in, `operation` without."""
+    """A request that succeeded; `path` has its ids filled in, `operation` has not."""
 
     method: str
     operation: str
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass
 class Walker:
-    """A tenant's client, and what it has asked so far."""
+    """A tenant's client and its requests so far."""
 
     http: httpx.AsyncClient
     done: list[Request] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Walker:
         key: str | None = None,
         **names: Any,
     ) -> Any:
-        """The parsed answer, to a request under an idempotency key if one is given."""
+        """Send a request, with an idempotency key if one is given, and return the parsed response."""
         path = operation.format(**names)
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -85,7 +85,7 @@ class Walker:
             await self.append(sid, {"type": "assistant.message", "content": f"Answer {turn}. {TALE}"})
 
     async def until(self, operation: str, enough: Any, **names: Any) -> Any:
-        """Ask again until the answer will do."""
+        """Repeat a GET until `enough` holds for its response."""
         async with asyncio.timeout(SECONDS_MAX):
             while True:
                 answer = await self.ask("GET", operation, **names)
@@ -94,7 +94,7 @@ class Walker:
 
 
 async def walk(http: httpx.AsyncClient, receiver: Receiver) -> list[Request]:
-    """Walk; a worker must be running. What was built stays, but for what the last steps erase."""
+    """Run the walk, which needs a worker; everything it creates stays, except what its last steps erase."""
     on = Walker(http)
     sid = "s"
     for operation in ("/healthz", "/readyz", "/metrics", "/v1/tools/recall", "/v1/tools/compact"):
@@ -161,7 +161,7 @@ async def _contexts(on: Walker, sid: str) -> None:
         await on.ask("POST", context, verdict["next"]["body"], sid=sid)
     await on.ask("GET", "/v1/calibrations")
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": "pipeline"}, sid="p")
-    for turns, first in ((3, 0), (8, 3)):  # what a view in memory evicts at a warm cache
+    for turns, first in ((3, 0), (8, 3)):  # the view in memory evicts at a warm cache
         await on.talk("p", turns, first)
         held = await on.ask("GET", context, sid="p")
     assert held["epoch"] == 2
@@ -191,7 +191,7 @@ async def _summaries(on: Walker, sid: str) -> None:
     await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/context", params={"recall": "true"}, sid=sid)
     await on.ask("GET", "/v1/sessions/{sid}/epochs", sid=sid)
-    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid="w")  # whose summaries nobody asks for
+    await on.ask("PUT", "/v1/sessions/{sid}", {"policy": NARROW}, sid="w")  # its summaries are not requested
     await on.talk("w", 12)
     await on.until("/v1/sessions/{sid}/summaries", lambda found: found["items"], sid="w")
 
@@ -245,7 +245,7 @@ async def _forks(on: Walker, sid: str) -> None:
 
 
 async def _lines(on: Walker) -> None:
-    """A client that sends its messages, goes back, edits them, comes back to what it left, and begins anew."""
+    """Send messages, branch them, edit them, return to an earlier branch, and start again."""
     context = "/v1/sessions/{sid}/context"
     talk = [{"role": role, "content": f"{SECRET_WORD} {n}"} for n in range(3) for role in ("user", "assistant")]
     system = {"system": f"You are {SECRET_WORD}.", "tools": [{"type": "function", "function": {"name": "read"}}]}
@@ -296,7 +296,7 @@ async def _audits(on: Walker, sid: str) -> None:
 
 
 async def _keys(on: Walker) -> None:
-    """One of a prefix: it makes another, and sees what it may of what is the tenant's."""
+    """Create a key with a session prefix and read with it."""
     bound = {"name": "k", "scopes": ["admin"], "session_prefix": "s", "expires_at": "2999-01-01T00:00:00Z"}
     made = await on.ask("POST", "/v1/keys", bound)
     await on.ask("GET", "/v1/keys")
@@ -326,7 +326,7 @@ async def _deliveries(on: Walker) -> None:
 
 
 async def _retain(on: Walker) -> None:
-    """What is old goes when a worker applies the rules (`beside` does); what somebody wants forgotten goes at once."""
+    """Set retention rules, preview them, and erase sessions by metadata."""
     rules = {"session_days": 3, "idle_days": 2, "call_days": 2, "compaction_days": 2, "change_days": 2}
     await on.ask("PUT", "/v1/retention", {**rules, "delivery_days": 2})
     await on.ask("GET", "/v1/retention")

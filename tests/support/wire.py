@@ -1,4 +1,4 @@
-"""HTTP by hand: what no client library would send, and how it is answered."""
+"""HTTP by hand, to send requests that no client library would."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import httpx
 
 @dataclass(frozen=True)
 class Answered:
-    """What came back until the connection was closed or the answer was whole."""
+    """A response as far as it arrived."""
 
     status: int
     headers: dict[str, str]
@@ -19,13 +19,13 @@ class Answered:
 
 @dataclass
 class Wire:
-    """One connection."""
+    """A connection to a server."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def send(self, data: bytes) -> None:
-        """Send bytes, as far as the other end still takes any."""
+        """Send bytes; ignore that the other end closed the connection."""
         try:
             self.writer.write(data)
             await self.writer.drain()
@@ -33,14 +33,14 @@ class Wire:
             pass
 
     async def answer(self) -> Answered:
-        """The next answer."""
+        """Read and return the next response."""
         line, *fields = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").strip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return Answered(int(line.split()[1]), headers, body)
 
     async def closed(self) -> bytes:
-        """What still came before the other end closed the connection."""
+        """Return what arrives until the other end closes the connection."""
         try:
             return await self.reader.read()
         except ConnectionError:
@@ -49,7 +49,7 @@ class Wire:
 
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[Wire]:
-    """A connection to a server."""
+    """Open a connection and close it with the block."""
     address = httpx.URL(url)
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:

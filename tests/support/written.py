@@ -1,4 +1,4 @@
-"""A layout as one format writes it."""
+"""Layouts written in one format, for tests of rendering."""
 
 import json
 from collections.abc import Sequence
@@ -12,26 +12,26 @@ from app.core.render.request import write
 
 
 @dataclass(frozen=True)
-class Written:
-    """A request as a value, and the breakpoints that it carries."""
+class WrittenRequest:
+    """A parsed request and its breakpoints."""
 
     request: dict[str, Any]
     breakpoints: tuple[Breakpoint, ...]
 
 
-def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Written:
-    """The layout in the format `form`."""
+def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> WrittenRequest:
+    """Write a layout in the format `form`."""
     request = write(form, layout, breakpoints)
-    return Written(json.loads(request.body), request.breakpoints)
+    return WrittenRequest(json.loads(request.body), request.breakpoints)
 
 
 def chosen(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
-    """The breakpoints of a layout in Anthropic's format."""
+    """Return the breakpoints of a layout in Anthropic's format."""
     stable = Layout(layout.tools, layout.tools_seq, layout.system, stable_blocks(layout))
     return choose(layout, places(stable), last_written, marking)
 
 
 def stable_blocks(layout: Layout) -> tuple[Any, ...]:
-    """The blocks in front of the ephemeral tail."""
+    """Return the blocks before the ephemeral tail."""
     end = next((number for number, block in enumerate(layout.blocks) if block.ephemeral), len(layout.blocks))
     return layout.blocks[:end]
