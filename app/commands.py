@@ -1,7 +1,8 @@
-"""The commands that ask a running server, as they are typed: `replay`, `explain`, `verify`, `import`, `export`.
+"""The command-line interface of the commands that call a running server: `replay`, `explain`, `verify`, `import`,
+`export`.
 
-What they do is imported when they run, so that no other command takes the time and no server the memory. All of them
-find the server by the same settings (`app/settings.py`).
+Each imports its implementation when it runs, which saves other commands the time and the server the memory. All find
+the server by the same settings (`app/settings.py`).
 """
 
 from pathlib import Path
@@ -22,11 +23,11 @@ Server = Annotated[
     typer.Option(
         "--server",
         "--url",
-        help="The running server (PALIMPSEST_URL), else the one of PALIMPSEST_HOST and PALIMPSEST_PORT.",
+        help="Address of the server (PALIMPSEST_URL); default: from PALIMPSEST_HOST and PALIMPSEST_PORT.",
     ),
 ]
 Key = Annotated[str | None, typer.Option(help="The key to send (PALIMPSEST_API_KEY).")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a session and a total line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per session and one for the totals.")]
 
 
 def replay(
@@ -35,21 +36,22 @@ def replay(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Messages of OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
+            help="Messages for OpenAI, Anthropic or Gemini (JSON), a coding agent's log, or neutral sessions (JSONL).",
         ),
     ],
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="The model's window for every call; default: the server's for the model.")
+        int | None, typer.Option(min=1, help="Window for every call, in tokens; default: the server's for the model.")
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
             min=0.001,
             max=1.0,
-            help="Instead: room for this part of each session's own tokens, beside its system prompt and tools.",
+            help="Instead of --max-tokens: a window for this share of each session's tokens, plus its system prompt"
+            " and tools.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model the contexts are for.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the contexts are made for.")] = None,
     format: Annotated[
         FormatName | None, typer.Option(help="Format of the contexts; default: the recording's own, else openai.")
     ] = None,
@@ -59,20 +61,20 @@ def replay(
         str | None, typer.Option(help="Session id on the server (several recordings: ID.1, ID.2, ...); default: new.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the sessions on the server, to look into; else they are erased.")
+        bool, typer.Option("--keep", help="Keep the sessions on the server for inspection; else they are erased.")
     ] = False,
-    policy: Annotated[str | None, typer.Option(help="The policy to use: its name, or a JSON file.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Policy to use: a name, or a JSON file.")] = None,
     compare: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Replay under two policies, names or JSON files, and show them side by side."),
+        typer.Option(metavar="A B", help="Replay with two policies (names or JSON files) and compare the results."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first N sessions of the file.")] = None,
     json: Json = False,
 ) -> None:
-    """Feed recorded agent sessions through a real server, call by call, and show what each context held and cost.
+    """Replay recorded agent sessions on a real server, call by call, and show what each context held and cost.
 
-    Where no server runs and none is named, one is started in a temporary folder and stopped at the end. Exits with 1 if
-    any request or check failed, with 2 if the file is no recording (then nothing was sent).
+    If no server is named and none is running, one is started in a temporary folder and stopped at the end. Exits with 1
+    if a request or check failed, and with 2 if the file is not a recording (then nothing was sent).
     """
     from app.replay.play import play
 
@@ -81,21 +83,17 @@ def replay(
 
 
 def explain(
-    session: Annotated[
-        str, typer.Argument(help="Your own id of the session, or the id of one of its lines, such as demo@line.1.")
-    ],
-    seq: Annotated[int, typer.Argument(min=1, help="Which event.")],
+    session: Annotated[str, typer.Argument(help="Id of the session, or of one of its lines, such as demo@line.1.")],
+    seq: Annotated[int, typer.Argument(min=1, help="Seq of the event.")],
     view: Annotated[str | None, typer.Option(help="Only calls of this view.")] = None,
     server: Server = None,
     key: Key = None,
-    every: Annotated[
-        bool, typer.Option("--every", help="A line for every call, not only where something changed.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--every", help="Print a line for every call, not only for changes.")] = False,
 ) -> None:
-    """Say of one event what the model saw of it, from call to call, and which decision changed that.
+    """Show how each call presented one event to the model, and which decision changed that.
 
-    A session's id means its current line; if it has others, they are listed with the command that reads them. Exits
-    with 1 when there is no such event.
+    A session's id means its current line; other lines are listed with the command for them. Exits with 1 if there is no
+    such event.
     """
     from app.replay.explain import tell
 
@@ -103,9 +101,9 @@ def explain(
 
 
 def verify(server: Server = None, key: Key = None) -> None:
-    """Check that every recorded call renders again, byte for byte as it was sent: after a restore, say.
+    """Check that every recorded call can be rendered again to the same bytes, for example after a restore.
 
-    Looks at all sessions of the key's tenant. Exits with 1 if a call does not come out as it was, and names it.
+    Checks all sessions of the key's tenant. Prints each call that differs, and exits with 1 if there is one.
     """
     from app.replay.again import verify as verify_calls
 
@@ -118,24 +116,24 @@ def import_files(
         typer.Argument(
             metavar="FILE...",
             exists=True,
-            help="All that replay reads, and folders of such JSONL files, as ~/.claude/projects is one.",
+            help="Any file that replay reads, or a folder of such JSONL files, such as ~/.claude/projects.",
         ),
     ],
     session: Annotated[
-        str | None, typer.Option(help="Session id of the one file named; default: as the file says, or its name.")
+        str | None, typer.Option(help="Session id, for a single file; default: the id in the file, or its name.")
     ] = None,
-    prefix: Annotated[str, typer.Option(help="What all session ids begin with.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix for all session ids.")] = "",
     model: Annotated[
-        str | None, typer.Option(help="The model of new sessions; default: the one in the file, if it names one.")
+        str | None, typer.Option(help="Model of new sessions; default: the one in the file, if it names one.")
     ] = None,
     server: Server = None,
     key: Key = None,
     json: Json = False,
 ) -> None:
-    """Append recorded sessions to the log of a running server, with the times at which they happened.
+    """Append recorded sessions to the logs of a running server, with the times at which the events happened.
 
-    Sub-agents become sessions of their own. Importing a file again appends only what has been added to it since. A file
-    that is no recording, or that the server refuses, is named and the others go on; the exit status is then 1.
+    Sub-agents become sessions of their own. Importing a file again appends only what was added to it since. Files that
+    are not recordings or that the server refuses are reported, the others are imported, and the exit status is 1.
     """
     from app.transfer.importing import import_all
 
@@ -143,21 +141,21 @@ def import_files(
 
 
 def export_sessions(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Your own ids of the sessions.")],
+    sessions: Annotated[list[str], typer.Argument(metavar="SESSION...", help="Ids of the sessions.")],
     format: Annotated[
         Literal["neutral", NativeFormat],
-        typer.Option(help="neutral (JSONL, the whole log), or a provider's: the conversation as one request."),
+        typer.Option(help="neutral (JSONL of the whole log), or a provider's: the conversation as one request."),
     ] = "neutral",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", dir_okay=False, help="A file to write; default: standard output.")
+        Path | None, typer.Option("--out", "-o", dir_okay=False, help="File to write; default: standard output.")
     ] = None,
     server: Server = None,
     key: Key = None,
 ) -> None:
-    """Write sessions to a file, whole: what a context would leave out is in it.
+    """Write complete sessions to a file, including everything that contexts leave out.
 
-    Importing a neutral export gives the same log again. What a provider's format has no place for is named on standard
-    error.
+    Importing a neutral export restores the same log. Events that a provider's format cannot express are listed on
+    standard error.
     """
     from app.transfer.exporting import export_all
 
@@ -165,7 +163,7 @@ def export_sessions(
 
 
 def _address(server: str | None, key: str | None) -> "Address":
-    """The server to ask; stop with a line that names the variable of a bad setting."""
+    """Return the address of the server; stop with a line that names the variable of an invalid setting."""
     from app.remote.address import Address
 
     try:
