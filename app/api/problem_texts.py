@@ -77,8 +77,8 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
         {"head": _number("Seq of the last event in the log.")},
     ),
     "erasure-count-conflict": ProblemText(
-        "The erasure would not erase the number of sessions that `expected` says, or would erase many and `expected` is "
-        "missing. Nothing was erased.",
+        "The erasure would erase a different number of sessions than `expected`, or many and `expected` is missing. "
+        "Nothing was erased.",
         "Get a preview with the same conditions, check the sessions it finds, and send its `sessions` as `expected`.",
         {"sessions": _number("Number of sessions that would be erased, as in the preview.")},
     ),
