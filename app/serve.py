@@ -37,7 +37,7 @@ KEEP_ALIVE_SECONDS: Final = 75
 """Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default). If the server closed
 first, the client's next request could already be on its way and would fail."""
 PATIENCE_SECONDS: Final = GRACE_SECONDS + 10.0
-"""The time after which a process that was told to stop is killed."""
+"""The time after which a process that ignores a signal to stop is killed."""
 GC_THRESHOLDS: Final = (10_000, 5, 400)
 """Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
 of long logs are cached; so it is made rare, and does not cover what was imported."""

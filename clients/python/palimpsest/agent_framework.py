@@ -1,9 +1,9 @@
-"""Microsoft Agent Framework: every model call of an agent within its budget.
+"""Microsoft Agent Framework: keep every model call of an agent within its budget.
 
-`Agent(client=…, context_providers=[PalimpsestProvider()])` is all of it: the provider adds a chat middleware, which the
-framework calls before each model call of a run. The agent's session is the session in Palimpsest; its messages stay as
-they are, and only what the model is sent is changed. `PalimpsestStrategy` is for places that take a compaction
-strategy and nothing else.
+Use `Agent(client=…, context_providers=[PalimpsestProvider()])`. The provider adds a chat middleware, which the
+framework calls before each model call of a run. The agent's session has the same id in Palimpsest. Its messages stay
+unchanged; only those sent to the model are replaced. `PalimpsestStrategy` is for places that accept only a compaction
+strategy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OURS = "_palimpsest"
-"""Mark of the messages that a strategy put into a list."""
+"""The property that marks messages inserted by a strategy."""
 _log = logging.getLogger("palimpsest")
 CallNext = Callable[[], Awaitable[None]]
 
@@ -45,14 +45,14 @@ class PalimpsestProvider(Adapter, ContextProvider):
     """Keeps every model call of an agent within its budget, and gives it the recall tool if `recall` is set."""
 
     def __init__(self, *, session: str | None = None, **settings: Unpack[Settings]) -> None:
-        """`session` is the id in Palimpsest; by default that of the agent's session."""
+        """Create a provider. `session` is the id in Palimpsest; by default that of the agent's session."""
         super().__init__("palimpsest")
         self._session = session
         self._budget = Budget("anthropic", settings)
         self._middleware = PalimpsestMiddleware(self._budget, session)
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
-        """Add the middleware, and the recall tool."""
+        """Add the middleware and, if set, the recall tool."""
         context.extend_middleware(self.source_id, self._middleware)
         if self._budget.recall:
             sid = self._session or session_name(session.session_id)
@@ -65,13 +65,13 @@ class PalimpsestProvider(Adapter, ContextProvider):
 
 
 class PalimpsestMiddleware(ChatMiddleware):
-    """Sends the model what fits; on too long an answer it asks once more with less. `PalimpsestProvider` adds it."""
+    """Sends the model a context that fits, and retries once with a smaller one. `PalimpsestProvider` adds it."""
 
     def __init__(self, budget: Budget, session: str | None = None) -> None:
         self._budget, self._session = budget, session
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Put what is to be sent into the context, and report what became of the call."""
+        """Replace the messages by those that fit, and report the outcome of the call."""
         fit = await self._fit(context)
         if fit is None:
             await call_next()
@@ -118,7 +118,7 @@ class PalimpsestMiddleware(ChatMiddleware):
     def _streamed(
         self, fit: Fit, own: Sequence[Message], context: ChatContext, call_next: CallNext
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        """The stream of the answer. One that fails before its first piece, as too long, is begun once more."""
+        """Return the answer's stream. If it fails as too long before its first piece, it is retried once."""
         stream: Any = context.result
 
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
@@ -130,7 +130,7 @@ class PalimpsestMiddleware(ChatMiddleware):
                         begun = True
                         yield update
                     return
-                except GeneratorExit:  # nobody reads on
+                except GeneratorExit:  # the caller stopped reading
                     await stream.close()
                     raise
                 except Exception as error:
@@ -164,9 +164,9 @@ class PalimpsestMiddleware(ChatMiddleware):
 class PalimpsestStrategy(Adapter):
     """A compaction strategy, `Agent(compaction_strategy=PalimpsestStrategy(session="…"))`.
 
-    It knows neither the agent's session nor its tools and instructions, and learns nothing of the answer: say how large
-    these are (`outside_tokens`), and give each conversation its own. What is left out stays in the list, marked as
-    excluded, as the framework's own strategies do it.
+    It does not see the agent's session, tools, instructions or answers: set the size of these (`outside_tokens`), and
+    create one strategy per conversation. Messages that are left out stay in the list, marked as excluded, as with the
+    framework's own strategies.
     """
 
     def __init__(self, *, session: str, **settings: Unpack[Settings]) -> None:
@@ -174,7 +174,7 @@ class PalimpsestStrategy(Adapter):
         self._budget = Budget("anthropic", settings)
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Mark what is left out, and put in what stands for it. True if anything changed."""
+        """Mark messages that are left out, and insert those that replace them. Return whether anything changed."""
         own = [one for one in messages if OURS not in one.additional_properties]
         before = _state(messages)
         fit = await self._budget.arun(self._budget.fit(self._session, map(_shaped, own)))
@@ -204,7 +204,7 @@ def _applied(fit: Fit, own: Sequence[Message]) -> list[Message]:
 
 
 def _shaped(own: Message) -> dict[str, Any]:
-    """A message as the server reads it."""
+    """Return a message in the format `anthropic`."""
     role = "user" if own.role == "tool" else own.role
     return _blocks.message(role, (_block(content) for content in own.contents))
 
