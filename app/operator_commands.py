@@ -75,7 +75,7 @@ def revoke_key(
 
     async def revoke(database: "Database") -> None:
         if not await key_store.revoke(database, key_id):
-            stop(f"there is no key {key_id} that could be revoked")
+            stop(f"there is no key that can be revoked with the id {key_id}")
 
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), revoke)
 

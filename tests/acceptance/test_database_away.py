@@ -92,7 +92,7 @@ async def test_an_api_answers_as_soon_as_its_database_comes(
     await api.said(f"serving on {url}")
     await is_ready(url)
     assert await appended(url) == 201
-    await ended_well(api, "the database is away", "the database answers")
+    await ended_well(api, "the database is unreachable", "the database is reachable")
 
 
 async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ async def test_a_worker_works_as_soon_as_its_database_comes(commands: Commands, 
     async with asyncio.timeout(SECONDS_MAX):
         while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
             pass
-    await ended_well(worker, "the database is away", "the database answers")
+    await ended_well(worker, "the database is unreachable", "the database is reachable")
 
 
 async def test_processes_that_are_forked_while_it_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:
