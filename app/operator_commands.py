@@ -66,7 +66,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
 
 @keys.command("revoke")
 def revoke_key(
-    key_id: Annotated[UUID, typer.Argument(help="Id of the key, as `palimpsest keys list` shows it.")],
+    key_id: Annotated[UUID, typer.Argument(help="Id of the key, as palimpsest keys list shows it.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
