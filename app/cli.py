@@ -31,7 +31,7 @@ Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PO
 Processes = Annotated[int | None, typer.Option(help="Number of API processes (PALIMPSEST_PROCESSES).")]
 
 
-def _given(**flags: object) -> frozenset[str]:
+def _flag_names(**flags: object) -> frozenset[str]:
     """Return the names of the settings that a flag sets."""
     return frozenset(name for name, value in flags.items() if value is not None)
 
@@ -64,7 +64,7 @@ def serve(
     settings = settings_of(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
-        serving.print_status(settings_report.data_place(settings, _given(data_dir=data_dir)))
+        serving.print_status(settings_report.data_place(settings, _flag_names(data_dir=data_dir)))
     with database_of(settings) as (url, postgres), serving.shared_metrics(settings):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
         serving.make_ready(settings, api=True, worker=True)
@@ -171,7 +171,7 @@ def config(
     Takes the flags of serve, to show the settings that serve would run with. Secrets are masked.
     """
     flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
-    found = settings_report.in_force(settings_of(**flags), _given(**flags))
+    found = settings_report.in_force(settings_of(**flags), _flag_names(**flags))
     if as_json:
         typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
         return

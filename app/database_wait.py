@@ -54,7 +54,7 @@ async def wait_for(
                 if first:
                     tell(STATUS)
                 if first and listener is not None:
-                    await stack.enter_async_context(_answering(listener))
+                    await stack.enter_async_context(_answer_probes(listener))
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
     if next_reminder:
@@ -62,10 +62,10 @@ async def wait_for(
 
 
 @contextlib.asynccontextmanager
-async def _answering(listener: socket.socket) -> AsyncIterator[None]:
+async def _answer_probes(listener: socket.socket) -> AsyncIterator[None]:
     """Answer requests inside the block; the listener stays open afterwards."""
     config = uvicorn.Config(_answer, lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False)
-    server = _Probed(config)
+    server = _ProbeServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener.dup()]))
     try:
         yield
@@ -74,7 +74,7 @@ async def _answering(listener: socket.socket) -> AsyncIterator[None]:
         await serving
 
 
-class _Probed(uvicorn.Server):
+class _ProbeServer(uvicorn.Server):
     """uvicorn's server that leaves signals to the process."""
 
     @contextlib.contextmanager

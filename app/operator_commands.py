@@ -59,7 +59,9 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
-            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
+            typer.echo(
+                f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_key_state(key)}  {bound}  {used}"
+            )
 
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
 
@@ -155,7 +157,7 @@ def retention(
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), use)
 
 
-def _state(key: "KeyRow") -> str:
+def _key_state(key: "KeyRow") -> str:
     if key.revoked_at is not None:
         return f"revoked {key.revoked_at:%Y-%m-%d}"
     if key.expires_at is None:

@@ -106,7 +106,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
     """
     from app.store import migrate, walls
 
-    with _in_one_line():
+    with _converted_errors():
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
         await walls.check(database_url)
 
@@ -115,12 +115,12 @@ async def go_back(database_url: str, schema: str) -> None:
     """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseAway."""
     from app.store import migrate
 
-    with _in_one_line():
+    with _converted_errors():
         await migrate.downgrade(database_url, schema)
 
 
 @contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     """Convert errors of migrating or using the database to CannotServe or DatabaseAway."""
     import asyncpg
 
@@ -137,11 +137,11 @@ def _in_one_line() -> Iterator[None]:
         raise CannotServe(str(error)) from None
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        kind = DatabaseAway if _may_come_back(error) else CannotServe
+        kind = DatabaseAway if _is_temporary(error) else CannotServe
         raise kind(f"the database cannot be used: {lines[0]}") from None
 
 
-def _may_come_back(error: BaseException | None) -> bool:
+def _is_temporary(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, means that the database is unreachable for now."""
     from app.store.connecting import UNREACHABLE
 

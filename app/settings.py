@@ -295,27 +295,27 @@ class Settings(BaseSettings):
 
     @field_validator("database_url", "database_pooler_url", "read_database_url")
     @classmethod
-    def _with_driver(cls, url: str | None, info: ValidationInfo) -> str | None:
+    def _check_dsn(cls, url: str | None, info: ValidationInfo) -> str | None:
         password: SecretStr | None = info.data.get("database_password")
         return dsn.checked(url, password.get_secret_value() if password else None) if url else None
 
     @field_validator("read_database_url")
     @classmethod
-    def _of_one_host(cls, url: str | None) -> str | None:
+    def _check_single_host(cls, url: str | None) -> str | None:
         if url and len(dsn.hosts(url)) > 1:
             raise ValueError("lists several hosts, but the lag can be measured for one only")
         return url
 
     @field_validator("gateway_anthropic_url", "gateway_openai_url")
     @classmethod
-    def _an_address(cls, url: str | None) -> str | None:
+    def _check_url(cls, url: str | None) -> str | None:
         if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
             raise ValueError("must begin with http:// or https:// and name a host")
         return url or None
 
     @field_validator("encryption_key")
     @classmethod
-    def _keys(cls, given: SecretStr | None) -> SecretStr | None:
+    def _check_encryption_key(cls, given: SecretStr | None) -> SecretStr | None:
         if given is not None:
             from app.services.keyring import wrapping
 
@@ -329,7 +329,7 @@ class Settings(BaseSettings):
 
     @field_validator("cache_table", mode="before")
     @classmethod
-    def _a_cache_table(cls, given: Any) -> Any:
+    def _parse_cache_table(cls, given: Any) -> Any:
         try:
             table = json.loads(given or "{}") if isinstance(given, str) else given
             parse_table(table)
@@ -341,7 +341,7 @@ class Settings(BaseSettings):
 
     @field_validator("open_hosts", mode="before")
     @classmethod
-    def _names(cls, given: Any) -> Any:
+    def _split_names(cls, given: Any) -> Any:
         return tuple(filter(None, map(str.strip, given.split(",")))) if isinstance(given, str) else given
 
     @field_validator("data_dir", "tiktoken_cache_dir")

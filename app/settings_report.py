@@ -30,7 +30,7 @@ def in_force(settings: Settings, flags: frozenset[str]) -> Iterator[SettingInFor
     """Yield all settings in the order of their table. `flags` names the settings that a flag has set."""
     values = settings.model_dump()
     for name in Settings.model_fields:
-        yield SettingInForce(variable(name), _shown(name, values[name]), origin(name, flags))
+        yield SettingInForce(variable(name), _masked_value(name, values[name]), origin(name, flags))
 
 
 def origin(name: str, flags: frozenset[str] = frozenset()) -> str:
@@ -77,7 +77,7 @@ def _default(name: str, info: FieldInfo) -> str:
     return "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
 
 
-def _shown(name: str, value: Any) -> Any:
+def _masked_value(name: str, value: Any) -> Any:
     if isinstance(value, SecretStr) or (name == "api_key" and value is not None):
         return MASK
     if isinstance(value, str):

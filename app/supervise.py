@@ -34,7 +34,7 @@ class Role:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Slot:
     """A role's process: its pid while it runs, else None and the time at which it is due to start."""
 
     role: Role
@@ -63,14 +63,14 @@ class Supervisor:
         on_end: Callable[[int], None] = lambda _: None,
         look: Callable[[], float] | None = None,
     ) -> None:
-        self._places = [_Place(role) for role in roles]
+        self._slots = [_Slot(role) for role in roles]
         self._patience = patience
         self._on_stop = on_stop
         self._on_end = on_end
         self._look = look
         self._next_look = 0.0
         self._stopping = False
-        self._asked: str | None = None
+        self._stopping_name: str | None = None
         self._deadline = 0.0
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ class Supervisor:
             signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wake the supervisor
             while True:
                 self._reap()
-                if self._stopping and all(place.pid is None for place in self._places):
+                if self._stopping and all(place.pid is None for place in self._slots):
                     return
                 self._act()
                 self._wait()
@@ -89,15 +89,15 @@ class Supervisor:
     @contextmanager
     def _pipes(self) -> Iterator[None]:
         """Open the pipe by which signals wake the supervisor, and the one that closes when the supervisor ends."""
-        self._woken, self._wakes = os.pipe()
-        self._tied, self._ties = os.pipe()
-        os.set_blocking(self._wakes, False)
-        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        self._wake_read, self._wake_write = os.pipe()
+        self._life_read, self._life_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(-1)
-            for descriptor in (self._woken, self._wakes, self._tied, self._ties):
+            for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
                 os.close(descriptor)
 
     def _stop(self, number: int, _frame: object) -> None:
@@ -105,11 +105,11 @@ class Supervisor:
         if not self._stopping:
             self._stopping = True
             self._on_stop()
-        self._ask_next(number)
+        self._signal_next(number)
 
     def _reap(self) -> None:
         """Record the processes that have ended, and schedule their restart."""
-        for place in self._places:
+        for place in self._slots:
             if place.pid is None:
                 continue
             pid, status = os.waitpid(place.pid, os.WNOHANG)
@@ -127,7 +127,7 @@ class Supervisor:
                 "a process has ended; restarting it",
                 process=place.role.name,
                 pid=pid,
-                ended=_how(status),
+                ended=_describe_exit(status),
                 after_seconds=pause,
             )
 
@@ -136,62 +136,64 @@ class Supervisor:
         now = time.monotonic()
         if self._look is not None and now >= self._next_look:
             self._next_look = self._look() + time.monotonic()
-        for place in self._places:
+        for place in self._slots:
             if place.pid is None and now >= place.due and not self._stopping:
                 self._start(place)
         if self._stopping:
-            overdue = self._asked == self._next() and now >= self._deadline
+            overdue = self._stopping_name == self._next() and now >= self._deadline
             if overdue:
-                self._asked = None
-            if self._asked != self._next():
-                self._ask_next(signal.SIGKILL if overdue else signal.SIGTERM)
+                self._stopping_name = None
+            if self._stopping_name != self._next():
+                self._signal_next(signal.SIGKILL if overdue else signal.SIGTERM)
 
     def _next(self) -> str | None:
         """Return the name of the processes to stop next."""
-        return next((place.role.name for place in self._places if place.pid is not None), None)
+        return next((place.role.name for place in self._slots if place.pid is not None), None)
 
-    def _ask_next(self, number: int) -> None:
+    def _signal_next(self, number: int) -> None:
         name = self._next()
-        if name != self._asked:
-            self._asked, self._deadline = name, time.monotonic() + self._patience
-        for place in self._places:
+        if name != self._stopping_name:
+            self._stopping_name, self._deadline = name, time.monotonic() + self._patience
+        for place in self._slots:
             if place.pid is not None and place.role.name == name:
                 with suppress(ProcessLookupError):
                     os.kill(place.pid, number)
 
     def _wait(self) -> None:
         """Wait for a signal or the next due time."""
-        times = [place.due for place in self._places if place.pid is None and not self._stopping]
+        times = [place.due for place in self._slots if place.pid is None and not self._stopping]
         if self._look is not None:
             times.append(self._next_look)
         if self._stopping:
             times.append(self._deadline)
         seconds = max(0.0, min(times) - time.monotonic()) if times else None
-        if select.select([self._woken], [], [], seconds)[0]:
-            os.read(self._woken, WAKE_BYTES)
+        if select.select([self._wake_read], [], [], seconds)[0]:
+            os.read(self._wake_read, WAKE_BYTES)
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _Slot) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # The supervisor's handlers must not run in the new process, nor here before its pid is known.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         pid = os.fork()
         if pid == 0:
-            self._become(place.role)
+            self._run_child(place.role)
         place.pid, place.started = pid, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
-    def _become(self, role: Role) -> NoReturn:
+    def _run_child(self, role: Role) -> NoReturn:
         """Run a role in the forked process and exit without running the cleanup of the supervisor's callers."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (*_STOPS, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            for descriptor in (self._woken, self._wakes, self._ties):
+            for descriptor in (self._wake_read, self._wake_write, self._life_write):
                 os.close(descriptor)
             os.setpgid(0, 0)  # Ctrl-C must reach only the supervisor, which stops the others in their order
-            threading.Thread(target=_end_with, args=(self._tied,), name="supervisor-watch", daemon=True).start()
+            threading.Thread(
+                target=_exit_with_supervisor, args=(self._life_read,), name="supervisor-watch", daemon=True
+            ).start()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             role.run()
             status = 0
@@ -204,12 +206,12 @@ class Supervisor:
             os._exit(status)
 
 
-def _end_with(tied: int) -> None:
+def _exit_with_supervisor(tied: int) -> None:
     """Exit when the supervisor ends: nothing is ever written to the pipe, and only the supervisor holds it open."""
     os.read(tied, 1)
     os._exit(1)
 
 
-def _how(status: int) -> str:
+def _describe_exit(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"status {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"

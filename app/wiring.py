@@ -112,8 +112,8 @@ def replica(settings: Settings, database: Database) -> Replica | None:
     """Return the replica that the settings name, if any."""
     if settings.read_database_url is None:
         return None
-    theirs = Database(settings.read_database_url, pool_size=settings.pool_size)
-    return Replica(database, theirs, settings.read_behind_seconds_max)
+    on_replica = Database(settings.read_database_url, pool_size=settings.pool_size)
+    return Replica(database, on_replica, settings.read_behind_seconds_max)
 
 
 def build(
@@ -146,8 +146,8 @@ def build(
     tenants = Tenants(database, settings.api_key)
     past = _past(database, policies, caches)
     recordings, explaining, _, ledger = past
-    theirs = () if replica is None else _past(replica.database, policies, caches)
-    late = LateReads(past, replica, theirs, max(1, settings.pool_size // READS_SHARE), told_read)
+    on_replica = () if replica is None else _past(replica.database, policies, caches)
+    late = LateReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), told_read)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
@@ -255,15 +255,15 @@ def summarizing(settings: Settings) -> Summarizing:
         from app.providers.anthropic import Anthropic
 
         name = model or ANTHROPIC_MODEL
-        asking = Anthropic(model=name, api_key=_secret(key), base_url=url)
-        found["anthropic"] = Traced(asking, provider="anthropic", model=name, base_url=url)
+        anthropic_client = Anthropic(model=name, api_key=_secret(key), base_url=url)
+        found["anthropic"] = Traced(anthropic_client, provider="anthropic", model=name, base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
     if key is not None or url is not None:
         from app.providers.openai import OpenAI
 
         name = model or OPENAI_MODEL
-        asks = OpenAI(model=name, api_key=_secret(key), base_url=url)
-        found["openai"] = Traced(asks, provider="openai", model=name, base_url=url)
+        openai_client = OpenAI(model=name, api_key=_secret(key), base_url=url)
+        found["openai"] = Traced(openai_client, provider="openai", model=name, base_url=url)
     most = settings.summarizer_tokens_per_hour
     found = {name: Guarded(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()}
     return Summarizing(

@@ -93,7 +93,7 @@ class Access:
             if scope["path"] in EXEMPT:
                 await self._app(scope, receive, response)
             else:
-                await self._traced(scope, receive, response, request_id)
+                await self._trace_request(scope, receive, response, request_id)
         except Exception:
             failed = True
             raise
@@ -103,7 +103,9 @@ class Access:
             _log(scope, response, time.perf_counter() - started)
             unbind_contextvars("request_id", "session", "trace_id")
 
-    async def _traced(self, scope: Scope, receive: Receive, response: _ResponseRecorder, request_id: str) -> None:
+    async def _trace_request(
+        self, scope: Scope, receive: Receive, response: _ResponseRecorder, request_id: str
+    ) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "HTTP"
         with tracing.served(method, scope["headers"]) as span:
             if span.trace_id is not None:

@@ -17,7 +17,7 @@ from app.store.sealing import seal_with
 __all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door", "open_contents"]
 
 Door = Callable[[Request], Awaitable[Caller]]
-_DOORS: Final[dict[Any, str]] = {}
+_SCOPES: Final[dict[Any, str]] = {}
 
 
 class Unauthorized(Exception):
@@ -56,7 +56,7 @@ def caller(scope: str) -> Door:
         await addresses.follow(request, found)
         return found
 
-    _DOORS[dependency] = scope
+    _SCOPES[dependency] = scope
     return dependency
 
 
@@ -91,9 +91,9 @@ async def open_contents(request: Request, who: Caller) -> None:
 
 def scope_of(call: Callable[..., Any]) -> str | None:
     """Return the scope that an authenticating dependency requires; None for any other dependency."""
-    return _DOORS.get(call)
+    return _SCOPES.get(call)
 
 
 def is_door(call: Callable[..., Any]) -> bool:
     """Return whether a dependency authenticates callers."""
-    return call in _DOORS
+    return call in _SCOPES

@@ -71,24 +71,26 @@ class BodyRoute(APIRoute):
         if path.endswith("_id}"):  # ids hold no colon: one leads to a verb, as in `{compaction_id}:retry`
             self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
         if list(inspect.signature(endpoint).parameters) == ["request"]:
-            self.app = _called(endpoint)
+            self.app = _direct_app(endpoint)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler with authentication and reading of the body before it."""
         handle = super().get_route_handler()
-        doors = [found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)]
+        authenticators = [
+            found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)
+        ]
 
         async def handler(request: Request) -> Response:
             if self.body_field is None:
                 return await handle(request)
-            for door in doors:
-                await door(request)
-            return await handle(await _Read.of(request))
+            for authenticate_caller in authenticators:
+                await authenticate_caller(request)
+            return await handle(await _ParsedRequest.of(request))
 
         return handler
 
 
-def _called(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+def _direct_app(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
@@ -96,13 +98,13 @@ def _called(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     return app
 
 
-class _Read(Request):
+class _ParsedRequest(Request):
     """A request whose body has been read as JSON, whatever its Content-Type (`curl -d` declares a form)."""
 
     value: Json = None
 
     @classmethod
-    async def of(cls, request: Request) -> "_Read":
+    async def of(cls, request: Request) -> "_ParsedRequest":
         """Read a request's body. Raises BodyTooLarge or InvalidJson."""
         read = cls(request.scope, request.receive)
         raw = await read.body()

@@ -162,8 +162,8 @@ def around(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json])
 
     The request is JSON text already; parsing it only to serialize it again would double the work.
     """
-    front, behind = canonical_json(head)[:-1], canonical_json(tail)[1:]
-    return b"".join((front.encode(), b',"request":', request.body, b",", behind.encode()))
+    start, rest = canonical_json(head)[:-1], canonical_json(tail)[1:]
+    return b"".join((start.encode(), b',"request":', request.body, b",", rest.encode()))
 
 
 def seen_json(seen: SeenEvent) -> dict[str, Json]:

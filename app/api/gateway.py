@@ -81,7 +81,7 @@ class GatewayApp:
         self._open += 1
         try:
             passage = Passage(request, target, upstream, raw)
-            await _unless_gone(receive, passage, _serve(gateway, who, passage, send, away=away))
+            await _cancel_on_disconnect(receive, passage, _serve(gateway, who, passage, send, away=away))
         finally:
             self._open -= 1
 
@@ -132,7 +132,7 @@ async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *,
             check_session(who, identity.session)
         passage.mode, passage.reason = "bypass", problem_of(StoreUnavailable("")).slug
     elif endpoint is not None and asks:
-        await _budget(gateway, who, endpoint, passage)
+        await _replace_conversation(gateway, who, endpoint, passage)
     GATEWAY.labels(passage.target.provider, passage.mode).inc()
     try:
         await pass_on(gateway, passage, send)
@@ -141,13 +141,13 @@ async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *,
         if not passage.begun:  # else the connection is closed in the middle of the response, as upstream did
             raise (UpstreamLate if error.late else UpstreamFailed)(error.detail) from None
     except TimeoutError:
-        structlog.get_logger().warning("a client of the gateway takes nothing", session=passage.session)
+        structlog.get_logger().warning("a gateway client stopped reading", session=passage.session)
 
 
-async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
+async def _replace_conversation(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
     """Replace the conversation by its context, or record why it is not. Raises InvalidRequest or NotFound."""
     request = passage.request
-    given = await _parsed(request, passage.raw)
+    given = await _parse(request, passage.raw)
     identity = identify(request.headers, passage.target.session, None if given is None else given.value)
     if identity is None:
         passage.reason = "no-session"
@@ -181,7 +181,7 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
         structlog.get_logger().warning("bypass", session=session, reason=passage.reason)
 
 
-async def _parsed(request: Request, raw: bytes) -> bodies.Body | None:
+async def _parse(request: Request, raw: bytes) -> bodies.Body | None:
     """Parse the body; return None if it is not a JSON object within the limits."""
     asked = (raw, request.app.state.json_limits)
     try:
@@ -211,7 +211,7 @@ def _target(request: Request) -> GatewayTarget:
     return GatewayTarget(provider, f"/{path}", None if session is None else unquote(session))
 
 
-async def _unless_gone(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
+async def _cancel_on_disconnect(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, or cancel it when the client disconnects, so that an unread response is not paid for."""
     task = asyncio.ensure_future(work)
 

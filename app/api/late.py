@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 _Freshness = Annotated[
     str | None, Header(alias="Cache-Control", description="`no-cache` requests the newest data, from the primary.")
 ]
-_MADE: Final[set[Any]] = set()
+_DEPENDENCIES: Final[set[Any]] = set()
 
 
 class Late(Generic[Service]):
@@ -50,10 +50,10 @@ def late(kind: type[Service]) -> Callable[..., Awaitable[Late[Service]]]:
     async def found(request: Request, cache_control: _Freshness = None) -> Late[Service]:
         return Late(request, kind, newest="no-cache" in (cache_control or "").lower())
 
-    _MADE.add(found)
+    _DEPENDENCIES.add(found)
     return found
 
 
 def is_late(call: Callable[..., Any]) -> bool:
     """Return whether a dependency was made by `late`."""
-    return call in _MADE
+    return call in _DEPENDENCIES

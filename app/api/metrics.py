@@ -95,22 +95,22 @@ for _answered_by in get_args(AnsweredBy):
     LATE_READS.labels(_answered_by)
 
 
-def observe(request: ContextRequest, came: ContextAnswer | ContextError) -> None:
+def observe(request: ContextRequest, result: ContextAnswer | ContextError) -> None:
     """Count the outcome of a context request."""
-    if isinstance(came, ContextError):
-        _contexts(_failure(came), request.format).inc()
+    if isinstance(result, ContextError):
+        _contexts(_failure(result), request.format).inc()
         return
-    call, epoch = came.assembled.call, came.assembled.epoch
-    _contexts(_outcome(came), request.format).inc()
+    call, epoch = result.assembled.call, result.assembled.epoch
+    _contexts(_outcome(result), request.format).inc()
     CONTEXT_TOKENS.observe(call.estimate)
     CONTEXT_FILL.observe(call.estimate / max(1, call.target))
     if epoch is None:
         return
     EPOCHS.labels(epoch.cause).inc()
-    grown = newly_left_out(came.assembled.inputs.loaded.frontier, epoch.frontier)
+    grown = newly_left_out(result.assembled.inputs.loaded.frontier, epoch.frontier)
     for reducer, (events, tokens) in grown.items():
         EVICTED_EVENTS.labels(reducer).inc(events)
-        EVICTED_TOKENS.labels(reducer).inc(came.assembled.inputs.budget.shown(tokens))
+        EVICTED_TOKENS.labels(reducer).inc(result.assembled.inputs.budget.shown(tokens))
 
 
 def _failure(error: ContextError) -> str:

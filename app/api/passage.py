@@ -102,7 +102,7 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
         call = passage.call
         passage.started = time.perf_counter()
         try:
-            async with _asked(passage) as (answer, span):
+            async with _call_upstream(passage) as (answer, span):
                 if call is None:
                     await _send(passage, answer, answer.raw(), send)
                     return
@@ -112,11 +112,11 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     await _send_and_log(gateway, passage, call, answer, send, span)
                     return
                 pieces = answer.raw()
-                beginning = await _beginning(pieces)
+                beginning = await _read_beginning(pieces)
                 text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
                 again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
                 if again is None:
-                    await _send(passage, answer, _chained(beginning, pieces), send)
+                    await _send(passage, answer, _chain(beginning, pieces), send)
                     return
                 RETRIES.inc()
                 passage.call, passage.raw = again, again.body
@@ -128,7 +128,7 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
 
 
 @asynccontextmanager
-async def _asked(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
+async def _call_upstream(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
     """Yield the upstream response and the span of the call. Raises NoAnswer."""
     request, target = passage.request, passage.target
     endpoint = ENDPOINTS.get((target.provider, target.path))
@@ -174,11 +174,11 @@ async def _send_and_log(
         reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
         if error is None and reader.unread is not None:
             error = {"message": UNREAD.format(reader.unread)}
-        _count(span, passage.target.provider, reply)
+        _trace_usage(span, passage.target.provider, reply)
         gateway.ended(call, passage.outcome(reply, error))
 
 
-def _count(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
+def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
     """Record a reply's usage in the trace. Anthropic reports cached input separately, so it is added to the input."""
     if reply.usage is None:
         return
@@ -254,7 +254,7 @@ class _Reader:
                 if self.streams:
                     self._take(self._splitter.feed(plain))
                 else:
-                    self._spend(plain)
+                    self._count_bytes(plain)
                     self._kept += plain if self.unread is None else b""
                 if self.unread is not None:
                     break
@@ -266,7 +266,7 @@ class _Reader:
         """Read events; return the chunks to send to the client."""
         kept: list[bytes] = []
         for raw, event in chunks:
-            self._spend(raw)
+            self._count_bytes(raw)
             value = self._value(raw) if event else None
             if value is not None and self.unread is None:
                 self._feed(value)
@@ -283,7 +283,7 @@ class _Reader:
             self._stop(f"an event of it is too large: {error}")
             return None
 
-    def _spend(self, raw: bytes) -> None:
+    def _count_bytes(self, raw: bytes) -> None:
         self.bytes += len(raw)
         if self.bytes > self._bytes_max:
             self._stop(f"it has more than {self._bytes_max} bytes")
@@ -312,7 +312,7 @@ class _Reader:
         return NOTHING if value is None else self._of.read(value)
 
 
-async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
+async def _read_beginning(pieces: AsyncIterator[bytes]) -> bytes:
     """Read pieces of a body up to at least ERROR_BYTES_MAX bytes."""
     taken = bytearray()
     async for piece in pieces:
@@ -322,7 +322,7 @@ async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
     return bytes(taken)
 
 
-async def _chained(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield beginning
     async for piece in rest:
         yield piece

@@ -61,17 +61,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def _clear(self) -> None:
         self._head_bytes = 0  # of the request line and fields that the parser has reported
         self._fields = 0
-        self._silent = 0  # bytes received since the parser last reported anything, such as of an endless field
+        self._unparsed = 0  # bytes received since the parser last reported anything, such as of an endless field
         self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the timer for the first request."""
         super().connection_made(transport)
-        self._wait(self.LIMITS.head_seconds)
+        self._set_timer(self.LIMITS.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
-        self._wait(None)
+        self._set_timer(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -79,10 +79,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._cut or self.transport.is_closing():
             return
         if self._deadline is None:
-            self._wait(self.LIMITS.head_seconds if self._in_head else self.LIMITS.body_seconds)
-        self._silent += len(data)
+            self._set_timer(self.LIMITS.head_seconds if self._in_head else self.LIMITS.body_seconds)
+        self._unparsed += len(data)
         super().data_received(data)
-        if self._head_bytes + self._silent > self.LIMITS.head_bytes and not self._cut:
+        if self._head_bytes + self._unparsed > self.LIMITS.head_bytes and not self._cut:
             self._too_large()
 
     def on_message_begin(self) -> None:
@@ -106,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start the application and the timer for the body, or refuse the request."""
-        self._silent = 0
+        self._unparsed = 0
         if self._cut:
             return
         if self._is_too_large():
@@ -114,27 +114,27 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         super().on_headers_complete()
-        self._wait(self.LIMITS.body_seconds)
+        self._set_timer(self.LIMITS.body_seconds)
 
     def on_body(self, body: bytes) -> None:
         """Pass a piece of the body on, or discard it if the response is complete."""
-        self._silent = 0
+        self._unparsed = 0
         if self._cut:
             return
         if self.cycle.response_complete:
             self._unread += len(body)
             if self._unread > self.LIMITS.unread_bytes:
-                self._cut_off()
+                self._disconnect()
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Stop the timer at the end of a request."""
-        self._silent = 0
+        self._unparsed = 0
         if self._cut:
             return
         self._in_head = True
-        self._wait(None)
+        self._set_timer(None)
         super().on_message_complete()
         self._clear()
 
@@ -143,7 +143,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(MALFORMED, "this is not a valid HTTP request")
 
     def _count(self, size: int) -> None:
-        self._silent = 0
+        self._unparsed = 0
         self._head_bytes += size
 
     def _is_too_large(self) -> bool:
@@ -156,18 +156,18 @@ class BoundedProtocol(HttpToolsProtocol):
             f"the request line and header fields may have {limits.head_bytes} bytes and {limits.head_fields} fields",
         )
 
-    def _wait(self, seconds: float | None) -> None:
+    def _set_timer(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late, seconds)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._on_timeout, seconds)
 
-    def _late(self, seconds: float) -> None:
+    def _on_timeout(self, seconds: float) -> None:
         if self.flow.read_paused:  # the delay is on our side
-            self._wait(seconds)
+            self._set_timer(seconds)
             return
         self._deadline = None
-        if self._in_head and not self._head_bytes + self._silent:  # no request has begun
-            self._cut_off()
+        if self._in_head and not self._head_bytes + self._unparsed:  # no request has begun
+            self._disconnect()
         else:
             self._refuse(TOO_SLOW, f"the rest of the request did not arrive within {seconds:g} seconds")
 
@@ -190,11 +190,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 STATUS_LINE[problem.status] + f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n".encode()
             )
             self.transport.write(head + b"connection: close\r\n\r\n" + body)
-        self._cut_off()
+        self._disconnect()
 
-    def _cut_off(self) -> None:
+    def _disconnect(self) -> None:
         self._cut = True
-        self._wait(None)
+        self._set_timer(None)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -47,15 +47,15 @@ class WorkersCollector(Collector):
         deliveries = [one for one in self._state.work if one.kind == "delivery"]
         erased = [one for one in self._state.work if one.kind == "retention"]
         return (
-            *_jobs(self._state.queues),
-            *_spent(self._state.today),
-            *_summaries(summaries),
-            *_sent(deliveries),
-            *_erased(erased),
+            *_job_metrics(self._state.queues),
+            *_spending_metrics(self._state.today),
+            *_summary_metrics(summaries),
+            *_delivery_metrics(deliveries),
+            *_retention_metrics(erased),
         )
 
 
-def _jobs(queues: Sequence[Queue]) -> Iterable[Metric]:
+def _job_metrics(queues: Sequence[Queue]) -> Iterable[Metric]:
     states = GaugeMetricFamily("palimpsest_jobs", "Jobs of the workers' queue", labels=["kind", "state"])
     overdue = GaugeMetricFamily(
         "palimpsest_jobs_overdue", "Waiting jobs that were due more than a minute ago", labels=["kind"]
@@ -74,7 +74,7 @@ def _jobs(queues: Sequence[Queue]) -> Iterable[Metric]:
     return states, overdue, oldest
 
 
-def _spent(today: Today) -> Iterable[Metric]:
+def _spending_metrics(today: Today) -> Iterable[Metric]:
     tokens = GaugeMetricFamily(
         "palimpsest_summarizer_tokens_today",
         "Tokens used by summarizers' models today (UTC), by all workers",
@@ -90,7 +90,7 @@ def _spent(today: Today) -> Iterable[Metric]:
     return tokens, refused
 
 
-def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _summary_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     made = CounterMetricFamily(
         "palimpsest_summaries", "Summaries by summarizer and outcome", labels=["summarizer", "outcome"]
     )
@@ -121,7 +121,7 @@ def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
     return made, tokens, newest, lag
 
 
-def _sent(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _delivery_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     attempts = CounterMetricFamily(
         "palimpsest_webhook_attempts", "Attempts to deliver a webhook, by outcome", labels=["outcome"]
     )
@@ -136,7 +136,7 @@ def _sent(work: Sequence[WorkCount]) -> Iterable[Metric]:
     return attempts, lag
 
 
-def _erased(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _retention_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     erased = CounterMetricFamily(
         "palimpsest_retention_erased",
         "Sessions (rules age, idle, erasure) or records (other rules) that were erased",

@@ -117,7 +117,7 @@ class EventStream(StreamingResponse):
             with STREAMS.track_inprogress():
                 await super().__call__(scope, receive, timely)
         except TimeoutError:
-            structlog.get_logger().warning("a stream's client takes nothing", path=scope["path"])
+            structlog.get_logger().warning("a stream client stopped reading", path=scope["path"])
         finally:
             self._stream.close()
 

@@ -197,7 +197,7 @@ class TokensOut(BaseModel):
         "Set `max_tokens` or the policy's `window_tokens` to give it."
     )
     reserve: int = Field(description="Part of the window left free for the model's answer.")
-    outside: int = Field(description="Size of what the client sends in addition to the request; 0 if it is not known.")
+    outside: int = Field(description="Tokens that the client sends in addition to the request; 0 if not known.")
     estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
     by_source: dict[str, int] = Field(
         description="`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and "

@@ -14,8 +14,8 @@ class UsageIn(Closed):
 
     input_tokens: Count = Field(
         None,
-        description="Input tokens. For a call in the format `anthropic`, without those read from or written to the "
-        "cache, as Anthropic reports them; in other formats, all of them.",
+        description="Input tokens as the provider reports them: in the format `anthropic` without those read from or "
+        "written to the cache, in other formats all of them.",
     )
     cache_read_tokens: Count = Field(None, description="Input tokens that were read from the provider's cache.")
     cache_write_tokens: Count = Field(None, description="Input tokens that were written to the provider's cache.")

@@ -160,7 +160,7 @@ class Budget:
         That is the case if the server is unreachable or refuses them, or if iterating over `messages` or `tools`, which
         may convert them lazily, raises. Raises StatusError for settings that have never worked, such as a wrong key.
         """
-        fit = yield from self._asked(session, messages, self.model or model, system, tools)
+        fit = yield from self._request_fit(session, messages, self.model or model, system, tools)
         if fit is None:
             self.passes(session)
         return fit
@@ -169,7 +169,7 @@ class Budget:
         """Count a model call whose messages are sent unchanged."""
         _keep(self.passed_through, session, self.passed_through.get(session, 0) + 1)
 
-    def _asked(
+    def _request_fit(
         self,
         session: str,
         messages: Iterable[Message],
@@ -181,7 +181,7 @@ class Budget:
             asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call, "messages": list(messages)}
             asked |= {"system": system or "", "tools": None if tools is None else list(tools)}
         except Exception as error:  # whatever the framework's objects raise
-            self._refused(session, "unreadable", repr(error))
+            self._warn_refused(session, "unreadable", repr(error))
             return None
         if session not in self._sessions and self._of_session:
             done = yield from self.ask(sessions.put_session(session, model=model, **self._of_session), session)
@@ -279,10 +279,10 @@ class Budget:
             if is_outage(error):
                 self.lost(error)
             else:
-                self._refused(session, getattr(error, "slug", None) or type(error).__name__, reason(error))
+                self._warn_refused(session, getattr(error, "slug", None) or type(error).__name__, reason(error))
             return None
         except (TypeError, ValueError, RecursionError) as error:  # not representable as JSON
-            self._refused(session, "unreadable", repr(error))
+            self._warn_refused(session, "unreadable", repr(error))
             return None
         self._served = True
         if self.away:
@@ -310,7 +310,7 @@ class Budget:
             self.away = True
             _log.warning("the server is unreachable; messages go to the model unchanged until it is back: %s", error)
 
-    def _refused(self, session: str, kind: str, reason: str) -> None:
+    def _warn_refused(self, session: str, kind: str, reason: str) -> None:
         """Log that the server refuses a session's messages, once for each session and kind of refusal."""
         if (session, kind) not in self._warned:
             _keep(self._warned, (session, kind), None)

@@ -76,12 +76,12 @@ class Done:
 
 def run(flow: Flow[T], transport: Transport) -> T:
     """Execute a flow to its end."""
-    return _finished(flow, _advanced(lambda: next(flow)), transport)
+    return _finish(flow, _advance(lambda: next(flow)), transport)
 
 
 def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
     """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
-    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    step = _advance(lambda: flow.send(None) if goes_on else next(flow))
     while not isinstance(step, (Emit, Done)):
         step = _step(flow, step, transport)
     return (None, step.value) if isinstance(step, Done) else (step, None)
@@ -89,17 +89,17 @@ def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False)
 
 def abandon(flow: Flow[T], transport: Transport) -> T:
     """Raise Abandoned in a flow whose chunks are no longer read, and execute it to its end."""
-    return _finished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
+    return _finish(flow, _advance(lambda: flow.throw(Abandoned())), transport)
 
 
-def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
+def _advance(advance: Callable[[], Effect]) -> Effect | Done:
     try:
         return advance()
     except StopIteration as end:
         return Done(end.value)
 
 
-def _finished(flow: Flow[T], step: Effect | Done, transport: Transport) -> T:
+def _finish(flow: Flow[T], step: Effect | Done, transport: Transport) -> T:
     while not isinstance(step, Done):
         step = _step(flow, step, transport)
     return cast(T, step.value)
@@ -110,8 +110,8 @@ def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect | Don
         result = _do(effect, transport)
     except Exception as error:
         failure = error
-        return _advanced(lambda: flow.throw(failure))
-    return _advanced(lambda: flow.send(result))
+        return _advance(lambda: flow.throw(failure))
+    return _advance(lambda: flow.send(result))
 
 
 def _do(effect: Effect, transport: Transport) -> Any:
@@ -134,14 +134,14 @@ def _do(effect: Effect, transport: Transport) -> Any:
 
 async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
     """Execute a flow to its end."""
-    return await _afinished(flow, _advanced(lambda: next(flow)), transport)
+    return await _afinish(flow, _advance(lambda: next(flow)), transport)
 
 
 async def auntil_emitted(
     flow: Flow[T], transport: AsyncTransport, *, goes_on: bool = False
 ) -> tuple[Emit | None, T | None]:
     """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
-    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    step = _advance(lambda: flow.send(None) if goes_on else next(flow))
     while not isinstance(step, (Emit, Done)):
         step = await _astep(flow, step, transport)
     return (None, step.value) if isinstance(step, Done) else (step, None)
@@ -149,10 +149,10 @@ async def auntil_emitted(
 
 async def aabandon(flow: Flow[T], transport: AsyncTransport) -> T:
     """Raise Abandoned in a flow whose chunks are no longer read, and execute it to its end."""
-    return await _afinished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
+    return await _afinish(flow, _advance(lambda: flow.throw(Abandoned())), transport)
 
 
-async def _afinished(flow: Flow[T], step: Effect | Done, transport: AsyncTransport) -> T:
+async def _afinish(flow: Flow[T], step: Effect | Done, transport: AsyncTransport) -> T:
     while not isinstance(step, Done):
         step = await _astep(flow, step, transport)
     return cast(T, step.value)
@@ -163,8 +163,8 @@ async def _astep(flow: Flow[Any], effect: Effect, transport: AsyncTransport) -> 
         result = await _ado(effect, transport)
     except Exception as error:
         failure = error
-        return _advanced(lambda: flow.throw(failure))
-    return _advanced(lambda: flow.send(result))
+        return _advance(lambda: flow.throw(failure))
+    return _advance(lambda: flow.send(result))
 
 
 async def _ado(effect: Effect, transport: AsyncTransport) -> Any:

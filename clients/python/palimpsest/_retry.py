@@ -26,16 +26,16 @@ def wait(error: PalimpsestError, attempt: int, retries: int) -> float | None:
     if isinstance(error, StatusError):
         if error.status not in AGAIN or isinstance(error, NotReproducibleError):
             return None
-        asked = _asked(error.response.headers.get("retry-after"))
-        if asked is not None:
-            return asked if asked <= PATIENCE_SECONDS else None
+        retry_after = _retry_after(error.response.headers.get("retry-after"))
+        if retry_after is not None:
+            return retry_after if retry_after <= PATIENCE_SECONDS else None
     elif not isinstance(error, ConnectionFailed):
         return None
     longest: float = min(FIRST_SECONDS * 2.0**attempt, LONGEST_SECONDS)
     return longest * (1 - random.random() / 4)  # noqa: S311 - only spreads clients out
 
 
-def _asked(header: str | None) -> float | None:
+def _retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header, given as a number or a date."""
     if header is None:
         return None

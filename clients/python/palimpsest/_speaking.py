@@ -188,7 +188,7 @@ def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolC
         given = [given]
     in_order: list[Any] = []
     for one in given:
-        named = _named(one, known)
+        named = _with_call_id(one, known)
         if named is None:
             in_order.append(one)
         else:
@@ -201,7 +201,7 @@ def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolC
     yield from zip((call.id for call in open_calls), in_order, strict=False)
 
 
-def _named(one: Any, known: set[str]) -> tuple[str, Any] | None:
+def _with_call_id(one: Any, known: set[str]) -> tuple[str, Any] | None:
     """Return the call's id and the result if the result names its call: a pair, or a provider's message."""
     if isinstance(one, tuple) and len(one) == 2 and (isinstance(one[0], ToolCall) or one[0] in known):
         return (one[0].id if isinstance(one[0], ToolCall) else one[0]), one[1]

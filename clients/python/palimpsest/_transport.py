@@ -134,7 +134,7 @@ class Transport:
         attempt = 0
         while True:
             try:
-                response = self._once(arguments)
+                response = self._attempt(arguments)
                 if response.is_success:
                     return response
                 raise from_response(response)
@@ -145,7 +145,7 @@ class Transport:
             time.sleep(seconds)
             attempt += 1
 
-    def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+    def _attempt(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return self.http.request(**arguments)
         except httpx2.RequestError as error:
@@ -184,7 +184,7 @@ class AsyncTransport:
         attempt = 0
         while True:
             try:
-                response = await self._once(arguments)
+                response = await self._attempt(arguments)
                 if response.is_success:
                     return response
                 raise from_response(response)
@@ -195,7 +195,7 @@ class AsyncTransport:
             await asyncio.sleep(seconds)
             attempt += 1
 
-    async def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+    async def _attempt(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return await self.http.request(**arguments)
         except httpx2.RequestError as error:

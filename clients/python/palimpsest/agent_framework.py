@@ -80,17 +80,17 @@ class PalimpsestMiddleware(ChatMiddleware):
         context.messages = _applied(fit, own)
         if context.stream:
             await call_next()
-            context.result = self._streamed(fit, own, context, call_next)
+            context.result = self._stream_answer(fit, own, context, call_next)
             return
         while True:
             try:
                 await call_next()
             except Exception as error:  # noqa: PERF203 - twice at most
-                fit = await self._again(fit, error, own, context)
+                fit = await self._retry_smaller(fit, error, own, context)
             else:
                 break
         if isinstance(context.result, ChatResponse):
-            await self._answered(fit, context.result)
+            await self._report_answer(fit, context.result)
 
     async def _fit(self, context: ChatContext) -> Fit | None:
         session = self._session or (session_name(context.session.session_id) if context.session else None)
@@ -103,19 +103,19 @@ class PalimpsestMiddleware(ChatMiddleware):
             for one in options.get("tools") or ()
             if isinstance(one, FunctionTool | Mapping)
         )
-        messages = (_shaped(one) for one in context.messages)
+        messages = (_anthropic_message(one) for one in context.messages)
         model = options.get("model") or getattr(context.client, "model", None)
         flow = self._budget.fit(session, messages, model=model, system=options.get("instructions"), tools=tools)
         return await self._budget.arun(flow)
 
-    async def _again(self, fit: Fit, error: Exception, own: Sequence[Message], context: ChatContext) -> Fit:
+    async def _retry_smaller(self, fit: Fit, error: Exception, own: Sequence[Message], context: ChatContext) -> Fit:
         again = await self._budget.arun(self._budget.failed(fit, error))
         if again is None:
             raise error
         context.messages = _applied(again, own)
         return again
 
-    def _streamed(
+    def _stream_answer(
         self, fit: Fit, own: Sequence[Message], context: ChatContext, call_next: CallNext
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         """Return the answer's stream. If it fails as too long before its first piece, it is retried once."""
@@ -134,7 +134,7 @@ class PalimpsestMiddleware(ChatMiddleware):
                     await stream.close()
                     raise
                 except Exception as error:
-                    again = await self._again(fit, error, own, context)
+                    again = await self._retry_smaller(fit, error, own, context)
                     if begun:
                         raise
                     fit = again
@@ -143,12 +143,12 @@ class PalimpsestMiddleware(ChatMiddleware):
 
         async def finished(_: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
             response: ChatResponse[Any] = await stream.get_final_response()
-            await self._answered(fit, response)
+            await self._report_answer(fit, response)
             return response
 
         return ResponseStream(updates(), finalizer=finished)
 
-    async def _answered(self, fit: Fit, response: ChatResponse[Any]) -> None:
+    async def _report_answer(self, fit: Fit, response: ChatResponse[Any]) -> None:
         used: Mapping[str, Any] = response.usage_details or {}
         usage = _blocks.usage(
             used.get("input_token_count"),
@@ -157,7 +157,7 @@ class PalimpsestMiddleware(ChatMiddleware):
             used.get("cache_creation_input_token_count"),
         )
         calls = any(content.type == "function_call" for one in response.messages for content in one.contents)
-        reply = [] if calls else [_shaped(one) for one in response.messages]
+        reply = [] if calls else [_anthropic_message(one) for one in response.messages]
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
 
@@ -177,7 +177,7 @@ class PalimpsestStrategy(Adapter):
         """Mark messages that are left out, and insert those that replace them. Return whether anything changed."""
         own = [one for one in messages if OURS not in one.additional_properties]
         before = _state(messages)
-        fit = await self._budget.arun(self._budget.fit(self._session, map(_shaped, own)))
+        fit = await self._budget.arun(self._budget.fit(self._session, map(_anthropic_message, own)))
         shown = own if fit is None else _applied(fit, own)
         kept = {id(one) for one in shown}
         left, result = deque(own), list[Message]()
@@ -203,7 +203,7 @@ def _applied(fit: Fit, own: Sequence[Message]) -> list[Message]:
     return fit.applied(own, _replaced, _inserted)
 
 
-def _shaped(own: Message) -> dict[str, Any]:
+def _anthropic_message(own: Message) -> dict[str, Any]:
     """Return a message in the format `anthropic`."""
     role = "user" if own.role == "tool" else own.role
     return _blocks.message(role, (_block(content) for content in own.contents))

@@ -46,10 +46,10 @@ class PalimpsestMiddleware(Adapter, Middleware):
 
     def handle(self, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
         """Send the budgeted request, and retry once with a smaller context if it was too long."""
-        budget, asked = self._budget, self._asked(request)
+        budget, asked = self._budget, self._request_fit(request)
         fit = None if asked is None else budget.run(asked)
         if fit is None:
-            return call_next(_bare(request))
+            return call_next(_without_header(request))
         response = self._attempt(fit, request, call_next)
         if not response.http_response.is_success:
             response.http_response.read()
@@ -63,36 +63,38 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 return response
         if request.stream:
             stream = response.parse()
-            stream._iterator = self._teed(fit, stream._iterator)
+            stream._iterator = self._report_at_end(fit, stream._iterator)
         elif response.http_response.is_closed:  # it was read; otherwise the program reads it itself
-            budget.run(self._answered(fit, response.http_response.json()))
+            budget.run(self._report_answer(fit, response.http_response.json()))
         return response
 
     def _attempt(self, fit: Fit, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
         try:
-            return call_next(_bare(request, _body(fit, request)))
+            return call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
             self._budget.run(self._budget.failed(fit, error))
             raise
 
-    def _teed(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
+    def _report_at_end(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             for event in events:
                 whole.feed(event)
                 yield event
         except BaseException as error:
-            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            done = (
+                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            )
             self._budget.run(done)
             raise
-        self._budget.run(self._answered(fit, whole.response()))
+        self._budget.run(self._report_answer(fit, whole.response()))
 
     async def handle_async(self, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
         """Handle a request of an asynchronous client, as `handle` does."""
-        budget, asked = self._budget, self._asked(request)
+        budget, asked = self._budget, self._request_fit(request)
         fit = None if asked is None else await budget.arun(asked)
         if fit is None:
-            return await call_next(_bare(request))
+            return await call_next(_without_header(request))
         response = await self._aattempt(fit, request, call_next)
         if not response.http_response.is_success:
             await response.http_response.aread()
@@ -106,31 +108,33 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 return response
         if request.stream:
             stream = await response.parse()
-            stream._iterator = self._ateed(fit, stream._iterator)
+            stream._iterator = self._areport_at_end(fit, stream._iterator)
         elif response.http_response.is_closed:
-            await budget.arun(self._answered(fit, response.http_response.json()))
+            await budget.arun(self._report_answer(fit, response.http_response.json()))
         return response
 
     async def _aattempt(self, fit: Fit, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
         try:
-            return await call_next(_bare(request, _body(fit, request)))
+            return await call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
             await self._budget.arun(self._budget.failed(fit, error))
             raise
 
-    async def _ateed(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _areport_at_end(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             async for event in events:
                 whole.feed(event)
                 yield event
         except BaseException as error:
-            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            done = (
+                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            )
             await self._budget.arun(done)
             raise
-        await self._budget.arun(self._answered(fit, whole.response()))
+        await self._budget.arun(self._report_answer(fit, whole.response()))
 
-    def _asked(self, request: APIRequest) -> Flow[Fit | None] | None:
+    def _request_fit(self, request: APIRequest) -> Flow[Fit | None] | None:
         """Return the flow that requests the context of a call; None for a call to be sent unchanged."""
         body = request.json
         if request.method.lower() != "post" or request.url not in PATHS or not isinstance(body, Mapping):
@@ -150,7 +154,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
             str(session), body["messages"], model=body.get("model"), system=body.get("system"), tools=body.get("tools")
         )
 
-    def _answered(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
+    def _report_answer(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
         answer = ANTHROPIC.read(response)
         last = not answer.tool_calls and answer.stop_reason != "pause_turn"
         return self._budget.answered(fit, usage=answer.usage, reply=answer.messages if last else ())
@@ -168,7 +172,7 @@ def _reason(error: BaseException) -> BaseException:
     return Abandoned() if isinstance(error, GeneratorExit) else error
 
 
-def _bare(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequest:
+def _without_header(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequest:
     """Return the request to send: without our header, and with another body if one is given."""
     headers = {name: value for name, value in request.headers.items() if name != SESSION_HEADER}
     return request.copy(headers=headers) if body is None else request.copy(headers=headers, body=body)

@@ -73,17 +73,17 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelCallResult[Any]:
         """Call the model with the messages that fit, and retry with fewer if they were too long."""
-        budget, own = self._budget, _own(request)
-        fit = budget.run(self._asked(request, own))
+        budget, own = self._budget, _all_messages(request)
+        fit = budget.run(self._request_fit(request, own))
         while fit is not None:
             try:
-                response = handler(_fitted(request, own, fit))
+                response = handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
                 fit = budget.run(budget.failed(fit, error))
                 if fit is None:
                     raise
             else:
-                budget.run(self._answered(fit, response))
+                budget.run(self._report_answer(fit, response))
                 return response
         return handler(request)
 
@@ -91,21 +91,21 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelCallResult[Any]:
         """Call the model asynchronously; see `wrap_model_call`."""
-        budget, own = self._budget, _own(request)
-        fit = await budget.arun(self._asked(request, own))
+        budget, own = self._budget, _all_messages(request)
+        fit = await budget.arun(self._request_fit(request, own))
         while fit is not None:
             try:
-                response = await handler(_fitted(request, own, fit))
+                response = await handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
                 fit = await budget.arun(budget.failed(fit, error))
                 if fit is None:
                     raise
             else:
-                await budget.arun(self._answered(fit, response))
+                await budget.arun(self._report_answer(fit, response))
                 return response
         return await handler(request)
 
-    def _named(self, runtime: Any) -> str:
+    def _session_id_of(self, runtime: Any) -> str:
         thread = getattr(getattr(runtime, "execution_info", None), "thread_id", None)
         if self._session is None and thread is None:
             raise ValueError(
@@ -114,16 +114,16 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
             )
         return self._session or session_name(str(thread))
 
-    def _asked(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
+    def _request_fit(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         return self._budget.fit(
-            self._named(request.runtime),
+            self._session_id_of(request.runtime),
             (openai_message(message) for message in own),
             model=model if isinstance(model, str) else None,
             tools=(convert_to_openai_tool(tool) for tool in request.tools),
         )
 
-    def _answered(self, fit: Fit, response: Any) -> Flow[None]:
+    def _report_answer(self, fit: Fit, response: Any) -> Flow[None]:
         reply = next((one for one in getattr(response, "result", [response]) if isinstance(one, AIMessage)), None)
         usage = None if reply is None else _usage(reply)
         last = [] if reply is None or reply.tool_calls or not reply.content else [openai_message(reply)]
@@ -140,7 +140,7 @@ class PalimpsestRecallMiddleware(PalimpsestMiddleware):
         call = request.tool_call
         if call["name"] != RECALL:
             return handler(request)
-        text = self._budget.run(self._budget.recalled(self._named(request.runtime), call["args"]))
+        text = self._budget.run(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
     async def awrap_tool_call(
@@ -150,7 +150,7 @@ class PalimpsestRecallMiddleware(PalimpsestMiddleware):
         call = request.tool_call
         if call["name"] != RECALL:
             return await handler(request)
-        text = await self._budget.arun(self._budget.recalled(self._named(request.runtime), call["args"]))
+        text = await self._budget.arun(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
 
@@ -188,12 +188,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _own(request: ModelRequest[Any]) -> list[BaseMessage]:
+def _all_messages(request: ModelRequest[Any]) -> list[BaseMessage]:
     """Return the system message, if any, and the other messages."""
     return [*([] if request.system_message is None else [request.system_message]), *request.messages]
 
 
-def _fitted(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
+def _with_context(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
     messages: list[Any] = fit.applied(own, _replaced, _inserted)
     if request.system_message is not None:  # it is always kept, and always first
         messages = messages[1:]

@@ -44,9 +44,9 @@ class PalimpsestHook(Adapter, CustomLogger):
         super().__init__()
         self._session = session or _session_of
         self._budget = Budget("openai", settings)
-        self._under_way: OrderedDict[str, Fit] = OrderedDict()
-        self._tighter: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
-        self._said = False
+        self._fits_in_progress: OrderedDict[str, Fit] = OrderedDict()
+        self._retry_fits: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
+        self._warned_no_session = False
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
         """Replace the call's messages by those that fit."""
@@ -55,60 +55,62 @@ class PalimpsestHook(Adapter, CustomLogger):
             return None
         session = self._session(kwargs)
         if session is None:
-            if not self._said:
-                self._said = True
+            if not self._warned_no_session:
+                self._warned_no_session = True
                 _log.warning("calls without a litellm_session_id go to the model unchanged")
             return None
         own = messages.own if isinstance(messages, _Fitting) else messages
-        before, fit = self._tighter.pop(session, (None, None))
+        before, fit = self._retry_fits.pop(session, (None, None))
         if before != own or fit is None:
             flow = self._budget.fit(session, own, model=kwargs.get("model"), tools=kwargs.get("tools") or None)
             fit = await self._budget.arun(flow)
         if fit is None:
             return {**kwargs, "messages": own}
-        _keep(self._under_way, str(kwargs.get("litellm_call_id")), fit)
+        _keep(self._fits_in_progress, str(kwargs.get("litellm_call_id")), fit)
         return {**kwargs, "messages": _Fitting(fit.applied(own, _replaced, _inserted), own)}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
     ) -> None:
         """Report the usage, and log the reply."""
-        await self._answered(request_data, response)
+        await self._report_answer(request_data, response)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Report the usage of a streamed answer, and log the reply."""
-        await self._answered(kwargs, response_obj)
+        await self._report_answer(kwargs, response_obj)
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Mapping[str, Any], exception: Exception, call_type: Any, fallback_depth: int | None = None
     ) -> None:
         """Report the error; if the call was too long, keep a smaller context for the next attempt."""
-        await self._failed(request_data, exception)
+        await self._report_error(request_data, exception)
 
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
         """Report the error of a streamed answer, as `async_post_call_failure_deployment_hook` does."""
-        await self._failed(kwargs, kwargs.get("exception") or RuntimeError("the call failed"))
+        await self._report_error(kwargs, kwargs.get("exception") or RuntimeError("the call failed"))
 
-    async def _answered(self, about: Mapping[str, Any], response: Any) -> None:
-        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+    async def _report_answer(self, about: Mapping[str, Any], response: Any) -> None:
+        fit = self._fits_in_progress.pop(str(about.get("litellm_call_id")), None)
         if fit is None or not hasattr(response, "choices"):
             return
         answer = FORMATS["openai"].read(as_dict(response))
         reply = [] if answer.tool_calls else answer.messages
-        usage = without_zeros(answer.usage) if _counted(about) else None  # LiteLLM sets zeros for the Messages API
+        usage = (
+            without_zeros(answer.usage) if _is_usage_reported(about) else None
+        )  # LiteLLM sets zeros for the Messages API
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
-    async def _failed(self, about: Mapping[str, Any], error: BaseException) -> None:
-        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+    async def _report_error(self, about: Mapping[str, Any], error: BaseException) -> None:
+        fit = self._fits_in_progress.pop(str(about.get("litellm_call_id")), None)
         if fit is None:
             return
         again = await self._budget.arun(self._budget.failed(fit, error))
         if again is not None:
-            _keep(self._tighter, fit.session, (fit.asked["messages"], again))
+            _keep(self._retry_fits, fit.session, (fit.asked["messages"], again))
 
 
 class _Fitting(list[Message]):
@@ -133,7 +135,7 @@ def _session_of(kwargs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _counted(about: Mapping[str, Any]) -> bool:
+def _is_usage_reported(about: Mapping[str, Any]) -> bool:
     """Return whether the provider reported the usage for this call: LiteLLM guesses it for streams without usage."""
     if about.get("cache_hit"):
         return False

@@ -92,7 +92,7 @@ class PalimpsestSession(Adapter, SessionABC):
 
     def model(self, model: Model) -> Model:
         """Wrap a model so that its calls are reported, and retried with a smaller input if they were too long."""
-        return _Reported(self._budget, model)
+        return _ReportingModel(self._budget, model)
 
     def recall_tool(self) -> FunctionTool:
         """Return the recall tool, to be added to an agent's tools."""
@@ -138,7 +138,7 @@ class PalimpsestSession(Adapter, SessionABC):
         PalimpsestError.
         """
         self._unclaimed.clear()
-        items = await self._budget.arun(self._whole())
+        items = await self._budget.arun(self._load_conversation())
         last = resolve_session_limit(limit, self.session_settings)
         return items if last is None else items[-last:] if last > 0 else []
 
@@ -166,9 +166,9 @@ class PalimpsestSession(Adapter, SessionABC):
     async def clear_session(self) -> None:
         """Start an empty conversation. The log keeps the previous lines; `Session.delete_session` erases them."""
         self._unclaimed, self._unwritten, self._known = [], [], None
-        await self._budget.arun(self._rewound(0))
+        await self._budget.arun(self._rewind_to(0))
 
-    def _whole(self) -> Flow[list[Item]]:
+    def _load_conversation(self) -> Flow[list[Item]]:
         yield from self._write()
         if self._known is None and self._require_history:
             read: list[tuple[int, Item]] | None = yield from self._read()
@@ -222,11 +222,11 @@ class PalimpsestSession(Adapter, SessionABC):
         if not items:
             return None
         seq, item = items[-1]
-        yield from self._rewound(seq - 1)
+        yield from self._rewind_to(seq - 1)
         self._known = [item for _, item in items[:-1]]
         return item
 
-    def _rewound(self, seq: int) -> Flow[None]:
+    def _rewind_to(self, seq: int) -> Flow[None]:
         try:
             yield sessions.rewind_session(self.session_id, to=seq)
         except NotFoundError:
@@ -240,13 +240,13 @@ class _Provider(ModelProvider):
         self._budget, self._inner = budget, inner
 
     def get_model(self, model_name: str | None) -> Model:
-        return _Reported(self._budget, self._inner.get_model(model_name))
+        return _ReportingModel(self._budget, self._inner.get_model(model_name))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Reported(Model):
+class _ReportingModel(Model):
     """A model whose calls are reported for the context that the filter made for them."""
 
     def __init__(self, budget: Budget, inner: Model) -> None:

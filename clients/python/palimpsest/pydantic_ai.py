@@ -55,7 +55,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
         self._session = session
         self._budget = Budget("openai", settings)
         self._fit: Fit | None = None
-        self._tighter: Fit | None = None
+        self._retry_fit: Fit | None = None
 
     async def for_run(self, ctx: RunContext[Any]) -> PalimpsestCapability:
         """Return a copy with the run's own state, so that runs may be concurrent."""
@@ -67,7 +67,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
             return None
 
         async def recall(ctx: RunContext[Any], **arguments: Any) -> str:
-            return await self._budget.arun(self._budget.recalled(self._named(ctx), arguments))
+            return await self._budget.arun(self._budget.recalled(self._session_id_of(ctx), arguments))
 
         tool = Tool.from_schema(recall, RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, takes_ctx=True)
         return FunctionToolset([tool])
@@ -77,9 +77,9 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     ) -> ModelRequestContext:
         """Replace the request's messages by those that fit."""
         pieces = _pieces(request_context.messages)
-        self._fit, self._tighter = self._tighter, None
+        self._fit, self._retry_fit = self._retry_fit, None
         if self._fit is None or len(self._fit.plan) != len(pieces):
-            self._fit = await self._budget.arun(self._asked(ctx, request_context, pieces))
+            self._fit = await self._budget.arun(self._request_fit(ctx, request_context, pieces))
         if self._fit is None:
             return request_context
         shown = self._fit.applied(pieces, _replaced, _inserted)
@@ -102,23 +102,23 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
         """Report the error; if the request was too long, retry with a smaller one."""
         fit, self._fit = self._fit, None
         if fit is not None:
-            self._tighter = await self._budget.arun(self._budget.failed(fit, error))
-        if self._tighter is not None:
+            self._retry_fit = await self._budget.arun(self._budget.failed(fit, error))
+        if self._retry_fit is not None:
             raise RetryModelRequest from error
         raise error
 
-    def _named(self, ctx: RunContext[Any]) -> str:
+    def _session_id_of(self, ctx: RunContext[Any]) -> str:
         if self._session is None and ctx.conversation_id is None:
             raise ValueError("no session is given: run the agent with a conversation_id, or give the capability one")
         return self._session or session_name(ctx.conversation_id or "")
 
-    def _asked(
+    def _request_fit(
         self, ctx: RunContext[Any], request_context: ModelRequestContext, pieces: Sequence[_Piece]
     ) -> Flow[Fit | None]:
         parameters = request_context.model_request_parameters
         system = "\n\n".join(part.content for part in parameters.instruction_parts or () if part.content)
         return self._budget.fit(
-            self._named(ctx),
+            self._session_id_of(ctx),
             [piece.message for piece in pieces],
             model=request_context.model.model_name,
             system=system,

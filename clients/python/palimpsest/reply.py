@@ -71,7 +71,7 @@ class AnyReply:
 
     _logged: Logged | None
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -82,37 +82,37 @@ class AnyReply:
     @property
     def content(self) -> str:
         """The text of the answer, without reasoning."""
-        return self._whole().content
+        return self._complete().content
 
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls to run. Calls of the recall tool were answered by `send`."""
-        return self._whole().tool_calls
+        return self._complete().tool_calls
 
     @property
     def raw(self) -> Any:
         """The answer as the SDK returned it; for a stream, the assembled answer as a dict."""
-        return self._whole().raw
+        return self._complete().raw
 
     @property
     def usage(self) -> UsageIn | None:
         """The tokens used, as the provider counted them."""
-        return self._whole().usage
+        return self._complete().usage
 
     @property
     def stop_reason(self) -> str | None:
         """The reason why the model stopped, in the provider's words."""
-        return self._whole().stop_reason
+        return self._complete().stop_reason
 
     @property
     def call_id(self) -> str:
         """The id of the recorded call that it answers."""
-        return self._whole().call_id
+        return self._complete().call_id
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The answer in its provider's format, as it was logged."""
-        return self._whole().messages
+        return self._complete().messages
 
 
 class Reply(AnyReply):
@@ -123,13 +123,13 @@ class Reply(AnyReply):
 
     def __init__(self, flow: Flow[Logged], transport: Transport) -> None:
         self._flow, self._transport = flow, transport
-        self._given = False
+        self._was_yielded = False
         self._next, self._logged = until_emitted(flow, transport)
 
     def __iter__(self) -> Iterator[Any]:
         while self._next is not None:
-            if not self._given:
-                self._given = True
+            if not self._was_yielded:
+                self._was_yielded = True
                 yield self._next.chunk
             if self._next is not None:
                 self._advance()
@@ -140,9 +140,9 @@ class Reply(AnyReply):
         except Exception:
             self._next = None
             raise
-        self._given = False
+        self._was_yielded = False
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         for _ in self:
             pass
         if self._logged is None:
@@ -165,7 +165,7 @@ class AsyncReply(AnyReply):
 
     def __init__(self, flow: Flow[Logged], transport: AsyncTransport) -> None:
         self._flow, self._transport = flow, transport
-        self._given = False
+        self._was_yielded = False
         self._next: Emit | None = None
         self._logged: Logged | None = None
 
@@ -176,8 +176,8 @@ class AsyncReply(AnyReply):
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while self._next is not None:
-            if not self._given:
-                self._given = True
+            if not self._was_yielded:
+                self._was_yielded = True
                 yield self._next.chunk
             if self._next is not None:
                 await self._advance()
@@ -188,9 +188,9 @@ class AsyncReply(AnyReply):
         except Exception:
             self._next = None
             raise
-        self._given = False
+        self._was_yielded = False
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         if self._logged is None:
             raise PalimpsestError("read the reply to its end first: `async for chunk in reply: …`")
         return self._logged

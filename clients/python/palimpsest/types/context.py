@@ -181,7 +181,7 @@ class TokensOut(Model):
     reserve: int
     """Part of the window left free for the model's answer."""
     outside: int
-    """Size of what the client sends in addition to the request; 0 if it is not known."""
+    """Tokens that the client sends in addition to the request; 0 if not known."""
     estimator: str
     """Name of the estimator that counted, such as `tiktoken:o200k_base`."""
     by_source: dict[str, int]

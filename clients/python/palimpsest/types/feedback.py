@@ -104,8 +104,8 @@ class UsageIn(TypedDict, total=False):
     """Token usage of a call, as reported by the provider. Omitted figures count as not reported."""
 
     input_tokens: int | None
-    """Input tokens. For a call in the format `anthropic`, without those read from or written to the cache, as
-    Anthropic reports them; in other formats, all of them.
+    """Input tokens as the provider reports them: in the format `anthropic` without those read from or written to
+    the cache, in other formats all of them.
     """
     cache_read_tokens: int | None
     """Input tokens that were read from the provider's cache."""
