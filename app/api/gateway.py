@@ -62,8 +62,8 @@ class GatewayApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an authenticated caller.
 
-        Raises Unauthorized, Forbidden, NotFound, BodyTooLarge, InvalidRequest, Overloaded, StoreUnavailable,
-        UpstreamFailed or UpstreamLate.
+        Raises the errors of `_caller`, and NotFound, BodyTooLarge, InvalidRequest, Overloaded, UpstreamFailed or
+        UpstreamLate.
         """
         request = Request(scope, receive)
         gateway: Gateway = request.state.services.gateway
