@@ -57,11 +57,11 @@ app.add_typer(vocabulary_app, name="vocabulary")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on (PALIMPSEST_HOST).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (PALIMPSEST_PORT).")]
-Processes = Annotated[int | None, typer.Option(help="API processes, one for each core (PALIMPSEST_PROCESSES).")]
+Processes = Annotated[int | None, typer.Option(help="Number of API processes (PALIMPSEST_PROCESSES).")]
 
 
-def _given(**flags: object) -> frozenset[str]:
-    """The names of the settings that a flag sets."""
+def _flag_names(**flags: object) -> frozenset[str]:
+    """Return the names of the settings that a flag sets."""
     return frozenset(name for name, value in flags.items() if value is not None)
 
 
@@ -88,12 +88,12 @@ def serve(
     database_url: DatabaseUrl = None,
     processes: Processes = None,
 ) -> None:
-    """Run everything: the embedded Postgres (unless a database is named), migrations, API and worker."""
+    """Run everything: the embedded Postgres (unless a database is given), migrations, API and worker."""
     serving.stop_early()
     settings = settings_of(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
-        serving.print_status(settings_report.data_place(settings, _given(data_dir=data_dir)))
+        serving.print_status(settings_report.data_place(settings, _flag_names(data_dir=data_dir)))
     with database_of(settings) as (url, postgres), serving.shared_metrics(settings):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
         serving.make_ready(settings, api=True, worker=True)
@@ -102,7 +102,7 @@ def serve(
 
 @app.command()
 def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, processes: Processes = None) -> None:
-    """Run the API alone, on a migrated database."""
+    """Run only the API, on a migrated database."""
     serving.stop_early()
     settings = settings_of(host=host, port=port, database_url=database_url, processes=processes)
     url = require_url(settings)
@@ -121,10 +121,13 @@ def worker(
     database_url: DatabaseUrl = None,
     healthy: Annotated[
         bool,
-        typer.Option("--healthy", help="Run none, but tell by the status whether this machine's has the database."),
+        typer.Option(
+            "--healthy",
+            help="Run none; exit with 0 if the worker on this machine is connected to the database, else with 1.",
+        ),
     ] = False,
 ) -> None:
-    """Run a worker alone, on a migrated database. Several may run side by side."""
+    """Run only a worker, on a migrated database. Several may run at the same time."""
     if healthy:
         _check_worker(require_url(settings_of(database_url=database_url)))
         return
@@ -142,7 +145,7 @@ def migrate(
     database_url: DatabaseUrl = None,
     back_to: Annotated[
         str | None,
-        typer.Option(metavar="SCHEMA", help="Undo what is newer than this schema, for the version that had it."),
+        typer.Option(metavar="SCHEMA", help="Undo all migrations after this schema, to run an earlier version."),
     ] = None,
 ) -> None:
     """Bring the database to this version's schema, or back to an earlier one."""
@@ -154,13 +157,13 @@ def migrate(
 @app.command()
 def distribute(
     database_url: DatabaseUrl = None,
-    shards: Annotated[int, typer.Option(min=1, help="Into how many shards sessions are spread, for ever.")] = 32,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be executed; change nothing.")] = False,
+    shards: Annotated[int, typer.Option(min=1, help="Number of shards; it cannot be changed later.")] = 32,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the statements and change nothing.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Of a distributed database, say where each hot statement goes.")
+        bool, typer.Option("--check", help="Show for a distributed database to which shards each hot statement goes.")
     ] = False,
 ) -> None:
-    """Spread a migrated database's sessions over Citus' workers, if every hot statement goes to one shard then."""
+    """Distribute a migrated database's sessions over Citus workers, if every hot statement then uses one shard."""
     from app.store import distribute as distributing
 
     async def distributed() -> None:
@@ -192,12 +195,12 @@ def config(
     processes: Processes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of columns.")] = False,
 ) -> None:
-    """Print every setting in force, with its value and where that comes from: flag, environment, file or default.
+    """Print every setting with its value and the value's origin: flag, environment, file or default.
 
-    With the flags of serve, the settings are those that serve would have. Secrets are masked.
+    Takes the flags of serve, to show the settings that serve would run with. Secrets are masked.
     """
     flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
-    found = settings_report.in_force(settings_of(**flags), _given(**flags))
+    found = settings_report.in_force(settings_of(**flags), _flag_names(**flags))
     if as_json:
         typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
         return
@@ -210,7 +213,7 @@ app.command()(operator_commands.retention)
 
 @vocabulary_app.command("install")
 def install_vocabulary() -> None:
-    """Put the tokenizer vocabularies in their place, by pip; does nothing when they are there."""
+    """Install the tokenizer vocabularies with pip, unless they are installed already."""
     from app.vocabulary import Unavailable, install
 
     try:

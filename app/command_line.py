@@ -1,4 +1,4 @@
-"""What the commands share: settings from flags, the database that these name, and failures as one line."""
+"""Helpers of the commands: settings from flags, the database to use, and failures as one line."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -33,7 +33,7 @@ def stop(message: str, status: int = 1) -> NoReturn:
 
 
 def settings_of(**given: object) -> Settings:
-    """The settings, from flags and then the environment; stop with a line that names the variable of a bad one."""
+    """Load the settings from flags, then from the environment; stop with a line that names an invalid variable."""
     try:
         settings = load(**given)
     except InvalidSetting as error:
@@ -44,9 +44,9 @@ def settings_of(**given: object) -> Settings:
 
 @contextmanager
 def database_of(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
-    """The URL of the database in the settings, or else of the embedded one, and that one; it is stopped at the end.
+    """Yield the database's URL, and the embedded Postgres if the settings name no database; stop that one at the end.
 
-    With `shared`, the embedded one may already be running under another process, and is then left to it.
+    With `shared`, the embedded Postgres may already be running under another process and is then left running.
     """
     if settings.database_url is not None:
         yield settings.database_url, None
@@ -77,7 +77,7 @@ def database_of(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[
 
 
 def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
-    """Call `use` with a database on which an operator sees every tenant's rows, as the login that owns the tables."""
+    """Call `use` with a database on which the tables' owner sees the rows of every tenant."""
     from app.store import walls
     from app.store.engine import Database
 
@@ -98,26 +98,26 @@ def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]"
 
 
 def require_database(settings: Settings) -> Settings:
-    """The settings if their database exists, else stop: a command that only reads must not create one."""
+    """Return the settings, or stop if their database does not exist: a command that only reads must not create one."""
     if settings.database_url is None and not settings.data_dir.joinpath("postgres").exists():
         stop(f"there is no database in {settings.data_dir}: name its folder (PALIMPSEST_DATA_DIR or --data-dir)")
     return settings
 
 
 def require_url(settings: Settings) -> str:
-    """The URL in the settings; stop if there is none."""
+    """Return the database URL in the settings; stop if there is none."""
     if settings.database_url is None:
         stop("PALIMPSEST_DATABASE_URL is not set; `palimpsest serve` runs everything on an embedded Postgres")
     return settings.database_url
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run it to its end; stop with a line if it cannot be done."""
+    """Run a coroutine; on an expected failure, stop with its message as one line."""
     or_stop(lambda: asyncio.run(work))
 
 
 def or_stop(work: Callable[[], _T]) -> _T:
-    """What `work` returns; stop with a line if it cannot be done."""
+    """Return the result of `work`; on an expected failure, stop with its message as one line."""
     try:
         return work()
     except (serving.CannotServe, DatabaseAway) as error:

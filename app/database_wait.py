@@ -1,4 +1,4 @@
-"""The wait for a database that is away when a process starts, and what probes are answered meanwhile."""
+"""Waiting at startup for a database that is unreachable, while answering health probes."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,16 @@ from app.version import VERSION
 
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 5.0
-"""The pause before the database is tried again: it doubles each time."""
+"""The pause before the next attempt; it doubles each time, up to PAUSE_SECONDS_MAX."""
 REMINDER_SECONDS: Final = 60.0
-"""Time between two lines in the log about the wait."""
+"""Time between two log lines about the wait."""
 STATUS: Final = "waiting for the database"
 _HEALTHY: Final = {"status": "ok", "service": "palimpsest", "version": VERSION}
 _AWAY: Final = {
     "type": "/problems/store-unavailable",
     "title": "Database unavailable",
     "status": 503,
-    "detail": "the server is starting, and waits for its database",
+    "detail": "the server is starting and waiting for its database",
 }
 
 
@@ -34,9 +34,9 @@ class DatabaseAway(Exception):
 async def wait_for(
     prepare: Callable[[], Awaitable[None]], listener: socket.socket | None, tell: Callable[[str], None]
 ) -> None:
-    """Call `prepare` until it does not raise DatabaseAway; whoever asks the listener meanwhile is told of the wait.
+    """Call `prepare` until it does not raise DatabaseAway, and let any other error pass.
 
-    `tell` shows the person who started the process that it waits. Raises whatever else `prepare` raises.
+    During the wait, requests on the listener get 503 (`/healthz` 200). `tell` prints the status, once.
     """
     log = structlog.get_logger()
     clock = asyncio.get_running_loop().time
@@ -50,22 +50,22 @@ async def wait_for(
                 first = not next_reminder
                 if clock() >= next_reminder:
                     next_reminder = clock() + REMINDER_SECONDS
-                    log.warning("the database is away; it is tried until it answers", error=str(away))
+                    log.warning("the database is unreachable; retrying", error=str(away))
                 if first:
                     tell(STATUS)
                 if first and listener is not None:
-                    await stack.enter_async_context(_answering(listener))
+                    await stack.enter_async_context(_answer_probes(listener))
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
     if next_reminder:
-        log.warning("the database answers; starting")
+        log.warning("the database is reachable; starting")
 
 
 @contextlib.asynccontextmanager
-async def _answering(listener: socket.socket) -> AsyncIterator[None]:
-    """Answer requests while the block lasts; the listener stays open for whoever serves it then."""
+async def _answer_probes(listener: socket.socket) -> AsyncIterator[None]:
+    """Answer requests inside the block; the listener stays open afterwards."""
     config = uvicorn.Config(_answer, lifespan="off", ws="none", log_config=None, access_log=False, proxy_headers=False)
-    server = _Probed(config)
+    server = _ProbeServer(config)
     serving = asyncio.create_task(server.serve(sockets=[listener.dup()]))
     try:
         yield
@@ -74,17 +74,17 @@ async def _answering(listener: socket.socket) -> AsyncIterator[None]:
         await serving
 
 
-class _Probed(uvicorn.Server):
+class _ProbeServer(uvicorn.Server):
     """uvicorn's server that leaves signals to the process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Do nothing."""
         yield
 
 
 async def _answer(scope: Any, receive: Any, send: Any) -> None:
-    """Say that the process is alive, and that nothing else can be asked of it yet."""
+    """Answer `/healthz` with 200 and everything else with 503."""
     alive = scope["path"] == "/healthz"
     body = json.dumps(_HEALTHY if alive else _AWAY).encode()
     kind = b"application/json" if alive else b"application/problem+json"

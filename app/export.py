@@ -1,4 +1,4 @@
-"""Writes the API's OpenAPI document: `python -m app.export FILE`."""
+"""Write the API's OpenAPI document: `python -m app.export FILE`."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from app.settings import Settings
 
 
 def document() -> str:
-    """The document as committed. No database is needed, because nothing is opened before the first request."""
+    """Return the document as committed. No database is needed: the application connects only when it is served."""
     app = create_app(Settings(), "postgresql+asyncpg://nowhere/nothing")
     return json.dumps(app.openapi(), indent=2, ensure_ascii=False) + "\n"
 

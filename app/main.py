@@ -88,9 +88,9 @@ class RequestState(TypedDict):
 
 
 def create_app(settings: Settings, database_url: str) -> FastAPI:
-    """The application on a migrated database; its lifespan owns every resource.
+    """Return the application on a migrated database; its lifespan owns every resource.
 
-    The server must set `state.stopping` when it begins to stop, because endless streams would go on otherwise.
+    The server must set `state.stopping` when it begins to stop, or endless streams would keep it running.
     """
 
     @asynccontextmanager

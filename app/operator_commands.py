@@ -1,4 +1,4 @@
-"""What an operator asks of a database by hand: API keys, the keys of contents, and how long data is kept."""
+"""The operator's commands on a database: API keys, content keys and retention."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -13,25 +13,28 @@ if TYPE_CHECKING:
     from app.store.engine import Database
     from app.store.keys import KeyRow
 
-keys = typer.Typer(no_args_is_help=True, help="API keys. Only their hashes are stored.")
-contents = typer.Typer(no_args_is_help=True, help="The keys that contents are sealed with.")
+keys = typer.Typer(no_args_is_help=True, help="Manage API keys. Only their hashes are stored.")
+contents = typer.Typer(no_args_is_help=True, help="Manage the keys that tenants' contents are encrypted with.")
 
 
 @keys.command("create")
 def create_key(
-    name: Annotated[str, typer.Argument(help="What the key is for.")],
-    tenant: Annotated[str, typer.Option(help="Whose data it opens; made if new.")] = "default",
-    scope: Annotated[list[str] | None, typer.Option(help="ingest, read, audit or admin; repeatable.")] = None,
+    name: Annotated[str, typer.Argument(help="Name of the key, which says what it is for.")],
+    tenant: Annotated[str, typer.Option(help="Tenant that the key belongs to; created if new.")] = "default",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="ingest, read, audit or admin; repeatable. Default: ingest and read."),
+    ] = None,
     expires: Annotated[
-        str | None, typer.Option(help="Until when it works, as 2027-01-31 or 2027-01-31T12:00:00Z; else for ever.")
+        str | None, typer.Option(help="Expiry, as 2027-01-31 or 2027-01-31T12:00:00Z; default: never.")
     ] = None,
     session_prefix: Annotated[
-        str | None, typer.Option(help="It is for sessions whose names begin so; else for all.")
+        str | None, typer.Option(help="Allow only sessions whose ids begin with this; default: all.")
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Make a key and print it, this once. The first key of all closes the server to everyone without one."""
+    """Create a key and print it; it is not shown again. Once there is a key, the server requires one."""
     from app.services.tenants import Tenants
 
     until = _parse_time(expires)
@@ -48,37 +51,39 @@ def create_key(
 
 @keys.command("list")
 def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """All keys, never their secrets."""
+    """List all keys, without their secrets."""
     from app.store import keys as key_store
 
     async def show(database: "Database") -> None:
         for key in await key_store.page(database):
             used = f"used {key.last_used_at:%Y-%m-%dT%H:%MZ}" if key.last_used_at else "never used"
             bound = f"sessions {key.session_prefix}…" if key.session_prefix else "all sessions"
-            typer.echo(f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_state(key)}  {bound}  {used}")
+            typer.echo(
+                f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_key_state(key)}  {bound}  {used}"
+            )
 
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
 
 
 @keys.command("revoke")
 def revoke_key(
-    key_id: Annotated[UUID, typer.Argument(help="As palimpsest keys list shows it.")],
+    key_id: Annotated[UUID, typer.Argument(help="Id of the key, as palimpsest keys list shows it.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Stop a key from working, within two seconds everywhere."""
+    """Revoke a key. It stops working everywhere within two seconds."""
     from app.store import keys as key_store
 
     async def revoke(database: "Database") -> None:
         if not await key_store.revoke(database, key_id):
-            stop(f"there is no working key {key_id}")
+            stop(f"there is no key that can be revoked with the id {key_id}")
 
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), revoke)
 
 
 @contents.command("new-key")
 def new_operator_key() -> None:
-    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere: without it no content can be read."""
+    """Print a new key for PALIMPSEST_ENCRYPTION_KEY. It is stored nowhere; without it no content can be read."""
     from cryptography.fernet import Fernet
 
     typer.echo(Fernet.generate_key().decode("ascii"))
@@ -86,7 +91,7 @@ def new_operator_key() -> None:
 
 @contents.command("list")
 def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """The tenants whose contents are sealed, and those whose key was dropped."""
+    """List the tenants whose contents are encrypted, and those whose key was dropped."""
     from app.store import content_keys
 
     async def show(database: "Database") -> None:
@@ -99,7 +104,7 @@ def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None
 
 @contents.command("rewrap")
 def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Wrap all tenants' keys by the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be taken out of it."""
+    """Encrypt all tenants' keys with the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be removed."""
     from app.services.keyring import rewrap
 
     settings = require_database(settings_of(data_dir=data_dir, database_url=database_url))
@@ -119,29 +124,29 @@ def drop_content_key(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Erase the sealed contents of a tenant for good, in the database and in all of its backups made since."""
+    """Drop a tenant's content key, which erases its contents for good, in the database and in backups made since."""
     from app.store import content_keys
 
     async def drop(database: "Database") -> None:
         if not await content_keys.drop(database, tenant):
             stop(f"tenant {tenant!r} has no content key")
-        typer.echo(f"the key of tenant {tenant!r} is gone; every process knows within two seconds")
+        typer.echo(f"dropped the key of tenant {tenant!r}; it takes effect everywhere within two seconds")
 
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), drop)
 
 
 def retention(
-    tenant: Annotated[str, typer.Option(help="Whose data it is about.")] = "default",
+    tenant: Annotated[str, typer.Option(help="Tenant whose data it is.")] = "default",
     rule: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: for ever. Repeatable."),
+        typer.Option("--set", metavar="RULE=DAYS", help="Change a rule, as idle_days=180; 0: no limit. Repeatable."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be erased now; erase nothing.")] = False,
-    names: Annotated[int, typer.Option(min=1, help="How many sessions a dry run prints by name, oldest first.")] = 20,
+    names: Annotated[int, typer.Option(min=1, help="Number of sessions that a dry run lists, oldest first.")] = 20,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Show or change for how many days a tenant's data is kept."""
+    """Show or change how many days a tenant's data is kept."""
     from app import retention_report
 
     async def use(database: "Database") -> None:
@@ -151,7 +156,7 @@ def retention(
     on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), use)
 
 
-def _state(key: "KeyRow") -> str:
+def _key_state(key: "KeyRow") -> str:
     if key.revoked_at is not None:
         return f"revoked {key.revoked_at:%Y-%m-%d}"
     if key.expires_at is None:
@@ -161,10 +166,10 @@ def _state(key: "KeyRow") -> str:
 
 
 def _parse_time(given: str | None) -> datetime | None:
-    """Parse a time, in UTC if it names no zone; stop if it is none."""
+    """Parse a time, in UTC if it names no zone; stop if it is invalid."""
     if given is None:
         return None
     try:
         return parse_time(given)
     except ValueError:
-        stop(f"{given!r} is no time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")
+        stop(f"{given!r} is not a valid time: write it as 2027-01-31 or 2027-01-31T12:00:00Z")

@@ -1,4 +1,4 @@
-"""What `palimpsest retention` prints, for an operator who sees every tenant's rows."""
+"""The output of `palimpsest retention`, for an operator who sees every tenant's rows."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, fields, replace
@@ -12,8 +12,11 @@ from app.store.engine import Database, acting_for
 
 
 async def lines(database: Database, tenant: str, changes: Sequence[str], names: int | None) -> AsyncIterator[str]:
-    """Change a tenant's rules by `changes` (`RULE=DAYS`), and give its rules; with `names`, what they would erase now,
-    with so many sessions by name. Raises NotFound or InvalidRequest."""
+    """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules, one per line.
+
+    With `names`, yield what the rules would erase now instead, with up to that number of sessions by name. Raises
+    NotFound or InvalidRequest.
+    """
     wanted = dict(map(_change, changes))
     known = {one.name: one.tenant_id for one in await retention.tenants(database)}
     if tenant not in known:
@@ -25,7 +28,7 @@ async def lines(database: Database, tenant: str, changes: Sequence[str], names: 
             rules = (await retaining.put(known[tenant], replace(rules, **wanted))).rules
         if names is None:
             for name, days in asdict(rules).items():
-                yield f"{name}  {'for ever' if days is None else days}"
+                yield f"{name}  {'forever' if days is None else days}"
             return
         found = await retaining.preview(known[tenant], names)
     for one in found.rules:
@@ -36,11 +39,11 @@ async def lines(database: Database, tenant: str, changes: Sequence[str], names: 
 
 
 def _change(text: str) -> tuple[str, int]:
-    """A change of a rule as it is typed."""
+    """Parse a change of a rule. Raises InvalidRequest."""
     name, _, days = text.partition("=")
     rules = [one.name for one in fields(Lifetimes)]
     if name not in rules or not days.isascii() or not days.isdigit():
-        raise InvalidRequest(f"{text!r} is no rule and its days: write it as idle_days=180; rules: {', '.join(rules)}")
+        raise InvalidRequest(f"{text!r} must have the form idle_days=180; the rules are {', '.join(rules)}")
     return name, int(days)
 
 

@@ -1,7 +1,7 @@
-"""Running the roles of the server (API, worker) as processes that listen, work and stop cleanly.
+"""Run the roles of the server (API, worker) as processes that listen, work and stop cleanly.
 
-A role imports its own modules when it is made ready: the API's routes and models, the queue and the migrations take
-longer to import than most commands take to run.
+A role's modules are imported only when it runs: the API's routes and models, the queue and the migrations take longer
+to import than most commands take to run.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ KEEP_ALIVE_SECONDS: Final = 75
 """Longer than clients and load balancers keep an idle connection (5 to 60 seconds by default). If the server closed
 first, the client's next request could already be on its way and would fail."""
 PATIENCE_SECONDS: Final = GRACE_SECONDS + 10.0
-"""The time after which a process that was asked to stop is killed."""
+"""The time after which a process that ignores a signal to stop is killed."""
 GC_THRESHOLDS: Final = (10_000, 5, 400)
 """Thresholds for `gc.set_threshold`. A full garbage collection stops every request, for a quarter of a second if views
-of long logs are cached, so it is rare, and leaves out what was imported."""
+of long logs are cached; so it is made rare, and does not cover what was imported."""
 M_ARENA_MAX: Final = -8
-"""The number by which glibc's `mallopt` knows how many heaps there may be."""
+"""The parameter of glibc's `mallopt` that limits the number of heaps."""
 SHARED_METRICS: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable by which `prometheus_client` is told, before it is imported, where processes add up their metrics."""
+"""The variable for the folder in which processes share their metrics; `prometheus_client` reads it when imported."""
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -53,20 +53,20 @@ class CannotServe(Exception):
 
 
 def stop_early() -> None:
-    """Let a signal end the process with status 0, through every `finally`, until the server or the worker runs."""
+    """Let signals end the process with status 0, running every `finally`, until the server or worker handles them."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     print_status("starting")
 
 
 def stop_undisturbed() -> None:
-    """Ignore signals while the process ends, so that an impatient one leaves no Postgres behind."""
+    """Ignore signals while the process ends, so that a repeated one does not leave Postgres running."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Open the listening socket. Raises CannotServe if the address is taken or not this machine's."""
+    """Open the listening socket. Raises CannotServe if the address is in use or not one of this machine."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,10 +82,10 @@ def listen(settings: Settings) -> socket.socket:
 async def make_database_ready(
     settings: Settings, database_url: str, *, upgrade: bool, listener: socket.socket | None = None
 ) -> None:
-    """Prepare the database, and check that it may be served to whoever reaches the `listener`.
+    """Prepare the database, and check that it may be served on the `listener`.
 
-    One that the settings name is waited for while it is away; the listener then says so. Raises CannotServe, and
-    DatabaseAway for the embedded one.
+    Waits for a database that the settings name while it is unreachable; the listener answers with 503 meanwhile. Raises
+    CannotServe, or DatabaseAway for the embedded Postgres.
     """
 
     async def ready() -> None:
@@ -100,28 +100,28 @@ async def make_database_ready(
 
 
 async def prepare(database_url: str, *, upgrade: bool) -> None:
-    """Migrate the database, or check that it is migrated, and check that it separates tenants.
+    """Migrate the database, or check that it is migrated, and check that it isolates tenants.
 
-    Raises CannotServe, or DatabaseAway where it cannot be reached.
+    Raises CannotServe, or DatabaseAway if it cannot be reached.
     """
     from app.store import migrate, walls
 
-    with _in_one_line():
+    with _converted_errors():
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
         await walls.check(database_url)
 
 
 async def go_back(database_url: str, schema: str) -> None:
-    """Bring the database back to an earlier schema. Raises CannotServe or DatabaseAway."""
+    """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseAway."""
     from app.store import migrate
 
-    with _in_one_line():
+    with _converted_errors():
         await migrate.downgrade(database_url, schema)
 
 
 @contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Raise as CannotServe or DatabaseAway what a database can have against being migrated or used."""
+def _converted_errors() -> Iterator[None]:
+    """Convert errors of migrating or using the database to CannotServe or DatabaseAway."""
     import asyncpg
 
     from app.store import migrate, walls
@@ -137,16 +137,16 @@ def _in_one_line() -> Iterator[None]:
         raise CannotServe(str(error)) from None
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        kind = DatabaseAway if _may_come_back(error) else CannotServe
+        kind = DatabaseAway if _is_temporary(error) else CannotServe
         raise kind(f"the database cannot be used: {lines[0]}") from None
 
 
-def _may_come_back(error: BaseException | None) -> bool:
-    """Return whether an error, or what caused it, says that the database is away for now."""
+def _is_temporary(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, means that the database is unreachable for now."""
     from app.store.connecting import UNREACHABLE
 
     while error is not None:
-        if isinstance(error, ssl.SSLError):  # an OSError, too, but a certificate does not become another one
+        if isinstance(error, ssl.SSLError):  # an OSError too, but retrying does not fix a certificate
             return False
         if isinstance(error, UNREACHABLE):
             return True
@@ -155,7 +155,7 @@ def _may_come_back(error: BaseException | None) -> bool:
 
 
 async def guard(settings: Settings, database_url: str) -> None:
-    """Raise CannotServe if other machines could reach data that no key protects, DatabaseAway if that is not known."""
+    """Raise CannotServe if other machines could reach data without a key, DatabaseAway if that cannot be checked."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
 
@@ -182,9 +182,9 @@ def _is_loopback(host: str) -> bool:
 
 
 def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
-    """Import what the roles need, load the vocabularies, and leave all of that out of garbage collections.
+    """Import the modules of the roles, load the vocabularies, and exclude all of that from garbage collection.
 
-    What is forked then shares it: a collection would write to every object, and so copy it.
+    Forked processes then share that memory: a collection would write to every object, and so copy it.
     """
     _share_one_heap()
     import uvloop  # noqa: F401 - imported for the roles
@@ -206,19 +206,22 @@ def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
 
 
 def _share_one_heap() -> None:
-    """Have all threads take memory from one heap. glibc would give each its own, up to eight for each core, and each
-    keeps what it has freed; yet one thread at a time runs Python, so that none waits for another here."""
+    """Make all threads allocate from one heap.
+
+    glibc uses up to eight heaps per core, each of which keeps its freed memory. Only one thread runs Python at a time,
+    so sharing a heap costs no waiting.
+    """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, which has no such limit
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def run_api(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool = False) -> None:
-    """Run an API in this process until SIGTERM or SIGINT; a `quiet` one does not print that it serves and stops."""
+    """Run an API in this process until SIGTERM or SIGINT; with `quiet`, without printing its status."""
     _run(_serve(settings, database_url, listener, quiet=quiet))
 
 
 def run_worker(settings: Settings, database_url: str, *, quiet: bool = False) -> None:
-    """Run a worker in this process until SIGTERM or SIGINT; a `quiet` one does not print that it works."""
+    """Run a worker in this process until SIGTERM or SIGINT; with `quiet`, without printing its status."""
     _run(_work(settings, database_url, quiet=quiet))
 
 
@@ -230,9 +233,10 @@ def supervise(
     worker: bool,
     postgres: "EmbeddedPostgres | None" = None,
 ) -> None:
-    """Run as many API processes as the settings say, and a worker, as processes of their own until SIGTERM or SIGINT.
+    """Run the configured number of API processes, and optionally a worker, until SIGTERM or SIGINT.
 
-    An embedded Postgres is watched meanwhile. Stopping, the APIs come first: who waits for a summary still gets it.
+    An embedded Postgres is watched. The APIs stop before the worker, so that requests waiting for a summary still get
+    it.
     """
 
     def role(run: Callable[[], None]) -> Callable[[], None]:
@@ -256,7 +260,7 @@ def supervise(
     Supervisor(
         roles,
         patience=PATIENCE_SECONDS,
-        on_stop=listener.close,  # who comes now is refused at once and not when all have ended
+        on_stop=listener.close,  # new connections are refused immediately, not when all processes have ended
         on_end=_forget_metrics_of,
         look=None if postgres is None else postgres.watch().look,
     ).run()
@@ -264,7 +268,7 @@ def supervise(
 
 @contextlib.contextmanager
 def shared_metrics(settings: Settings) -> Iterator[None]:
-    """Have several API processes add up their metrics, in a temporary folder."""
+    """Let several API processes share their metrics in a temporary folder."""
     if settings.processes == 1:
         yield
         return
@@ -274,7 +278,7 @@ def shared_metrics(settings: Settings) -> Iterator[None]:
 
 
 def _forget_metrics_of(pid: int) -> None:
-    """Drop what a process that has ended said of itself; what it has counted stays counted."""
+    """Drop the gauges of a process that has ended; its counters stay."""
     if SHARED_METRICS in os.environ:
         from prometheus_client.multiprocess import mark_process_dead
 
@@ -301,7 +305,7 @@ async def _serve(settings: Settings, database_url: str, listener: socket.socket,
         ws="none",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # nobody asks what they say
+        proxy_headers=False,  # nothing uses the client's address
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
@@ -309,7 +313,7 @@ async def _serve(settings: Settings, database_url: str, listener: socket.socket,
 
 
 def wire_limits(settings: Settings) -> "WireLimits":
-    """The limits on a request's size, and on the time it takes to arrive."""
+    """Return the limits on a request's size and on the time it takes to arrive."""
     from app.api.protocol import WireLimits
 
     return WireLimits(
@@ -335,7 +339,7 @@ async def _work(settings: Settings, database_url: str, *, quiet: bool) -> None:
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn's server that prints when it listens and stops, and that ends with status 0 when a signal stopped it."""
+    """A uvicorn server that prints when it listens and stops, and exits with status 0 after a signal."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event, *, quiet: bool) -> None:
         super().__init__(config)
@@ -344,7 +348,7 @@ class ApiServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals without raising them again after the shutdown, as uvicorn does."""
+        """Handle signals, but do not raise them again after the shutdown as uvicorn does."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -367,5 +371,5 @@ class ApiServer(uvicorn.Server):
 
 
 def print_status(what: str) -> None:
-    """Print a line of the server's own for the person who started it."""
+    """Print a status line for the person who started the process."""
     print(f"palimpsest: {what}", flush=True)  # noqa: T201 - a command's own output

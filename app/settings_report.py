@@ -1,4 +1,4 @@
-"""Settings as people read them: the table of the documentation, and the values in force with their origins."""
+"""Settings for people: the table in the documentation, and the current values with their origins."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)([^/?#@:]*)(:[^/?#@]*)?(?=@)")
 
 @dataclass(frozen=True)
 class SettingInForce:
-    """A setting's variable, its value as JSON has it with secrets masked, and where the value comes from."""
+    """A setting's variable, its value (JSON-compatible, secrets masked), and the origin of the value."""
 
     variable: str
     value: Any
@@ -27,10 +27,10 @@ class SettingInForce:
 
 
 def in_force(settings: Settings, flags: frozenset[str]) -> Iterator[SettingInForce]:
-    """All settings in the order of their table. `flags` are the names of those that a flag has set."""
+    """Yield all settings in the order of their table. `flags` names the settings that a flag has set."""
     values = settings.model_dump()
     for name in Settings.model_fields:
-        yield SettingInForce(variable(name), _shown(name, values[name]), origin(name, flags))
+        yield SettingInForce(variable(name), _masked_value(name, values[name]), origin(name, flags))
 
 
 def origin(name: str, flags: frozenset[str] = frozenset()) -> str:
@@ -39,12 +39,12 @@ def origin(name: str, flags: frozenset[str] = frozenset()) -> str:
         return "flag"
     if name in secret_settings() and (path := os.environ.get(f"{variable(name)}_FILE")):
         return f"file {path}"
-    # Variables are matched without regard to case, as pydantic does.
+    # pydantic matches variables without regard to case.
     return "environment" if variable(name) in map(str.upper, os.environ) else "default"
 
 
 def lines(found: Iterator[SettingInForce]) -> Iterator[str]:
-    """The settings in columns: variable, value, origin."""
+    """Yield the settings in aligned columns: variable, value, origin."""
     rows = [(one.variable, _text(one.value), one.origin) for one in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -52,21 +52,21 @@ def lines(found: Iterator[SettingInForce]) -> Iterator[str]:
 
 
 def data_place(settings: Settings, flags: frozenset[str]) -> str:
-    """Say where the embedded Postgres keeps its data, and why there."""
+    """Return a line that says where the embedded Postgres keeps its data, and why."""
     source = origin("data_dir", flags)
     why = {"flag": "--data-dir", "environment": "PALIMPSEST_DATA_DIR"}.get(source)
     if why is None:
         other = "PALIMPSEST_DATA_DIR names another folder"
-        why = f"root's folder, whatever HOME is; {other}" if os.geteuid() == 0 else other
+        why = f"the folder for root, regardless of HOME; {other}" if os.geteuid() == 0 else other
     return f"data in {settings.data_dir} ({why})"
 
 
 def table() -> str:
-    """The settings as a Markdown table."""
+    """Return the settings as a Markdown table."""
     rows = ["| variable | default | description |", "|---|---|---|"]
     secrets = secret_settings()
     for name, info in Settings.model_fields.items():
-        also = f" Or the name of a file that holds it, in `{variable(name)}_FILE`." if name in secrets else ""
+        also = f" `{variable(name)}_FILE` may name a file with the value instead." if name in secrets else ""
         rows.append(f"| `{variable(name)}` | {_default(name, info)} | {info.description}{also} |")
     return "\n".join(rows)
 
@@ -77,7 +77,7 @@ def _default(name: str, info: FieldInfo) -> str:
     return "" if info.default in (None, ()) or info.default_factory else f"`{str(info.default).lower()}`"
 
 
-def _shown(name: str, value: Any) -> Any:
+def _masked_value(name: str, value: Any) -> Any:
     if isinstance(value, SecretStr) or (name == "api_key" and value is not None):
         return MASK
     if isinstance(value, str):
@@ -86,7 +86,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def _masked(credentials: re.Match[str]) -> str:
-    """A URL's credentials without the secret: the password, or without one a token, which a database has none of."""
+    """Mask the password of a URL's credentials, or, without a password, the token; databases have no tokens."""
     user, password = credentials.groups()
     if password:
         return f"{user}:{MASK}"

@@ -1,7 +1,7 @@
-"""Processes forked from this one, and started again when they end.
+"""A supervisor that forks processes and restarts them when they end.
 
-The process that forks has imported everything: the others take no time to start, and share the memory of what was
-imported. A fork copies one thread only, and an event loop badly, so the process that forks has neither.
+The supervisor has imported everything, so that the forked processes start immediately and share that memory. A fork
+copies only one thread and does not work with a running event loop, so the supervisor has no other thread and no loop.
 """
 
 import os
@@ -19,7 +19,7 @@ import structlog
 
 PAUSE_SECONDS: Final = 0.2
 PAUSE_SECONDS_MAX: Final = 30.0
-"""The pause before a process is started again: it doubles each time until a process has run for STEADY_SECONDS."""
+"""The pause before a restart; it doubles each time until a process has run for STEADY_SECONDS."""
 STEADY_SECONDS: Final = 60.0
 WAKE_BYTES: Final = 4096
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -27,15 +27,15 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A process to run. `run` returns after SIGTERM or SIGINT; it begins with the default handlers of both."""
+    """A process to run. `run` starts with the default signal handlers and returns after SIGTERM or SIGINT."""
 
     name: str
     run: Callable[[], None]
 
 
 @dataclass(slots=True)
-class _Place:
-    """A role's process: its pid while it runs, else when it is due to start."""
+class _Slot:
+    """A role's process: its pid while it runs, else None and the time at which it is due to start."""
 
     role: Role
     pid: int | None = None
@@ -47,11 +47,11 @@ class _Place:
 class Supervisor:
     """Runs one process for each role until SIGTERM or SIGINT.
 
-    Roles of one name stop together, and names one after the other, in the order given. A process that does not stop
-    within `patience` seconds is killed. All end when the supervisor is killed.
+    Processes stop in the order of their roles; roles with the same name stop together. A process that does not stop
+    within `patience` seconds is killed. If the supervisor is killed, all processes end.
 
-    `on_stop` is called when stopping begins, `on_end` with the pid of each process that has ended, `look` now and then:
-    it returns the seconds until the next call.
+    `on_stop` is called when stopping begins, `on_end` with the pid of each process that has ended, and `look`
+    periodically: it returns the seconds until the next call.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Supervisor:
         on_end: Callable[[int], None] = lambda _: None,
         look: Callable[[], float] | None = None,
     ) -> None:
-        self._places = [_Place(role) for role in roles]
+        self._slots = [_Slot(role) for role in roles]
         self._patience = patience
         self._on_stop = on_stop
         self._on_end = on_end
         self._look = look
         self._next_look = 0.0
         self._stopping = False
-        self._asked: str | None = None
+        self._stopping_name: str | None = None
         self._deadline = 0.0
 
     def run(self) -> None:
@@ -78,38 +78,38 @@ class Supervisor:
         with self._pipes():
             for number in _STOPS:
                 signal.signal(number, self._stop)
-            signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored wakes nobody
+            signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wake the supervisor
             while True:
                 self._reap()
-                if self._stopping and all(place.pid is None for place in self._places):
+                if self._stopping and all(place.pid is None for place in self._slots):
                     return
                 self._act()
                 self._wait()
 
     @contextmanager
     def _pipes(self) -> Iterator[None]:
-        """Open the pipe that signals wake the supervisor with, and the one that closes when it ends."""
-        self._woken, self._wakes = os.pipe()
-        self._tied, self._ties = os.pipe()
-        os.set_blocking(self._wakes, False)
-        signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        """Open the pipe by which signals wake the supervisor, and the one that closes when the supervisor ends."""
+        self._wake_read, self._wake_write = os.pipe()
+        self._life_read, self._life_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             yield
         finally:
             signal.set_wakeup_fd(-1)
-            for descriptor in (self._woken, self._wakes, self._tied, self._ties):
+            for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
                 os.close(descriptor)
 
     def _stop(self, number: int, _frame: object) -> None:
-        """Begin to stop. Each further signal is passed on: a second Ctrl-C makes the API wait for nobody."""
+        """Begin to stop. Further signals are passed on: after a second Ctrl-C the API does not wait for requests."""
         if not self._stopping:
             self._stopping = True
             self._on_stop()
-        self._ask_next(number)
+        self._signal_next(number)
 
     def _reap(self) -> None:
-        """Take note of the processes that have ended."""
-        for place in self._places:
+        """Record the processes that have ended, and schedule their restart."""
+        for place in self._slots:
             if place.pid is None:
                 continue
             pid, status = os.waitpid(place.pid, os.WNOHANG)
@@ -124,78 +124,80 @@ class Supervisor:
             pause = min(PAUSE_SECONDS * 2 ** max(0, place.failures - 1), PAUSE_SECONDS_MAX)
             place.due = now + pause
             structlog.get_logger().warning(
-                "a process has ended; it is started again",
+                "a process has ended; restarting it",
                 process=place.role.name,
                 pid=pid,
-                ended=_how(status),
+                ended=_describe_exit(status),
                 after_seconds=pause,
             )
 
     def _act(self) -> None:
-        """Start what is due, or stop what is next."""
+        """Start the processes that are due or, when stopping, stop the next ones."""
         now = time.monotonic()
         if self._look is not None and now >= self._next_look:
             self._next_look = self._look() + time.monotonic()
-        for place in self._places:
+        for place in self._slots:
             if place.pid is None and now >= place.due and not self._stopping:
                 self._start(place)
         if self._stopping:
-            overdue = self._asked == self._next() and now >= self._deadline
+            overdue = self._stopping_name == self._next() and now >= self._deadline
             if overdue:
-                self._asked = None
-            if self._asked != self._next():
-                self._ask_next(signal.SIGKILL if overdue else signal.SIGTERM)
+                self._stopping_name = None
+            if self._stopping_name != self._next():
+                self._signal_next(signal.SIGKILL if overdue else signal.SIGTERM)
 
     def _next(self) -> str | None:
-        """The name of the processes that are to stop next."""
-        return next((place.role.name for place in self._places if place.pid is not None), None)
+        """Return the name of the processes to stop next."""
+        return next((place.role.name for place in self._slots if place.pid is not None), None)
 
-    def _ask_next(self, number: int) -> None:
+    def _signal_next(self, number: int) -> None:
         name = self._next()
-        if name != self._asked:
-            self._asked, self._deadline = name, time.monotonic() + self._patience
-        for place in self._places:
+        if name != self._stopping_name:
+            self._stopping_name, self._deadline = name, time.monotonic() + self._patience
+        for place in self._slots:
             if place.pid is not None and place.role.name == name:
                 with suppress(ProcessLookupError):
                     os.kill(place.pid, number)
 
     def _wait(self) -> None:
-        """Wait for a signal, or until something is due."""
-        times = [place.due for place in self._places if place.pid is None and not self._stopping]
+        """Wait for a signal or the next due time."""
+        times = [place.due for place in self._slots if place.pid is None and not self._stopping]
         if self._look is not None:
             times.append(self._next_look)
         if self._stopping:
             times.append(self._deadline)
         seconds = max(0.0, min(times) - time.monotonic()) if times else None
-        if select.select([self._woken], [], [], seconds)[0]:
-            os.read(self._woken, WAKE_BYTES)
+        if select.select([self._wake_read], [], [], seconds)[0]:
+            os.read(self._wake_read, WAKE_BYTES)
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: _Slot) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        # No handler of the supervisor may run in the new process, nor here before its pid is known.
+        # The supervisor's handlers must not run in the new process, nor here before its pid is known.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         pid = os.fork()
         if pid == 0:
-            self._become(place.role)
+            self._run_child(place.role)
         place.pid, place.started = pid, time.monotonic()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
-    def _become(self, role: Role) -> NoReturn:
-        """Be the process of a role; what the supervisor's callers would do at their end is left to it."""
+    def _run_child(self, role: Role) -> NoReturn:
+        """Run a role in the forked process and exit without running the cleanup of the supervisor's callers."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             for number in (*_STOPS, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            for descriptor in (self._woken, self._wakes, self._ties):
+            for descriptor in (self._wake_read, self._wake_write, self._life_write):
                 os.close(descriptor)
-            os.setpgid(0, 0)  # a Ctrl-C is for the supervisor, which stops the others in their order
-            threading.Thread(target=_end_with, args=(self._tied,), name="supervisor-watch", daemon=True).start()
+            os.setpgid(0, 0)  # Ctrl-C must reach only the supervisor, which stops the others in their order
+            threading.Thread(
+                target=_exit_with_supervisor, args=(self._life_read,), name="supervisor-watch", daemon=True
+            ).start()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             role.run()
             status = 0
-        except BaseException:  # nothing may reach the code that called the supervisor
+        except BaseException:  # nothing may propagate to the supervisor's callers
             structlog.get_logger().exception("a process has failed", process=role.name)
         finally:
             with suppress(OSError):
@@ -204,12 +206,12 @@ class Supervisor:
             os._exit(status)
 
 
-def _end_with(tied: int) -> None:
-    """End this process when the supervisor has ended: nothing is written to the pipe, and it alone holds it open."""
+def _exit_with_supervisor(tied: int) -> None:
+    """Exit when the supervisor ends: nothing is ever written to the pipe, and only the supervisor holds it open."""
     os.read(tied, 1)
     os._exit(1)
 
 
-def _how(status: int) -> str:
+def _describe_exit(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"status {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"

@@ -1,4 +1,4 @@
-"""Structured logs to standard error, in one form for the server's own and the libraries'."""
+"""Structured logs to standard error, in the same form for the server and the libraries."""
 
 import logging
 import sys
@@ -12,14 +12,14 @@ from app.settings import Settings
 LIBRARIES_LEAST: Final = logging.WARNING
 QUEUE: Final = "pgqueuer"
 REPEAT_SECONDS: Final = 60.0
-# The default shows the values of all local variables, which include users' content and keys, and takes seconds.
+# The default shows the values of all local variables, including users' content and keys, and takes seconds.
 _traceback: Final = structlog.dev.plain_traceback
 
 
 class _LossyLogger(structlog.WriteLogger):
     """A logger that drops lines it cannot write, such as on a full disk, so that logging never fails a request.
 
-    It writes each line with its end at once, so that several processes can share a log.
+    Each line is written in one call with its line end, so that several processes can share a log.
     """
 
     def msg(self, message: str) -> None:
@@ -31,14 +31,14 @@ class _LossyLogger(structlog.WriteLogger):
 
 
 class _OncePerMinute(logging.Filter):
-    """Lets each failure through once a minute: if nothing can be written, the queue's library logs ten a second."""
+    """Lets each kind of failure through once a minute: without a writable database, the queue logs ten per second."""
 
     def __init__(self) -> None:
         super().__init__()
         self._written_at: dict[tuple[str, object], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write the record."""
+        """Return whether to write the record."""
         kind = (str(record.msg), record.exc_info[0] if record.exc_info else None)
         if record.created - self._written_at.get(kind, 0.0) < REPEAT_SECONDS:
             return False

@@ -26,13 +26,13 @@ FILES: Final[Mapping[str, tuple[str, str]]] = {
     ),
 }
 RUN_CHARS_MAX: Final = 1_000
-"""Longer runs without white space (or of nothing else) are counted in pieces: merging the byte pairs of one run takes
-more than linear time, and a megabyte of one letter would block the server."""
+"""Runs of only non-white-space (or only white space) that are longer are counted in pieces: merging the byte pairs of
+one run takes more than linear time, and a megabyte of one letter would block the server."""
 # Four control characters are white space to Python, but not to tiktoken.
 _LONG_RUN: Final = re.compile(rf"[\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}|[^\S\x1c-\x1f]{{{RUN_CHARS_MAX + 1},}}")
 _HALF: Final = RUN_CHARS_MAX // 2
-# A long run holds two neighbouring multiples of half its length, and all that is between them. Looking there alone
-# shows of nearly every text that it has none: looking for one everywhere takes as long as counting the tokens.
+# Every long run spans two neighbouring multiples of half the limit. Testing only at those positions rules out long runs
+# in nearly every text; searching everywhere takes as long as counting the tokens.
 _HALF_RUN: Final = re.compile(rf"[\S\x1c-\x1f]{{{_HALF + 1}}}|[^\S\x1c-\x1f]{{{_HALF + 1}}}")
 
 
@@ -48,12 +48,12 @@ class TiktokenTokenizer:
         return self._encoding.name
 
     def count(self, text: str) -> int:
-        """Tokens of `text`, with special tokens as ordinary text; exact except for the cuts in long runs."""
+        """Return the tokens of `text`, special tokens counted as ordinary text; exact but for the cuts in long runs."""
         return sum(len(self._encoding.encode_ordinary(piece)) for piece in pieces(text))
 
 
 def pieces(text: str) -> Iterator[str]:
-    """`text` in pieces, cut only inside runs longer than RUN_CHARS_MAX, so that no piece has such a run."""
+    """Split `text` inside runs longer than RUN_CHARS_MAX, so that no piece has such a run."""
     start = 0
     if not any(_HALF_RUN.match(text, place) for place in range(0, len(text) - _HALF, _HALF)):
         yield text
@@ -67,7 +67,7 @@ def pieces(text: str) -> Iterator[str]:
 
 @cache
 def load(folder: Path) -> Mapping[str, Tokenizer]:
-    """Load the encodings whose vocabularies are in `folder` and intact, once; log and leave out the others."""
+    """Load the encodings whose vocabularies are intact in `folder`, once; log and omit the others."""
     log = structlog.get_logger()
     found: dict[str, Tokenizer] = {}
     for name, (file, sha256) in FILES.items():
@@ -80,7 +80,7 @@ def load(folder: Path) -> Mapping[str, Tokenizer]:
 
 
 def intact(path: Path, sha256: str) -> bool:
-    """Whether the file exists and has this hash."""
+    """Return whether the file exists and has this hash."""
     return _fault(path, sha256) is None
 
 
@@ -95,10 +95,10 @@ def _fault(path: Path, sha256: str) -> str | None:
 
 
 def _encoding(name: str, folder: Path) -> tiktoken.Encoding:
-    """The encoding from `folder`; tiktoken downloads nothing, because the file is there and has passed its check.
+    """Load the encoding from `folder`. tiktoken downloads nothing, because the file exists and passes its check.
 
-    It can count, but not be pickled: the vocabulary as a dictionary, 41 of the 110 MB that both encodings would take,
-    is emptied, since what counts has a copy of its own.
+    The encoding can count but not be pickled: its dictionary of the vocabulary, 41 of the 110 MB that both encodings
+    would take, is emptied, because the counting code has its own copy.
     """
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
     parts = ENCODING_CONSTRUCTORS[name]()

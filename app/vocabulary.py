@@ -1,7 +1,7 @@
-"""Install tiktoken's vocabularies where the server looks for them, without tiktoken's own download.
+"""Install tiktoken's vocabularies where the server looks for them: `python -m app.vocabulary`.
 
-The wheel that requirements/vocabulary.lock pins holds them unchanged, under tiktoken's own file names. Run it as
-`python -m app.vocabulary`; it does nothing if they are installed already.
+They come unchanged, under tiktoken's file names, from the wheel that requirements/vocabulary.lock pins, not from
+tiktoken's own download. Does nothing if they are installed already.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Final
 from app.tokenizers import FILES, intact
 
 LOCK: Final = Path("requirements") / "vocabulary.lock"
-"""Relative to the source folder: the one that this module runs from, else the working folder."""
+"""The path relative to the source folder, which is the one this module is in, else the working folder."""
 INSIDE_WHEEL: Final = "llama_index/core/_static/tiktoken_cache"
 
 
@@ -25,10 +25,7 @@ class Unavailable(Exception):
 
 
 def install(folder: Path, lock: Path | None = None) -> bool:
-    """Install the vocabularies; return whether any was missing. `lock` pins the wheel (default LOCK).
-
-    Raises Unavailable.
-    """
+    """Install the vocabularies; return whether any was missing. `lock` pins the wheel. Raises Unavailable."""
     if all(intact(folder / file, sha256) for file, sha256 in FILES.values()):
         return False
     lock = _find_lock() if lock is None else lock
@@ -70,7 +67,7 @@ def _download(lock: Path, scratch: Path) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write the file atomically, also when several processes do so at once."""
+    """Write the file atomically, even if several processes write it concurrently."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent)
     try:
@@ -78,7 +75,7 @@ def _write(path: Path, data: bytes) -> None:
             handle.write(data)
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:  # after a signal, too, no partial file may stay behind
+    except BaseException:  # leave no partial file after a signal either
         Path(name).unlink(missing_ok=True)
         raise
 

@@ -65,7 +65,7 @@ OPENAI_MODEL: Final = "gpt-5-mini"
 """The default models for summaries."""
 
 READS_SHARE: Final = 4
-"""One in so many of the primary's connections is for reads that the replica should have answered."""
+"""Reads meant for the replica may use one in this number of the primary's connections."""
 
 
 @dataclass(frozen=True)
@@ -104,22 +104,22 @@ class Services:
 
     @cached_property
     def by_class(self) -> Mapping[type, object]:
-        """Each service by its class."""
+        """The services by class."""
         return {type(service): service for service in vars(self).values()}
 
 
 def replica(settings: Settings, database: Database) -> Replica | None:
-    """The replica that the settings name."""
+    """Return the replica that the settings name, if any."""
     if settings.read_database_url is None:
         return None
-    theirs = Database(settings.read_database_url, pool_size=settings.pool_size)
-    return Replica(database, theirs, settings.read_behind_seconds_max)
+    on_replica = Database(settings.read_database_url, pool_size=settings.pool_size)
+    return Replica(database, on_replica, settings.read_behind_seconds_max)
 
 
 def build(
     settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
 ) -> Services:
-    """Build all services on one connection pool, and on the replica's what may be late."""
+    """Build all services on one connection pool; reads that may be slightly stale also use the replica's."""
     from app.api.metrics import observe, told_read
 
     counting = Counting(tokenizers)
@@ -146,8 +146,8 @@ def build(
     tenants = Tenants(database, settings.api_key)
     past = _past(database, policies, caches)
     recordings, explaining, _, ledger = past
-    theirs = () if replica is None else _past(replica.database, policies, caches)
-    late = LateReads(past, replica, theirs, max(1, settings.pool_size // READS_SHARE), told_read)
+    on_replica = () if replica is None else _past(replica.database, policies, caches)
+    late = LateReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), told_read)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
@@ -187,7 +187,7 @@ def build(
 def _past(
     database: Database, policies: Policies, caches: Mapping[str, CacheProfile]
 ) -> tuple[Recordings, Explaining, Audit, Ledger]:
-    """The services that look back, on one database. Policies are the primary's: it knows every version first."""
+    """Build the services that read the past, on one database. `policies` reads the primary, which has every version."""
     recordings = Recordings(database, policies)
     explaining = Explaining(database, policies, recordings)
     return recordings, explaining, Audit(database), Ledger(database, policies, caches)
@@ -196,7 +196,7 @@ def _past(
 def _gateway(
     settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
 ) -> "Gateway":
-    """The gateway to the providers that the settings name."""
+    """Build the gateway to the providers that the settings name."""
     from app.api.metrics import told
     from app.providers.upstream import Upstream
     from app.services.gateway import Gateway
@@ -207,19 +207,19 @@ def _gateway(
 
 
 def keyring(settings: Settings, database: Database) -> Keyring:
-    """The keys that contents are sealed with."""
+    """Build the keyring that contents are encrypted with."""
     operator = settings.encryption_key
     return Keyring(database, None if operator is None else operator.get_secret_value())
 
 
 def compaction(settings: Settings, database: Database, counting: Counting) -> Compaction:
-    """The service that writes summaries: in the worker, and for contexts that wait for them."""
+    """Build the service that writes summaries, for the worker and for contexts that wait for them."""
     spending = Spending(database, settings.summarizer_tokens_per_day)
     return Compaction(database, counting, Policies(database), summarizing(settings), spending)
 
 
 def work(settings: Settings) -> "Work":
-    """The work of a worker with these settings."""
+    """Build the work of a worker with these settings."""
     from app.worker.run import Work
 
     counting = Counting(tokenizers.load(settings.tiktoken_cache_dir))
@@ -233,14 +233,14 @@ def work(settings: Settings) -> "Work":
 
 
 def sending(settings: Settings, database: Database) -> Sending:
-    """The service that delivers webhooks."""
+    """Build the service that delivers webhooks."""
     from app.providers.poster import Poster
 
     return Sending(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
 
 
 def import_vendors(settings: Settings) -> None:
-    """Import the clients of the vendors that `summarizing` finds. Only those: each takes a second and 20 MB."""
+    """Import the vendors' clients that `summarizing` uses, and only those: each takes a second and 20 MB."""
     if settings.anthropic_api_key is not None or settings.anthropic_base_url is not None:
         import app.providers.anthropic
     if settings.openai_api_key is not None or settings.openai_base_url is not None:
@@ -248,22 +248,22 @@ def import_vendors(settings: Settings) -> None:
 
 
 def summarizing(settings: Settings) -> Summarizing:
-    """The summarizers for which the settings have a key or an address."""
+    """Build the summarizers for which the settings have a key or an address."""
     found: dict[str, Summarizer] = {}
     model, key, url = settings.summarizer_model, settings.anthropic_api_key, settings.anthropic_base_url
     if key is not None or url is not None:
         from app.providers.anthropic import Anthropic
 
         name = model or ANTHROPIC_MODEL
-        asking = Anthropic(model=name, api_key=_secret(key), base_url=url)
-        found["anthropic"] = Traced(asking, provider="anthropic", model=name, base_url=url)
+        anthropic_client = Anthropic(model=name, api_key=_secret(key), base_url=url)
+        found["anthropic"] = Traced(anthropic_client, provider="anthropic", model=name, base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
     if key is not None or url is not None:
         from app.providers.openai import OpenAI
 
         name = model or OPENAI_MODEL
-        asks = OpenAI(model=name, api_key=_secret(key), base_url=url)
-        found["openai"] = Traced(asks, provider="openai", model=name, base_url=url)
+        openai_client = OpenAI(model=name, api_key=_secret(key), base_url=url)
+        found["openai"] = Traced(openai_client, provider="openai", model=name, base_url=url)
     most = settings.summarizer_tokens_per_hour
     found = {name: Guarded(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()}
     return Summarizing(
@@ -276,5 +276,5 @@ def summarizing(settings: Settings) -> Summarizing:
 
 
 def _secret(key: SecretStr | None) -> str:
-    """The key, or a placeholder: self-hosted servers often need none, but the clients insist on one."""
+    """Return the key, or a placeholder: self-hosted servers often need no key, but the clients require one."""
     return "none" if key is None else key.get_secret_value()

@@ -1,4 +1,4 @@
-"""A line in the log and a span in the trace for each request: who asked for what, and how it went, without content."""
+"""Access log: one log line and one trace span for each request, without its content."""
 
 import re
 import secrets
@@ -16,11 +16,11 @@ from app.api.busy import EXEMPT
 from app.api.late import AGE
 
 PROBLEM: Final = "palimpsest.problem"
-"""Where in a request's scope the kind of its problem is left, if it has one."""
+"""The key in a request's scope of the slug of its problem, if it has one."""
 TENANT: Final = "palimpsest.tenant"
-"""Where in a request's scope its tenant is left, as soon as it is known."""
+"""The key in a request's scope of its tenant, once that is known."""
 SESSION: Final = "palimpsest.session"
-"""Where in a request's scope the name of its session is left, if it is about one."""
+"""The key in a request's scope of its session's name, if it concerns a session that its path does not name."""
 NAME_CHARS_MAX: Final = 300
 REQUEST_ID: Final = b"x-request-id"
 _SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -28,8 +28,7 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 
 
 def known(scope: Scope, tenant: object, session: str | None = None) -> None:
-    """Leave whose request it is, for its line, and which session it is about unless its path says so; lines from here
-    on name the session."""
+    """Record a request's tenant, and its session unless the path names it, for the access log and later log lines."""
     scope[TENANT] = str(tenant)
     if session is not None:
         scope[SESSION] = session
@@ -39,16 +38,16 @@ def known(scope: Scope, tenant: object, session: str | None = None) -> None:
 
 
 class TemplateRoute(Route):
-    """A route to an application of ours, whose template is left in the scope as that of FastAPI's routes is."""
+    """A route to one of our ASGI applications that puts itself into the scope, as FastAPI's routes do."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """See Route."""
+        """Match as Route does, and add the route to the scope."""
         match, found = super().matches(scope)
         return match, {**found, "route": self} if found else found
 
 
-class _Watched:
-    """An answer as it leaves."""
+class _ResponseRecorder:
+    """A `send` that adds headers to the response and records its status, size and completeness."""
 
     def __init__(self, scope: Scope, send: Send, request_id: bytes) -> None:
         self._scope = scope
@@ -56,69 +55,71 @@ class _Watched:
         self._request_id = request_id
         self.status: int | None = None
         self.bytes = 0
-        self.whole = False
+        self.complete = False
 
     async def __call__(self, message: Message) -> None:
-        """Send a part of it."""
+        """Send a part of the response."""
         if message["type"] == "http.response.start":
-            self.status = int(message["status"])  # an enumeration's member, of some libraries
+            self.status = int(message["status"])  # some libraries pass a member of an enumeration
             given = message.get("headers", ())
-            if not any(name == REQUEST_ID for name, _ in given):  # a provider's own, by which it finds the call again
+            if not any(name == REQUEST_ID for name, _ in given):  # keep the provider's own id, which it can look up
                 given = [*given, (REQUEST_ID, self._request_id)]
             if AGE in self._scope:
                 given = [*given, (b"age", str(self._scope[AGE]).encode())]
             message["headers"] = given
         elif message["type"] == "http.response.body":
             self.bytes += len(message.get("body", b""))
-            self.whole = not message.get("more_body", False)
+            self.complete = not message.get("more_body", False)
         await self._send(message)
 
 
 class Access:
-    """ASGI middleware. Probes and metrics leave a line at `debug` only, and no span."""
+    """ASGI middleware that logs and traces requests; probes and metrics get only a line at `debug`, and no span."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and tell of it when its answer has ended, however that was."""
+        """Pass the request on, and log it when its response has ended or failed."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        watched = _Watched(scope, send, request_id.encode())
+        response = _ResponseRecorder(scope, send, request_id.encode())
         bind_contextvars(request_id=request_id)
         started = time.perf_counter()
         failed = False
         try:
             if scope["path"] in EXEMPT:
-                await self._app(scope, receive, watched)
+                await self._app(scope, receive, response)
             else:
-                await self._traced(scope, receive, watched, request_id)
+                await self._trace_request(scope, receive, response, request_id)
         except Exception:
             failed = True
             raise
         finally:
-            if failed and watched.status is None:
-                watched.status = 500
-            _tell(scope, watched, time.perf_counter() - started)
+            if failed and response.status is None:
+                response.status = 500
+            _log(scope, response, time.perf_counter() - started)
             unbind_contextvars("request_id", "session", "trace_id")
 
-    async def _traced(self, scope: Scope, receive: Receive, watched: _Watched, request_id: str) -> None:
+    async def _trace_request(
+        self, scope: Scope, receive: Receive, response: _ResponseRecorder, request_id: str
+    ) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "HTTP"
         with tracing.served(method, scope["headers"]) as span:
             if span.trace_id is not None:
                 bind_contextvars(trace_id=span.trace_id)
             try:
-                await self._app(scope, receive, watched)
+                await self._app(scope, receive, response)
             finally:
                 route = _route(scope)
                 span.rename(method if route is None else f"{method} {route}")
                 span.set(
                     http__request__method="_OTHER" if method == "HTTP" else method,
                     http__route=route,
-                    http__response__status_code=watched.status,
-                    http__response__body__size=watched.bytes,
+                    http__response__status_code=response.status,
+                    http__response__body__size=response.bytes,
                     url__scheme=scope["scheme"],
                     url__path=scope["path"],
                     palimpsest__request__id=request_id,
@@ -126,20 +127,20 @@ class Access:
                     palimpsest__session__name=_session(scope),
                     palimpsest__problem=scope.get(PROBLEM),
                 )
-                if (watched.status or 0) >= 500:
-                    span.failed(str(watched.status))
-                elif not watched.whole:
+                if (response.status or 0) >= 500:
+                    span.failed(str(response.status))
+                elif not response.complete:
                     span.failed("cut_off")
 
 
 def _request_id(scope: Scope) -> str:
-    """The id that the client or a proxy gave the request, if it is fit for a log, or a new one."""
+    """Return the id that the client or a proxy gave the request if it is safe to log, else a new one."""
     given: bytes = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
     return given.decode("ascii") if _SANE.fullmatch(given) else secrets.token_hex(8)
 
 
 def _session(scope: Scope) -> str | None:
-    """The name in the path, if it could be one."""
+    """Return the name of the request's session if it is short enough and printable."""
     name: str | None = scope.get(SESSION) or scope.get("path_params", {}).get("sid")
     return name if name is not None and len(name) <= NAME_CHARS_MAX and name.isprintable() else None
 
@@ -148,22 +149,22 @@ def _route(scope: Scope) -> str | None:
     return getattr(scope.get("route"), "path", None)
 
 
-def _tell(scope: Scope, watched: _Watched, seconds: float) -> None:
-    """Write the line. The path is in it only where no route stands for it, encoded as it came, and never a query."""
-    route, status = _route(scope), watched.status
+def _log(scope: Scope, response: _ResponseRecorder, seconds: float) -> None:
+    """Write the log line. It has the raw path only if no route matched, and never the query."""
+    route, status = _route(scope), response.status
     fields: Mapping[str, object] = {
         "method": scope["method"],
         "route": route or "unmatched",
         "path": None if route else scope.get("raw_path", b"").decode("ascii", "replace"),
         "status": status,
         "milliseconds": round(seconds * 1000, 1),
-        "bytes": watched.bytes,
+        "bytes": response.bytes,
         "tenant": scope.get(TENANT),
         "session": _session(scope),
         "problem": scope.get(PROBLEM),
         "age": scope.get(AGE),
-        "cut_off": None if watched.whole else True,
+        "cut_off": None if response.complete else True,
     }
     log = structlog.get_logger()
-    say = log.debug if scope["path"] in EXEMPT else log.warning if (status or 0) >= 500 else log.info
-    say("request", **{name: value for name, value in fields.items() if value is not None})
+    write = log.debug if scope["path"] in EXEMPT else log.warning if (status or 0) >= 500 else log.info
+    write("request", **{name: value for name, value in fields.items() if value is not None})

@@ -1,7 +1,7 @@
-"""Which line of a session a path means: settled at the door, so that whoever answers is given one row.
+"""Resolve the session id in a path to a line, before an operation runs.
 
-A session's name in a path becomes the id of its current line if it has moved. Operations on a recorded call go to the
-line on which it was made.
+The id of a session means its current line. For an operation on a recorded call it means the line on which the call was
+made.
 """
 
 import re
@@ -24,7 +24,7 @@ AS_NAMED: Final = frozenset(
             "mcp",
             "post_context",
             "recall",
-        ),  # follow by themselves
+        ),  # resolve the line themselves
         *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
     }
 )
@@ -33,7 +33,7 @@ _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
 def address(request: Request) -> str:
-    """The session, or the line, in the path. Raises InvalidRequest."""
+    """Return the id of a session or line in the path. Raises InvalidRequest."""
     sid: str = request.path_params["sid"]
     if _ADDRESS.fullmatch(sid) is None:
         raise InvalidRequest(f"sid must match {ADDRESS_PATTERN}", field="sid")
@@ -41,14 +41,14 @@ def address(request: Request) -> str:
 
 
 async def follow(request: Request, who: Caller) -> None:
-    """Have the path name the line that it means; one that names no session is left to whoever reads it."""
+    """Replace a session's id in the path by the line it means. An invalid id is left for the operation to refuse."""
     named: dict[str, Any] = request.path_params
     sid = named.get("sid")
     if sid is None or FOLLOWED in request.scope or operation_of(request.scope) in AS_NAMED:
         return
     if _ADDRESS.fullmatch(sid) is None:
         return
-    request.scope[FOLLOWED] = True  # an operation with a body passes the door twice
+    request.scope[FOLLOWED] = True  # an operation with a body is authenticated twice
     lines = request.state.services.lines
     call_id = _uuid(named.get("call_id"))
     if call_id is not None:

@@ -1,4 +1,4 @@
-"""Who is asking, from the Authorization header."""
+"""Authenticate by bearer key."""
 
 from collections.abc import Awaitable, Callable, Collection
 from functools import cache
@@ -17,11 +17,11 @@ from app.store.sealing import seal_with
 __all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door", "open_contents"]
 
 Door = Callable[[Request], Awaitable[Caller]]
-_DOORS: Final[dict[Any, str]] = {}
+_SCOPES: Final[dict[Any, str]] = {}
 
 
 class Unauthorized(Exception):
-    """No key, or none that works."""
+    """The request has no key, or an invalid one."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -29,7 +29,7 @@ class Unauthorized(Exception):
 
 
 class Forbidden(Exception):
-    """The key works, but not for this."""
+    """The key is valid, but not for this operation."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -38,16 +38,16 @@ class Forbidden(Exception):
 
 @cache
 def caller(scope: str) -> Door:
-    """The dependency that lets in who holds `scope`, for what its key reaches, with a query that the operation has:
-    from then on the request acts for its tenant.
+    """Return the dependency that authenticates a caller for `scope`, and makes the request act for its tenant.
 
-    Raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutOfReach, NotFound, or InvalidRequest.
+    It also checks the key's session prefix and the query's parameters, and resolves the session in the path to a line.
+    It raises Unauthorized, Forbidden, TooManyRequests, ContentsErased, OutOfReach, NotFound or InvalidRequest.
     """
 
     async def dependency(request: Request) -> Caller:
         header = request.headers.get("authorization")
         if header is not None and not header.lower().startswith("bearer "):
-            raise Unauthorized("the Authorization header must be a Bearer key")
+            raise Unauthorized("the Authorization header must be 'Bearer <key>'")
         secret = None if header is None else header[7:].strip()
         found = await admitted(request, secret, (scope,), "Authorization: Bearer <key>")
         await open_contents(request, found)
@@ -56,20 +56,20 @@ def caller(scope: str) -> Door:
         await addresses.follow(request, found)
         return found
 
-    _DOORS[dependency] = scope
+    _SCOPES[dependency] = scope
     return dependency
 
 
 async def admitted(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
-    """The holder of a key with all of these scopes: from then on the request acts for its tenant.
+    """Authenticate the holder of a key with all of these scopes, and make the request act for its tenant.
 
-    What the key reaches is not checked, and contents are not open yet (`open_contents`). `how` says how one is sent.
-    Raises Unauthorized, Forbidden or TooManyRequests.
+    Neither checks the key's session prefix nor opens contents (`open_contents`). `how` tells a caller without a key how
+    to send one. Raises Unauthorized, Forbidden or TooManyRequests.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
     if found is None:
-        raise Unauthorized("this key does not work" if secret else f"a key is needed: {how}")
+        raise Unauthorized("this key is not valid" if secret else f"a key is required: {how}")
     for scope in scopes:
         if not found.may(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
@@ -82,7 +82,7 @@ async def admitted(request: Request, secret: str | None, scopes: Collection[str]
 
 
 async def open_contents(request: Request, who: Caller) -> None:
-    """From then on what the request stores is sealed with its tenant's key, and opened, where there is one.
+    """Encrypt and decrypt the contents of this request with its tenant's content key, if it has one.
 
     Raises ContentsErased or StoreUnavailable.
     """
@@ -90,10 +90,10 @@ async def open_contents(request: Request, who: Caller) -> None:
 
 
 def scope_of(call: Callable[..., Any]) -> str | None:
-    """Return the scope that a door asks for; None for what is no door."""
-    return _DOORS.get(call)
+    """Return the scope that an authenticating dependency requires; None for any other dependency."""
+    return _SCOPES.get(call)
 
 
 def is_door(call: Callable[..., Any]) -> bool:
-    """Whether a dependency is one of those that let callers in."""
-    return call in _DOORS
+    """Return whether a dependency authenticates callers."""
+    return call in _SCOPES

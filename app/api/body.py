@@ -1,4 +1,4 @@
-"""Reading a request's body: by whom it may be sent first, then bounded, then as JSON."""
+"""Read a request's body: authenticate the caller first, then apply the limits, then parse the JSON."""
 
 import asyncio
 import inspect
@@ -19,26 +19,26 @@ from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
 
 AT_ONCE_BYTES: Final = 128 * 1024
-"""A body up to this size is read where it is; a larger one in a thread."""
+"""The size up to which a body is parsed on the event loop; a larger one is parsed in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """How many values a body's JSON may hold, and how deep they may be nested."""
+    """The maximum number of values in a body's JSON, and their maximum nesting depth."""
 
     elements: int
     depth: int
 
 
 class LimitBody:
-    """ASGI middleware: refuses a body over the limit, whether announced or found while reading."""
+    """ASGI middleware that refuses a body over the limit, by its Content-Length or while reading it."""
 
     def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
         self._app = app
         self._limit = limit_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a `receive` that counts, and raises BodyTooLarge inside the application."""
+        """Pass the request on with a `receive` that counts bytes and raises BodyTooLarge in the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -60,11 +60,10 @@ class LimitBody:
 
 
 class BodyRoute(APIRoute):
-    """A route whose body FastAPI reads: not before it is known who asks, and not before the body is known to be small
-    and flat enough.
+    """A route that authenticates the caller and checks the body's limits before FastAPI parses the body.
 
-    An endpoint that takes nothing but the request reads all that it needs itself, and is called at once: to find that
-    there is nothing to resolve for it takes FastAPI as long as reading an append does.
+    An endpoint whose only parameter is the request is called directly: FastAPI would take as long to find that it has
+    no dependencies as it takes to read an append.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -72,24 +71,26 @@ class BodyRoute(APIRoute):
         if path.endswith("_id}"):  # ids hold no colon: one leads to a verb, as in `{compaction_id}:retry`
             self.path_regex = re.compile(self.path_regex.pattern.removesuffix("[^/]+)$") + "[^/:]+)$")
         if list(inspect.signature(endpoint).parameters) == ["request"]:
-            self.app = _called(endpoint)
+            self.app = _direct_app(endpoint)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See APIRoute."""
+        """Return FastAPI's handler with authentication and reading of the body before it."""
         handle = super().get_route_handler()
-        doors = [found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)]
+        authenticators = [
+            found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)
+        ]
 
         async def handler(request: Request) -> Response:
             if self.body_field is None:
                 return await handle(request)
-            for door in doors:
-                await door(request)
-            return await handle(await _Read.of(request))
+            for authenticate_caller in authenticators:
+                await authenticate_caller(request)
+            return await handle(await _ParsedRequest.of(request))
 
         return handler
 
 
-def _called(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+def _direct_app(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         response = await endpoint(Request(scope, receive, send))
         await response(scope, receive, send)
@@ -97,14 +98,14 @@ def _called(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
     return app
 
 
-class _Read(Request):
-    """A request whose body has been read, as JSON whatever type it was declared to have (`curl -d` declares a form)."""
+class _ParsedRequest(Request):
+    """A request whose body has been read as JSON, whatever its Content-Type (`curl -d` declares a form)."""
 
     value: Json = None
 
     @classmethod
-    async def of(cls, request: Request) -> "_Read":
-        """Raises BodyTooLarge or InvalidJson."""
+    async def of(cls, request: Request) -> "_ParsedRequest":
+        """Read a request's body. Raises BodyTooLarge or InvalidJson."""
         read = cls(request.scope, request.receive)
         raw = await read.body()
         if raw:
@@ -115,15 +116,15 @@ class _Read(Request):
         return read
 
     async def json(self) -> Json:
-        """The body's value, as it was read."""
+        """Return the parsed body."""
         return self.value
 
 
 async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[str, Any], bytes]:
-    """The body as a JSON object with only `known` fields, and its bytes.
+    """Return the body as a JSON object with only `known` fields, and its bytes.
 
-    Numbers that JSON does not have are let through: what an agent logs is judged event by event. Raises BodyTooLarge,
-    or InvalidRequest for anything that is no such object.
+    Accepts NaN and infinities, because events are validated one by one later. Raises BodyTooLarge, or InvalidRequest if
+    the body is not such an object.
     """
     raw = await request.body()
     value = await parsed(raw, request.app.state.json_limits, strict=False)
@@ -136,7 +137,7 @@ async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[st
 
 
 async def parsed(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:
-    """The value of a JSON text within the limits; `strict` refuses NaN, infinities and what is too large for a float.
+    """Parse a JSON text within the limits; `strict` refuses NaN, infinities and numbers too large for a float.
 
     Raises BodyTooLarge or InvalidJson.
     """
@@ -146,28 +147,28 @@ async def parsed(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json
 
 
 def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
-    """See `parsed`."""
+    """Parse as `parsed` does, on the calling thread."""
     check_elements(raw, limits)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidJson("the body is not in UTF-8") from None
+        raise InvalidJson("the body is not valid UTF-8") from None
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite) if strict else json.loads(text)
     except (ValueError, RecursionError):
-        raise InvalidJson("the body is no valid JSON") from None
+        raise InvalidJson("the body is not valid JSON") from None
     check_depth(value, limits)
     return value
 
 
 def check_elements(raw: bytes, limits: JsonLimits) -> None:
-    """Count the values of a JSON text without parsing it. Raises BodyTooLarge."""
+    """Check the number of values in a JSON text without parsing it. Raises BodyTooLarge."""
     if more_values(raw.decode("latin-1"), limits.elements):
         raise BodyTooLarge(limits.elements, "elements")
 
 
 def check_depth(value: Json, limits: JsonLimits) -> None:
-    """Look how deep a value is nested, level by level. Raises InvalidJson."""
+    """Check the nesting depth of a value, level by level. Raises InvalidJson."""
     if too_deep([value], limits.depth + 1):
         raise InvalidJson(f"the body is nested deeper than {limits.depth} levels")
 

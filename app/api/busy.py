@@ -1,7 +1,7 @@
-"""Requests under way: no more than this process can answer soon, and of one tenant no more than leave room for others.
+"""Limits on concurrent requests of this process, in total and per tenant.
 
-Refused is what comes beyond that, before it is read: what waits helps nobody and takes memory. Streams have a limit of
-their own.
+A request over a limit is refused before its body is read, because a waiting one would take memory and help nobody.
+Streams have their own limit.
 """
 
 from typing import Final
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.core.errors import Overloaded, TooManyRequests
 
 PLACE: Final = "palimpsest.place"
-"""Where in a request's scope its place is."""
+"""The key in a request's scope of its RequestSlot."""
 EXEMPT: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 class Counts:
-    """The requests that this process answers now, all and by tenant."""
+    """The numbers of concurrent requests in this process, in total and by tenant, with their limits."""
 
     def __init__(self, most: int, tenant_most: int) -> None:
         self.most = most
@@ -27,32 +27,32 @@ class Counts:
 
 
 class RequestSlot:
-    """A request among those under way, from its arrival to the end of its answer."""
+    """The slot that a request occupies from its arrival to the end of its response."""
 
     def __init__(self, counts: Counts) -> None:
-        """Raises Overloaded."""
+        """Occupy a slot. Raises Overloaded."""
         if counts.all >= counts.most:
-            raise Overloaded(f"this process answers {counts.most} requests already", limit=counts.most)
+            raise Overloaded(f"this process already answers {counts.most} requests", limit=counts.most)
         counts.all += 1
         self._counts = counts
         self._tenant: UUID | None = None
         self._left = False
 
     def of(self, tenant_id: UUID) -> None:
-        """Count it for its tenant, now that it is known whose it is; once. Raises TooManyRequests."""
+        """Count the request for its tenant, once. Raises TooManyRequests."""
         if self._left or self._tenant is not None:
             return
         counts, most = self._counts, self._counts.tenant_most
         now = counts.tenants.get(tenant_id, 0)
         if now >= most:
             raise TooManyRequests(
-                f"this tenant has {most} requests under way already", limit=most, retry_after_seconds=1
+                f"this tenant already has {most} concurrent requests", limit=most, retry_after_seconds=1
             )
         counts.tenants[tenant_id] = now + 1
         self._tenant = tenant_id
 
     def leave(self) -> None:
-        """Count it no more; once."""
+        """Free the slot; further calls have no effect."""
         if self._left:
             return
         self._left = True
@@ -65,14 +65,14 @@ class RequestSlot:
 
 
 class Busy:
-    """ASGI middleware: gives each request its place."""
+    """ASGI middleware that gives each request a slot."""
 
     def __init__(self, app: ASGIApp, requests_max: int, tenant_requests_max: int) -> None:
         self._app = app
         self._counts = Counts(requests_max, tenant_requests_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on while it has its place. Raises Overloaded."""
+        """Pass the request on while it occupies a slot. Raises Overloaded."""
         if scope["type"] != "http" or scope["path"] in EXEMPT:
             await self._app(scope, receive, send)
             return
@@ -84,6 +84,6 @@ class Busy:
 
 
 def place_of(scope: Scope) -> RequestSlot | None:
-    """The place of a request; None where there is no middleware, or for what is always answered."""
+    """Return the slot of a request; None without the middleware, or for an exempt path."""
     found: RequestSlot | None = scope.get(PLACE)
     return found

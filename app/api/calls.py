@@ -1,4 +1,4 @@
-"""Recorded calls as JSON: listed, explained, rendered again, and compared."""
+"""Recorded calls as JSON: list items, manifests, renderings and comparisons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,7 +20,7 @@ from app.store.audit import CallRow, StoredEpoch
 
 
 def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
-    """Return the fields that name a call's context and its settings."""
+    """Return the fields that identify a call's context and its settings."""
     return {
         "session": session_of(session),
         "line": line_of(session),
@@ -34,7 +34,7 @@ def context_fields(session: str, call: CallRecord) -> dict[str, Json]:
 
 
 def _ref(session: str, call: CallRow) -> dict[str, Json]:
-    """Return the fields that name a recorded call."""
+    """Return the fields that identify a recorded call."""
     made = {"call_id": str(call.call_id), "created_at": time_text(call.created_at)}
     return {**made, **context_fields(session, call)}
 
@@ -101,7 +101,7 @@ def _summaries(call: CallRow, state: Frontier) -> list[Json]:
 
 
 def _evictions(call: CallRow, epoch: StoredEpoch) -> Sequence[Json]:
-    """Return the evictions of a call's epoch and of its format, or those that a record of an early version holds."""
+    """Return the evictions of a call's epoch and format; records of early versions hold their own."""
     own = call.manifest.evictions
     rows = [*(epoch.evictions if own is None else own), *call.manifest.unfit]
     return [eviction_row(row) for row in without_shown(rows, epoch.frontier)]
@@ -118,7 +118,7 @@ def _cache(call: CallRow) -> dict[str, Json]:
 
 
 def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
-    """Return the whole record of a call."""
+    """Return the complete record of a call."""
     call, manifest = found.call, found.call.manifest
     return {
         **_ref(session, call),
@@ -143,7 +143,7 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
 
 
 def again_json(session: str, reproduced: Reproduced) -> bytes:
-    """Return a call rendered again, as JSON."""
+    """Return a call rendered again, as a JSON text."""
     call, request = reproduced.call, reproduced.again.request
     head = {**_ref(session, call), "reproduced": reproduced.exact, "redacted": list(reproduced.erased)}
     tail = {
@@ -160,10 +160,10 @@ def again_json(session: str, reproduced: Reproduced) -> bytes:
 def around(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json]) -> bytes:
     """Return one JSON object with the fields of `head`, the request, and the fields of `tail`.
 
-    The request is written already: parsing it to build one value, only to print it again, would double the work.
+    The request is JSON text already; parsing it only to serialize it again would double the work.
     """
-    front, behind = canonical_json(head)[:-1], canonical_json(tail)[1:]
-    return b"".join((front.encode(), b',"request":', request.body, b",", behind.encode()))
+    start, rest = canonical_json(head)[:-1], canonical_json(tail)[1:]
+    return b"".join((start.encode(), b',"request":', request.body, b",", rest.encode()))
 
 
 def seen_json(seen: SeenEvent) -> dict[str, Json]:
@@ -181,7 +181,7 @@ def seen_json(seen: SeenEvent) -> dict[str, Json]:
 
 
 def diff_json(session: str, diff: CallDiff, *, planned: bool = False) -> dict[str, Json]:
-    """Return the differences of two calls. `planned`: the second was not made, so it has neither id nor time."""
+    """Return the differences between two calls. `planned`: the second was not recorded and has no id or time."""
     unmade: dict[str, Json] = {"call_id": None, "created_at": None} if planned else {}
     return {
         "a": _ref(session, diff.a),

@@ -1,4 +1,4 @@
-"""A context's answer as JSON."""
+"""Responses with contexts, as JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,33 +17,36 @@ from app.services.preview import PreviewAnswer
 from app.services.reconciled import Reconciled
 from app.services.summary_requests import unshown
 
-FAILED: Final = "the last compaction failed, for the reason that GET .../compactions gives"
+FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
 
 
 @dataclass(frozen=True, slots=True)
 class ContextBody:
-    """An answer in front of the request and behind it; with the request rendered again it is the same once more."""
+    """A response: the fields before and after the provider request, and that request.
+
+    Stored head and tail, with the request rendered again, give the same response.
+    """
 
     head: Mapping[str, Json]
     request: Request
     tail: Mapping[str, Json]
 
     def json(self) -> bytes:
-        """The answer."""
+        """Return the response as JSON."""
         return around(self.head, self.request, self.tail)
 
     def around(self) -> Mapping[str, Json]:
-        """Return what is stored of the answer: all but the request, which its record gives again."""
+        """Return the stored part of the response: everything but the request, which can be rendered again."""
         return {"head": self.head, "tail": self.tail}
 
 
 def context_body(answer: ContextAnswer) -> ContextBody:
-    """The answer to whoever asked for a context."""
+    """Return the response to a context request."""
     return _body(answer.session, answer.assembled, answer.compaction, answer.reason)
 
 
 def reconciled_body(done: Reconciled) -> ContextBody:
-    """The same to whoever sent its complete messages."""
+    """Return the response to a context request with the client's complete messages."""
     answer = done.answer
     extra: dict[str, Json] = {
         "appended": [{"index": index, **receipt._asdict()} for index, receipt in done.appended],
@@ -67,7 +70,7 @@ def _message_json(plan: MessagePlan) -> dict[str, Json]:
 
 
 def preview_json(session: str, preview: PreviewAnswer) -> bytes:
-    """The same of a context that was not made: without a call's id, and with why it would open its epoch."""
+    """Return the response to a preview: without a call's id, and with the cause of the epoch it would open."""
     epoch = preview.assembled.epoch
     extra: dict[str, Json] = {"preview": True, "cause": None if epoch is None else epoch.cause}
     if preview.diff is not None:
@@ -119,9 +122,9 @@ def _body(
 
 
 def _compaction(state: str, stalled: str | None, reason: str | None, gone: Sequence[Eviction]) -> dict[str, Json]:
-    """The state of compaction. A failed run stalls only a context that a summary would have helped.
+    """Return the state of compaction. A failed run counts as a stall only if a summary would have helped.
 
-    `reason` says why a compaction that was asked for has no effect.
+    `reason` says why a requested compaction has no effect.
     """
     if state == "failed":
         helped = stalled is not None or any(row.disposition == "dropped" and row.reducer == REDUCER for row in gone)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says as a whole: keys, servers, groups of operations, and what answers hold."""
+"""The parts of the OpenAPI document for all operations: servers, keys, tags, and descriptions of responses."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -12,33 +12,33 @@ from app.api.auth import scope_of
 from app.api.documents import KEY_SCHEME, secured
 
 TAGS: Final = {
-    "context": "What to send to the model next, within the budget: the one call that an agent makes before each of its "
-    "own.",
-    "events": "The log of a session: append what happened, as events or as a provider's messages, and read it back.",
-    "feedback": "What became of a call: usage and errors, from which the server learns how models count.",
-    "sessions": "The log of one agent each, with its settings, its epochs and its forks.",
-    "stream": "What happens to a session, as it happens.",
-    "layers": "Content shown behind the conversation while an agent works, and never logged.",
+    "context": "The context of the next model call, within the token budget. An agent requests one before each of its "
+    "model calls.",
+    "events": "The log of a session: append events or a provider's messages, and read them back.",
+    "feedback": "Outcomes of calls: token usage and errors, from which the server learns how models count tokens.",
+    "sessions": "Sessions: each is the log of one agent, with its settings, epochs, lines and forks.",
+    "stream": "Changes of a session, streamed as they happen.",
+    "layers": "Content shown after the conversation while an agent works, and never logged.",
     "turns": "The turns of a session: a user's message and everything up to the next one.",
-    "recall": "Originals of what contexts left out, and the tool with which a model asks for them.",
-    "visibility": "Decisions on what contexts hide, show and pin. The log keeps everything.",
-    "summaries": "Summaries, the compactions that write them, and the proof that nothing is lost.",
-    "policies": "Rules by which a view is read: what may be left out, when and in which order.",
-    "audit": "What the model was shown in each call, byte for byte, and why the rest was not.",
+    "recall": "Originals of events that contexts left out, and the definition of the tool that recalls them.",
+    "visibility": "Decisions on which events contexts hide, show and pin. The log keeps everything.",
+    "summaries": "Summaries, the compactions that write them, and the proof that every event is accounted for.",
+    "policies": "Policies: rules for what contexts may leave out, when and in which order.",
+    "audit": "Recorded calls: what the model was shown in each, byte for byte, and why the rest was left out.",
     "webhooks": "URLs that are notified of compactions.",
-    "retention": "How long data is kept, and the erasure of all sessions that a filter finds.",
-    "keys": "API keys of the tenant, with their scopes and the sessions that they reach.",
+    "retention": "Rules for how long data is kept, and erasures of all sessions that match a filter.",
+    "keys": "API keys of the tenant, with their scopes and the sessions that they give access to.",
     "operations": "Liveness, readiness and metrics of the server. They need no key.",
 }
 _KEY: Final = (
-    "Secret of an API key. Its scopes say what it may do: `ingest` (append and change), `read`, `audit` (search the "
-    "calls of all sessions), `admin`. Until a key is created or configured none is needed, and only requests from the "
-    "same machine are answered."
+    "Secret of an API key. The key's scopes are `ingest` (append and change), `read`, `audit` (search the calls of all "
+    "sessions) and `admin`. As long as no key has been created or configured, none is required, and only requests from "
+    "the same machine are answered."
 )
 
 
 def described(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Return the document with its servers, its security scheme, its tags, and the answers described."""
+    """Return the document with servers, security scheme, tags and descriptions of responses added."""
     document["servers"] = [{"url": "/", "description": "The server that this document comes from."}]
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     components = document["components"]
@@ -78,9 +78,9 @@ def _calls(dependant: Dependant) -> Iterator[Any]:
 
 
 def _answer(status: str, response: dict[str, Any], schemas: dict[str, Any]) -> str:
-    """Return what a successful answer holds, in the words of its schema."""
+    """Return the description of a successful response: the first sentence of its schema's."""
     schema = response.get("content", {}).get("application/json", {}).get("schema", {})
     name = schema.get("$ref", "").rpartition("/")[2]
     if name:
         return str(schemas[name]["description"]).split(". ")[0].rstrip(".").replace("\n", " ") + "."
-    return "Done. The answer has no body." if status == "204" else "The answer, as the operation describes it."
+    return "Done. The response has no body." if status == "204" else "The response, as the operation describes it."

@@ -1,4 +1,4 @@
-"""The parts of the OpenAPI document that routes do not declare by themselves: bodies, problems, conventions."""
+"""The parts of the OpenAPI document that routes do not declare: bodies, problems, conventions."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ from app.core.log.lines import ADDRESS_PATTERN
 KEY_CHARS_MAX: Final = 256
 KEY_SCHEME: Final = "ApiKey"
 SID_DESCRIPTION: Final = "Id of the session, which means its current line, or `<id>@line.<number>` for one line."
-KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first answer."
+KEY_DESCRIPTION: Final = "Client's own key for the request: repeating the request with it returns the first response."
 _ANYWHERE = ("invalid-request", "malformed-http", "too-slow", "head-too-large", "internal")
 _EVERYWHERE = (
     "unauthorized",
@@ -88,17 +88,17 @@ def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
 CONVENTIONS: Final = """\
 ## Conventions
 
-* **Keys.** Requests carry `Authorization: Bearer <secret>` with the secret of an API key. Until one is created or
-  configured none is needed, and only requests from the same machine are answered.
+* **Keys.** Requests carry `Authorization: Bearer <secret>` with the secret of an API key. As long as no key has been
+  created or configured, none is required, and only requests from the same machine are answered.
 * **Bodies** are JSON, whatever `Content-Type` says. Unknown fields are errors. A body whose fields are all optional may
-  be left out.
-* **Queries** have the parameters that an operation names and no others: unknown ones are errors.
+  be omitted.
+* **Queries** may have only the parameters that the operation declares; unknown ones are errors.
 * **Seqs** number the events of a session from 1 without gaps. A range `from_seq` to `to_seq` includes both ends.
-* **Times** are in ISO 8601. Those in answers are in UTC and end in `Z`, but for `occurred_at` of an event, which stays
-  as it was given. A time without an offset in a request is in UTC.
-* **Tokens** are estimates unless they were reported. "By the estimator" is its own count, which never changes for an
-  event once appended. "In the model's tokens" is that count times a ratio learned from reported usage, to come near
-  what the model's provider counts; until usage is reported the ratio is 1.
+* **Times** are in ISO 8601. Times in responses are in UTC and end in `Z`, except an event's `occurred_at`, which is
+  returned as it was given. A time without an offset in a request is taken as UTC.
+* **Tokens** are estimates unless they were reported. A size "by the estimator" is the estimator's own count, which
+  never changes for an appended event. A size "in the model's tokens" is that count times a ratio learned from reported
+  usage, which approximates the provider's count; until usage is reported the ratio is 1.
 * **Lists** come in pages. `next_cursor` of one page is the parameter `cursor` of the next.
 """
 
@@ -107,8 +107,8 @@ def introduction() -> str:
     """Return the description of the whole document: conventions, and all problems of the API."""
     rows = [f"| `/problems/{p.slug}` | {p.status} | {p.title} |" for p in sorted(errors.ALL, key=lambda p: p.slug)]
     about = (
-        "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types, with a schema each. "
-        "`type` is also the path of a page that says what it means and what to do; `/problems` lists them."
+        "Every error is an RFC 9457 problem (`application/problem+json`) of one of these types, each with its own "
+        "schema. `type` is also the path of a page that explains the problem and its remedy; `/problems` lists them."
     )
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
 
@@ -119,7 +119,7 @@ def secured(scope: str) -> list[dict[str, list[str]]]:
 
 
 def append_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the parameters and the body of an append, which parses them itself."""
+    """Return the parameters and the body of an append, whose route parses them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
     described = {"description": KEY_DESCRIPTION}
@@ -137,10 +137,10 @@ def _sid() -> dict[str, Any]:
 
 
 class _AsDeclared(GenerateJsonSchema):
-    """Leaves out defaults of null, as FastAPI does for schemas of operations; generators take a default as required."""
+    """Omits defaults of null, as FastAPI does for operations: client generators treat a field with one as required."""
 
     def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
-        """Return the schema of a field that has a default."""
+        """Return the schema of a field with a default."""
         plain = "default" in schema and schema["default"] is None
         return self.generate_inner(schema["schema"]) if plain else super().default_schema(schema)
 

@@ -20,13 +20,13 @@ from app.core import errors
 from app.core.log.events import canonical_json
 
 GATEWAY: Final = "/gateway/"
-"""The paths that clients of providers ask."""
+"""The prefix of the paths that providers' clients call."""
 MEDIA_TYPE: Final = "application/problem+json"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind of problem: a stable slug, an HTTP status, and a title for people."""
+    """A kind of problem: a stable slug, an HTTP status, and a human-readable title."""
 
     slug: str
     status: int
@@ -34,7 +34,7 @@ class Problem:
 
 
 class BodyTooLarge(HTTPException):
-    """The request body exceeds a limit. An HTTPException, the only kind FastAPI lets pass while it reads a body."""
+    """The request body exceeds a limit. An HTTPException, because FastAPI wraps any other while it reads a body."""
 
     def __init__(self, limit: int, unit: str = "bytes") -> None:
         super().__init__(413, f"the body is over the limit of {limit} {unit}")
@@ -61,7 +61,7 @@ MALFORMED: Final = Problem("malformed-http", 400, "Not a valid HTTP request")
 TOO_SLOW: Final = Problem("too-slow", 408, "Request took too long to arrive")
 HEAD_TOO_LARGE: Final = Problem("head-too-large", 431, "Header fields too large")
 
-# Of an error's ancestors in the table, the nearest applies.
+# The nearest ancestor of an error's class applies.
 TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.InvalidRequest: INVALID_REQUEST,
     InvalidJson: INVALID_JSON,
@@ -113,7 +113,7 @@ def answer(
     fields: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return a problem as a response, with `fields` as further members; leave its slug in the scope for the log."""
+    """Return a problem as a response, with `fields` as further members; put its slug into the scope for the log."""
     request.scope[PROBLEM] = problem.slug
     body: dict[str, object] = {
         "type": f"/problems/{problem.slug}",
@@ -121,14 +121,14 @@ def answer(
         "status": problem.status,
         "detail": detail,
     }
-    if request.scope["path"].startswith(GATEWAY):  # where providers' clients look for what went wrong
+    if request.scope["path"].startswith(GATEWAY):  # providers' clients read the error from this member
         body["error"] = {"type": problem.slug, "message": detail}
     sent = dict(headers or {})
     if problem.status in (429, 503):
         sent["Retry-After"] = str((fields or {}).get("retry_after_seconds", 1))
     if problem.status == 401:
         sent["WWW-Authenticate"] = "Bearer"
-    # It may quote characters from the request that no response can hold.
+    # The detail may quote characters of the request that plain JSON output cannot encode.
     text = canonical_json({**body, **(fields or {})})
     return Response(text, problem.status, sent, media_type=MEDIA_TYPE)
 
@@ -139,13 +139,13 @@ def problem_of(error: errors.ContextError) -> Problem:
 
 
 class Catch:
-    """ASGI middleware that logs an unexpected failure once and answers it as the problem `internal`."""
+    """ASGI middleware that logs an unexpected exception once and responds with the problem `internal`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on. A failure after the start of the answer is raised again, for the server to log."""
+        """Pass the request on. An exception after the start of the response is raised again for the server to log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -171,7 +171,7 @@ class Catch:
 
 
 def install(app: FastAPI) -> None:
-    """Have every failure answered as a problem."""
+    """Install handlers that turn every error into a problem response."""
     log = structlog.get_logger()
 
     @app.exception_handler(errors.ContextError)
@@ -187,7 +187,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def _gone(request: Request, _: ClientDisconnect) -> Response:
-        return answer(request, TOO_SLOW, "the connection was closed before the request had come")
+        return answer(request, TOO_SLOW, "the connection was closed before the whole request had arrived")
 
     @app.exception_handler(Unauthorized)
     async def _unauthorized(request: Request, error: Unauthorized) -> Response:
@@ -200,7 +200,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        _, *place = first["loc"]  # behind the part of the request that it is in
+        _, *place = first["loc"]  # without the part of the request, such as "body"
         where = [str(name) for name in place]
         detail = f"{'.'.join(where)}: {first['msg']}" if where else first["msg"]
         return answer(request, INVALID_REQUEST, detail, {"field": ".".join(where)})
@@ -208,7 +208,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            detail = f"{request.url.path} does not have {request.method}"
+            detail = f"{request.url.path} does not allow {request.method}"
             return answer(request, METHOD, detail, headers={"Allow": _methods(app, request.scope)})
         if error.status_code == 404:
             return answer(request, NO_ROUTE, f"there is nothing at {request.url.path}")

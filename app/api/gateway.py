@@ -1,7 +1,7 @@
-"""The gateway: providers' APIs below /gateway, whose conversations are replaced by contexts on their way upstream.
+"""The gateway: providers' APIs under /gateway, which replaces conversations by contexts on their way upstream.
 
-Clients need nothing but its address. What is no conversation of a known session passes through as it came, and so does
-a conversation that cannot be budgeted: nothing here stands in the way of a call.
+Clients only need its address. A request that is not a conversation of a known session is forwarded unchanged, and so is
+a conversation that cannot be budgeted, so that the gateway never prevents a call.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ PROVIDERS: Final = ("anthropic", "openai")
 
 
 class GatewayApp:
-    """The ASGI application behind the route.
+    """The gateway's ASGI application.
 
-    `requests_max`: how many calls may be under way. `seconds`: how long a key is looked up.
+    `requests_max` limits its concurrent calls; `seconds` limits the lookup of a key, and of the tenant's content key.
     """
 
     operation_id: Final = "gateway"
@@ -60,9 +60,10 @@ class GatewayApp:
         self._recent = RecentCallers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a caller that the API allows.
+        """Serve an authenticated caller.
 
-        Raises Unauthorized, Forbidden, NotFound, BodyTooLarge, InvalidRequest, Overloaded, or that the upstream failed.
+        Raises the errors of `_caller`, and NotFound, BodyTooLarge, InvalidRequest, Overloaded, UpstreamFailed or
+        UpstreamLate.
         """
         request = Request(scope, receive)
         gateway: Gateway = request.state.services.gateway
@@ -73,21 +74,21 @@ class GatewayApp:
             raise NotFound(f"no upstream is set for {target.provider}")
         raw = await request.body()
         if self._open >= self._most:
-            raise Overloaded(f"this process passes on {self._most} calls already", limit=self._most)
+            raise Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
         place = place_of(scope)
         if place is not None:
-            place.leave()  # what waits for a model has a limit of its own
+            place.leave()  # calls that wait for a model have their own limit
         self._open += 1
         try:
             passage = Passage(request, target, upstream, raw)
-            await _unless_gone(receive, passage, _serve(gateway, who, passage, send, away=away))
+            await _cancel_on_disconnect(receive, passage, _serve(gateway, who, passage, send, away=away))
         finally:
             self._open -= 1
 
     async def _caller(self, request: Request) -> tuple[Caller, bool]:
-        """Return the caller, and whether the database is away; then callers pass that were let in lately.
+        """Return the caller, and whether the database is unreachable; in that case only recent callers are accepted.
 
-        Raises what `admitted` and `open_contents` raise.
+        Raises the errors of `admitted` and `open_contents`.
         """
         secret = request.headers.get(KEY_HEADER)
         hashed = b"" if secret is None else digest(secret)
@@ -97,7 +98,7 @@ class GatewayApp:
         except (StoreUnavailable, TimeoutError):
             recent = self._recent.find(hashed)
             if recent is None:
-                raise StoreUnavailable("the database is away, so this key cannot be checked") from None
+                raise StoreUnavailable("the database is unreachable, so this key cannot be checked") from None
             return recent, True
         except (Unauthorized, Forbidden):
             self._recent.refuse(hashed)
@@ -115,14 +116,14 @@ class GatewayApp:
 
 
 def route(requests_max: int, seconds: float) -> Route:
-    """Return the route, for every path below it."""
+    """Return the route for all paths under /gateway."""
     return TemplateRoute(
         f"{PREFIX}{{path:path}}", GatewayApp(requests_max, seconds), methods=METHODS, include_in_schema=False
     )
 
 
 async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *, away: bool) -> None:
-    """Answer a request; with the database `away` by its own bytes."""
+    """Serve a request; with the database `away`, forward it unchanged."""
     endpoint = ENDPOINTS.get((passage.target.provider, passage.target.path))
     asks = endpoint is not None and passage.request.method == "POST"
     if away:
@@ -131,22 +132,22 @@ async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *,
             check_session(who, identity.session)
         passage.mode, passage.reason = "bypass", problem_of(StoreUnavailable("")).slug
     elif endpoint is not None and asks:
-        await _budget(gateway, who, endpoint, passage)
+        await _replace_conversation(gateway, who, endpoint, passage)
     GATEWAY.labels(passage.target.provider, passage.mode).inc()
     try:
         await pass_on(gateway, passage, send)
     except NoAnswer as error:
         structlog.get_logger().warning("upstream", provider=passage.target.provider, detail=error.detail)
-        if not passage.begun:  # else the connection is closed in the middle of the answer, as the upstream's was
+        if not passage.begun:  # else the connection is closed in the middle of the response, as upstream did
             raise (UpstreamLate if error.late else UpstreamFailed)(error.detail) from None
     except TimeoutError:
-        structlog.get_logger().warning("a client of the gateway takes nothing", session=passage.session)
+        structlog.get_logger().warning("a gateway client stopped reading", session=passage.session)
 
 
-async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
-    """Put the context in place of the conversation, or say why it stays. Raises InvalidRequest or NotFound."""
+async def _replace_conversation(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
+    """Replace the conversation by its context, or record why it is not. Raises InvalidRequest or NotFound."""
     request = passage.request
-    given = await _parsed(request, passage.raw)
+    given = await _parse(request, passage.raw)
     identity = identify(request.headers, passage.target.session, None if given is None else given.value)
     if identity is None:
         passage.reason = "no-session"
@@ -180,8 +181,8 @@ async def _budget(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Pa
         structlog.get_logger().warning("bypass", session=session, reason=passage.reason)
 
 
-async def _parsed(request: Request, raw: bytes) -> bodies.Body | None:
-    """The body with its members; None if it is no JSON object within the limits."""
+async def _parse(request: Request, raw: bytes) -> bodies.Body | None:
+    """Parse the body; return None if it is not a JSON object within the limits."""
     asked = (raw, request.app.state.json_limits)
     try:
         return _read(*asked) if len(raw) <= AT_ONCE_BYTES else await asyncio.to_thread(_read, *asked)
@@ -190,7 +191,7 @@ async def _parsed(request: Request, raw: bytes) -> bodies.Body | None:
 
 
 def _read(raw: bytes, limits: JsonLimits) -> bodies.Body:
-    """Raises BodyTooLarge, InvalidJson or NoObject."""
+    """Parse the body. Raises BodyTooLarge, InvalidJson or NoObject."""
     check_elements(raw, limits)
     given = bodies.parse(raw)
     check_depth(given.value, limits)
@@ -198,7 +199,7 @@ def _read(raw: bytes, limits: JsonLimits) -> bodies.Body:
 
 
 def _target(request: Request) -> GatewayTarget:
-    """Read the path as it came. Raises NotFound."""
+    """Parse the raw path. Raises NotFound."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     rest = raw.decode("latin-1").partition("?")[0].removeprefix(PREFIX)
     session = None
@@ -210,8 +211,8 @@ def _target(request: Request) -> GatewayTarget:
     return GatewayTarget(provider, f"/{path}", None if session is None else unquote(session))
 
 
-async def _unless_gone(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or break it off when the client goes: nobody pays for an answer that nobody reads."""
+async def _cancel_on_disconnect(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or cancel it when the client disconnects, so that an unread response is not paid for."""
     task = asyncio.ensure_future(work)
 
     async def watch() -> None:

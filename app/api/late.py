@@ -1,4 +1,4 @@
-"""The dependency of routes on services that a replica may answer for, and how old an answer is."""
+"""The dependency of routes on services that may read a replica, and the age of such a response."""
 
 import math
 from collections.abc import Awaitable, Callable
@@ -9,26 +9,26 @@ from fastapi import Header, Request
 from app.services.late import LateReads
 
 AGE: Final = "palimpsest.age"
-"""Where in a request's scope the age of a replica's answer is left, in whole seconds."""
+"""The key in a request's scope of the age of a response from a replica, in whole seconds."""
 DESCRIPTION: Final = (
-    "A replica may answer this, where the server has one: `Age` then says how many seconds late it may be. With "
-    "`Cache-Control: no-cache` the primary answers."
+    "If the server has a replica, the response may come from it: `Age` then says how many seconds out of date it may "
+    "be. With `Cache-Control: no-cache` it comes from the primary."
 )
 AGE_HEADER: Final = {
-    "description": "Seconds by which the answer may be late; only where a replica gave it.",
+    "description": "Seconds by which the response may be out of date; only if it comes from a replica.",
     "schema": {"type": "integer", "minimum": 0},
 }
 
 Service = TypeVar("Service")
 Answer = TypeVar("Answer")
 _Freshness = Annotated[
-    str | None, Header(alias="Cache-Control", description="`no-cache` asks for the newest, which the primary knows.")
+    str | None, Header(alias="Cache-Control", description="`no-cache` requests the newest data, from the primary.")
 ]
-_MADE: Final[set[Any]] = set()
+_DEPENDENCIES: Final[set[Any]] = set()
 
 
 class Late(Generic[Service]):
-    """A service, for one request that looks back."""
+    """A service that reads the past, for one request."""
 
     def __init__(self, request: Request, kind: type[Service], *, newest: bool) -> None:
         self._request = request
@@ -36,7 +36,7 @@ class Late(Generic[Service]):
         self._newest = newest
 
     async def __call__(self, asked: Callable[[Service], Awaitable[Answer]]) -> Answer:
-        """Return what it answers, and leave how late that may be for the answer's header."""
+        """Return the service's result, and put its age into the scope for the `Age` header."""
         reads: LateReads = self._request.state.services.late
         answer, age = await reads.ask(self._kind, asked, newest=self._newest)
         if age is not None:
@@ -45,15 +45,15 @@ class Late(Generic[Service]):
 
 
 def late(kind: type[Service]) -> Callable[..., Awaitable[Late[Service]]]:
-    """Return the dependency that gives a route the service of a class, as the replica or the primary has it."""
+    """Return the dependency that gives a route the service of a class, on the replica or the primary."""
 
     async def found(request: Request, cache_control: _Freshness = None) -> Late[Service]:
         return Late(request, kind, newest="no-cache" in (cache_control or "").lower())
 
-    _MADE.add(found)
+    _DEPENDENCIES.add(found)
     return found
 
 
 def is_late(call: Callable[..., Any]) -> bool:
-    """Whether a dependency is one of these."""
-    return call in _MADE
+    """Return whether a dependency was made by `late`."""
+    return call in _DEPENDENCIES

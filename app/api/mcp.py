@@ -1,9 +1,9 @@
-"""The recall tool over the Model Context Protocol: streamable HTTP at /mcp, without sessions of its own.
+"""The recall tool over the Model Context Protocol: stateless streamable HTTP at /mcp.
 
 A client that is bound to a session, by `x-palimpsest-session` or by the path `/mcp/s/SESSION`, gets the tool without
 the parameter `session`, so that the model need not know the session's name.
 
-The SDK takes a second to import, so it is imported by the first request that needs it.
+The SDK takes a second to import, so it is imported by the first request.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ PATH: Final = "/mcp"
 BOUND_PATH: Final = "/mcp/s/{sid}"
 CALLER: Final = "caller"
 BOUND: Final = "bound_session"
-"""Names under which a request's state holds its caller, and the session that its client is bound to, if any."""
+"""The keys in a request's state of its caller, and of the session that its client is bound to, if any."""
 
 
 class Mcp:
-    """The ASGI application behind the route."""
+    """The ASGI application of the MCP routes."""
 
     operation_id: Final = "mcp"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a caller that the API allows.
+        """Serve an authenticated caller.
 
         Raises Unauthorized or Forbidden, NotFound or InvalidRequest for the bound session, then BodyTooLarge or
         InvalidJson.
@@ -55,7 +55,7 @@ class Mcp:
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives a body that was read already, then what `receive` gives."""
+    """Return a `receive` that first gives the body that was read already."""
     bodies: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def again() -> Message:
@@ -65,7 +65,7 @@ def _again(raw: bytes, receive: Receive) -> Receive:
 
 
 def _bound(request: Request) -> str | None:
-    """Return the session, or its line, that the client is bound to; None if it names one with each call."""
+    """Return the session or line that the client is bound to; None if it names one with each call."""
     for name, where in (
         (request.headers.get(SESSION_HEADER), SESSION_HEADER),
         (request.path_params.get("sid"), "sid"),
@@ -78,5 +78,5 @@ def _bound(request: Request) -> str | None:
 
 
 def routes() -> list[Route]:
-    """Return the routes: POST only, since the server sends nothing unrequested."""
+    """Return the routes. They accept POST only, since the server sends nothing on its own initiative."""
     return [TemplateRoute(path, Mcp(), methods=["POST"], include_in_schema=False) for path in (PATH, BOUND_PATH)]

@@ -1,4 +1,4 @@
-"""The MCP server, with one tool. Imported by the first request that needs it (app/api/mcp.py)."""
+"""The MCP server with its one tool, imported by the first request (app/api/mcp.py)."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ async def _tools(context: Context, _: types.PaginatedRequestParams | None) -> ty
 
 
 async def _call(context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-    """Call the tool. An error in the arguments is returned to the model, which may correct it."""
+    """Call the tool. Errors in the arguments are returned to the model, which may correct them."""
     if params.name != OWN_TOOL:
         return _result(f"there is no tool {params.name!r}", wrong=True)
     given = dict(params.arguments or {})
@@ -66,14 +66,14 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
 
 
 def _bound(context: Context) -> str | None:
-    """The session that the client is bound to."""
+    """Return the session that the client is bound to, if any."""
     bound: str | None = getattr(_state(context), BOUND)
     return bound
 
 
 def _state(context: Context) -> State:
     if context.request is None:
-        raise RuntimeError("the transport hands on no request")
+        raise RuntimeError("the transport passed no request")
     state: State = context.request.state
     return state
 
@@ -86,7 +86,7 @@ _SERVER: Final = Server("palimpsest", version=VERSION, on_list_tools=_tools, on_
 
 
 async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one request, with a transport of its own that ends with it: any process can answer the next one."""
+    """Handle one request with its own transport, so that any process can handle the next one."""
     manager = StreamableHTTPSessionManager(_SERVER, json_response=True, stateless=True)
     async with manager.run():
         await manager.handle_request(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Counts and times requests by route."""
+"""Count and time requests by route."""
 
 import time
 from functools import lru_cache
@@ -11,13 +11,13 @@ SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by rou
 
 
 class Measure:
-    """ASGI middleware; the route is its template, so that labels stay few."""
+    """ASGI middleware that counts and times requests, labelled by route template to keep the labels few."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, watching its answer begin and end."""
+        """Pass the request on, recording its status and duration."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

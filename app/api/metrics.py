@@ -1,6 +1,6 @@
-"""What is counted besides requests: what contexts, reports and processes say of themselves, told in /metrics.
+"""Metrics of contexts, reports and processes, served at /metrics.
 
-Names and units are Prometheus' own. No label has a value that users choose: no tenant, session or model.
+Names and units follow Prometheus' conventions. No label has a value that users choose: no tenant, session or model.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from app.store.replica import STATES, Replica
 
 PULSE_SECONDS: Final = 1.0
 
-CONTEXTS = Counter("palimpsest_contexts", "Requests for a context, by outcome and format", ["outcome", "format"])
+CONTEXTS = Counter("palimpsest_contexts", "Context requests, by outcome and format", ["outcome", "format"])
 CONTEXT_TOKENS = Histogram(
     "palimpsest_context_tokens",
     "Estimated tokens of a served context",
@@ -34,79 +34,83 @@ CONTEXT_FILL = Histogram(
 EPOCHS = Counter("palimpsest_epochs", "Epochs opened, by cause", ["cause"])
 EVICTED_EVENTS = Counter(
     "palimpsest_evicted_events",
-    "Events that an opened epoch leaves out or shortens and the one before did not",
+    "Events that a new epoch leaves out or shortens and the previous one did not",
     ["reducer"],
 )
-EVICTED_TOKENS = Counter("palimpsest_evicted_tokens", "Tokens that this saves in each context", ["reducer"])
-NOT_REPRODUCIBLE = Counter("palimpsest_calls_not_reproducible", "Recorded calls that no longer came out as recorded")
+EVICTED_TOKENS = Counter("palimpsest_evicted_tokens", "Tokens that these evictions save in each context", ["reducer"])
+NOT_REPRODUCIBLE = Counter(
+    "palimpsest_calls_not_reproducible", "Recorded calls that could not be rendered again to the same bytes"
+)
 
 OUTCOMES = Counter("palimpsest_outcomes", "Reported calls: answered, failed, or too long", ["outcome"])
 OVERFLOWS = Counter("palimpsest_overflows", "Calls reported as too long, by the set of patterns that matched", ["set"])
-RETRIES = Counter("palimpsest_overflow_retries", "Contexts made again, smaller, for a call that was too long")
+RETRIES = Counter("palimpsest_overflow_retries", "Smaller contexts made for calls that were too long")
 ESTIMATE_OFF = Histogram(
     "palimpsest_estimate_off_ratio",
-    "By what share of the reported input tokens an estimate was off",
+    "Error of an estimate, as a share of the reported input tokens",
     buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 4),
 )
-INPUT_TOKENS = Counter("palimpsest_cache_input_tokens", "Input of calls that reported cache reads", ["profile"])
+INPUT_TOKENS = Counter("palimpsest_cache_input_tokens", "Input tokens of calls that reported cache reads", ["profile"])
 EXPECTED_TOKENS = Counter(
     "palimpsest_cache_expected_read_tokens",
-    "Of it, what the calls before had left in the provider's cache",
+    "Those input tokens that earlier calls had left in the provider's cache",
     ["profile"],
 )
-READ_TOKENS = Counter("palimpsest_cache_read_tokens", "Of it, what was reported as read of that cache", ["profile"])
+READ_TOKENS = Counter(
+    "palimpsest_cache_read_tokens", "Those input tokens that were reported as read from the cache", ["profile"]
+)
 
-GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by their mode", ["provider", "mode"])
-STREAMS = Gauge("palimpsest_streams", "Streams that are served now", multiprocess_mode="livesum")
+GATEWAY = Counter("palimpsest_gateway_calls", "Requests through the gateway, by mode", ["provider", "mode"])
+STREAMS = Gauge("palimpsest_streams", "Open streams", multiprocess_mode="livesum")
 
 POOL_LIMIT = Gauge("palimpsest_pool_limit_connections", "Connections that may be open", multiprocess_mode="livesum")
 POOL = Gauge("palimpsest_pool_connections", "Open connections, used and free", ["state"], multiprocess_mode="livesum")
-POOL_WAITING = Gauge("palimpsest_pool_waiting", "Statements that wait for a connection", multiprocess_mode="livesum")
+POOL_WAITING = Gauge("palimpsest_pool_waiting", "Statements waiting for a connection", multiprocess_mode="livesum")
 POOL_WAIT = Histogram(
     "palimpsest_pool_wait_seconds",
-    "Time until a connection was had, where none lay ready",
+    "Time until a connection was available, if none was free",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10),
 )
 REPLICA = Gauge(
-    "palimpsest_replica", "API processes by how they find the replica", ["state"], multiprocess_mode="livesum"
+    "palimpsest_replica", "API processes by the state they see of the replica", ["state"], multiprocess_mode="livesum"
 )
 REPLICA_BEHIND = Gauge(
     "palimpsest_replica_behind_seconds",
-    "How old what the replica shows is at most, where that is known",
+    "Maximum age of the replica's data, if known",
     multiprocess_mode="livemax",
 )
 LATE_READS = Counter(
-    "palimpsest_late_reads", "Reads that a replica may answer, where there is one, by who did and why", ["answered_by"]
+    "palimpsest_late_reads", "Reads that a replica may serve, by what served them and why", ["answered_by"]
 )
 LOOP_LAG = Histogram(
     "palimpsest_event_loop_lag_seconds",
-    "How late the event loop is, measured once a second",
+    "Delay of the event loop, measured once a second",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 )
 
 
-for _state in STATES:  # there from the start, so that rules and panels find them
+for _state in STATES:  # present from the start, so that alert rules and panels find them
     REPLICA.labels(_state)
-for _who in get_args(AnsweredBy):
-    LATE_READS.labels(_who)
+for _answered_by in get_args(AnsweredBy):
+    LATE_READS.labels(_answered_by)
 
 
-def observe(request: ContextRequest, came: ContextAnswer | ContextError) -> None:
-    """Count what came of a request for a context."""
-    if isinstance(came, ContextError):
-        _contexts(_failure(came), request.format).inc()
+def observe(request: ContextRequest, result: ContextAnswer | ContextError) -> None:
+    """Count the outcome of a context request."""
+    if isinstance(result, ContextError):
+        _contexts(_failure(result), request.format).inc()
         return
-    call, epoch = came.assembled.call, came.assembled.epoch
-    _contexts(_outcome(came), request.format).inc()
+    call, epoch = result.assembled.call, result.assembled.epoch
+    _contexts(_outcome(result), request.format).inc()
     CONTEXT_TOKENS.observe(call.estimate)
     CONTEXT_FILL.observe(call.estimate / max(1, call.target))
     if epoch is None:
         return
     EPOCHS.labels(epoch.cause).inc()
-    grown = newly_left_out(came.assembled.inputs.loaded.frontier, epoch.frontier)
+    grown = newly_left_out(result.assembled.inputs.loaded.frontier, epoch.frontier)
     for reducer, (events, tokens) in grown.items():
         EVICTED_EVENTS.labels(reducer).inc(events)
-        EVICTED_TOKENS.labels(reducer).inc(came.assembled.inputs.budget.shown(tokens))
+        EVICTED_TOKENS.labels(reducer).inc(result.assembled.inputs.budget.shown(tokens))
 
 
 def _failure(error: ContextError) -> str:
@@ -143,7 +147,7 @@ def told(verdict: Verdict) -> None:
 
 
 def tell_pool(database: Database) -> None:
-    """Tell the state of this process's pool."""
+    """Set the gauges of this process's connection pool."""
     state = database.pool()
     POOL_LIMIT.set(state.limit)
     POOL.labels("used").set(state.used)
@@ -152,7 +156,7 @@ def tell_pool(database: Database) -> None:
 
 
 def tell_replica(replica: Replica) -> None:
-    """Tell how this process finds the replica."""
+    """Set the gauges of the replica as this process sees it."""
     for state in STATES:
         REPLICA.labels(state).set(state == replica.state)
     behind = replica.behind()
@@ -161,12 +165,15 @@ def tell_replica(replica: Replica) -> None:
 
 
 def told_read(answered_by: AnsweredBy) -> None:
-    """Count a read that the replica might answer."""
+    """Count a read that a replica may serve."""
     LATE_READS.labels(answered_by).inc()
 
 
 async def pulse(database: Database) -> None:
-    """Measure how late this process's loop is, and tell its pool, which another process may be asked for. Endless."""
+    """Measure this process's loop delay and set its pool gauges, once a second, endlessly.
+
+    Any process may serve /metrics for all of them, so the gauges must be kept current.
+    """
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + PULSE_SECONDS

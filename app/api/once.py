@@ -1,4 +1,4 @@
-"""Requests under an idempotency key: the second of two equal ones gets the first one's answer."""
+"""Idempotency keys: a repeated request gets the response of the first one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, TypeVar
@@ -24,7 +24,7 @@ Done = TypeVar("Done")
 
 
 class Once:
-    """One request that may come again; without a key it is always done."""
+    """The idempotency of one request; a request without a key is always executed."""
 
     def __init__(self, request: Request, who: Caller, sid: str, key: str | None, body: BaseModel) -> None:
         self._answers: Answers = request.state.services.answers
@@ -36,17 +36,17 @@ class Once:
             self._claim = KeyClaim(session_id, who.tenant_id, key, request_sha256(asked))
 
     async def before(self) -> Mapping[str, Any] | None:
-        """Return what was answered to the first such request; None without one. Raises IdempotencyConflict."""
+        """Return the response to the first such request; None without one. Raises IdempotencyConflict."""
         return None if self._claim is None else await self._answers.before(self._claim)
 
     def keep(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> Keep[Done] | None:
-        """Return what stores the answer together with what is done; None without a key."""
+        """Return the Keep that stores the response in the operation's transaction; None without a key."""
         return None if self._claim is None else Keep(self._claim, answer)
 
     async def first(self) -> Mapping[str, Any]:
-        """Return the answer to the request that was quicker: this one has raised AnsweredBefore."""
+        """Return the response to the concurrent request that was faster, after this one raised AnsweredBefore."""
         if self._claim is None:
-            raise RuntimeError("a request without a key has no other that is equal to it")
+            raise RuntimeError("a request without a key cannot have been answered before")
         return await self._answers.first(self._claim)
 
     async def done(
@@ -55,9 +55,9 @@ class Once:
         make: Callable[[Keep[Done] | None], Awaitable[Done]],
         show: Callable[[Done], Any],
     ) -> Any:
-        """Return an answer in the shape of `model`: as `show` gives it for what `make` does, or the first one.
+        """Return the first response if there is one, else execute `make` and return its result as `show` converts it.
 
-        `make` stores the answer in the transaction that does it.
+        `make` stores the response, in the shape of `model`, in the transaction of the operation.
         """
         kept = await self.before()
         if kept is not None:
@@ -73,7 +73,10 @@ class Once:
         return show(made)
 
     async def repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
-        """Return an answer in the shape of `model` to a request that changes nothing when it is done twice."""
+        """Return the first response if there is one, else that of `make`, which may safely be executed twice.
+
+        The response is stored in the shape of `model`, after the operation.
+        """
         kept = await self.before()
         if kept is not None:
             return kept

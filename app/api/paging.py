@@ -1,4 +1,4 @@
-"""Cursors: JSON values, opaque to callers. Each kind of place has a function that reads it and refuses all else."""
+"""Pages and cursors. A cursor is a JSON value, opaque to callers; a function for each kind of position validates it."""
 
 import base64
 import json
@@ -12,27 +12,27 @@ from app.core.lexicon.times import parse_time
 from app.core.log.events import readable
 
 CURSOR_CHARS_MAX: Final = 4096
-"""A length above that of every cursor given out."""
+"""Upper bound on the length of a cursor; no valid one is longer."""
 
 Item = TypeVar("Item")
 
 
 def encode(value: Any) -> str:
-    """Return the cursor of a value; dates and ids in it become text."""
+    """Return the cursor of a value; dates and ids become text."""
     return base64.urlsafe_b64encode(json.dumps(value, default=str).encode()).decode().rstrip("=")
 
 
 def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Mapping[str, Any]:
-    """Return a page of up to `limit` items for an answer. `items` has one more if the list goes on: ask for that.
+    """Return a page of up to `limit` items. Pass `limit + 1` items if there are more, so that it gets a cursor.
 
-    `place` returns an item's place in the list, from which the cursor goes on.
+    `place` returns an item's position in the list, after which the next page begins.
     """
     shown = items[:limit]
     return {"items": shown, "next_cursor": encode(place(shown[-1])) if len(items) > limit else None}
 
 
 def numbered(cursor: str | None, *, below: int) -> int | None:
-    """Read the place in a list by number, from 0 to less than `below`. Raises InvalidRequest."""
+    """Decode a position by number, from 0 to less than `below`. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None or (type(value) is int and 0 <= value < below):
         return value
@@ -40,7 +40,7 @@ def numbered(cursor: str | None, *, below: int) -> int | None:
 
 
 def identified(cursor: str | None) -> UUID | None:
-    """Read the place in a list by id. Raises InvalidRequest."""
+    """Decode a position by id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -51,7 +51,7 @@ def identified(cursor: str | None) -> UUID | None:
 
 
 def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
-    """Read the place in a list by date and id. Raises InvalidRequest."""
+    """Decode a position by date and id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -63,7 +63,7 @@ def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
 
 
 def named(cursor: str | None, parts: int) -> tuple[str, ...] | None:
-    """Read the place in a list by `parts` names, which the database can hold as text. Raises InvalidRequest."""
+    """Decode a position by `parts` names, which must be storable as text. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
         return None
@@ -85,10 +85,10 @@ def _decoded(cursor: str | None) -> Any:
         value = json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True))
     except (ValueError, RecursionError):
         _refuse()
-    if value is None:  # never given out
+    if value is None:  # no cursor encodes null
         _refuse()
     return value
 
 
 def _refuse() -> NoReturn:
-    raise InvalidRequest("the cursor is none that was given out here", field="cursor") from None
+    raise InvalidRequest("the cursor is not valid for this list", field="cursor") from None

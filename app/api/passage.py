@@ -1,4 +1,4 @@
-"""A request on its way through the gateway: upstream, and the answer back, with the reply read from it on the side."""
+"""A gateway request on its way upstream, and its response on the way back, from which the reply is read for the log."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ from app.providers.upstream import NoAnswer, Upstream, UpstreamAnswer
 from app.services.gateway import Gateway, GatewayOutcome, Prepared
 
 SEND_SECONDS: Final = 60.0
-"""How long a client may take nothing of an answer before it is dropped."""
+"""The time after which a client that reads nothing of a response is dropped."""
 GONE: Final = "the client went away"
 BROKEN: Final = "the stream broke off"
 UNREAD: Final = "the reply was not read to its end: {}"
@@ -43,7 +43,7 @@ UNREAD: Final = "the reply was not read to its end: {}"
 
 @dataclass(frozen=True, slots=True)
 class GatewayTarget:
-    """What is asked for: a provider's path, and the session that the URL names."""
+    """The target of a gateway request: a provider, its path, and the session that the URL names, if any."""
 
     provider: str
     path: str
@@ -52,10 +52,10 @@ class GatewayTarget:
 
 @dataclass(slots=True)
 class Passage:
-    """One request: what of it goes upstream, and in which mode.
+    """One request through the gateway, with the body to send upstream and its mode.
 
-    `context`: a context stands in place of its conversation, and `call` is its record. `bypass`: it goes as it came
-    although it belongs to a session, and `reason` says why. `passthrough`: it belongs to none.
+    `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
+    but is sent unchanged, and `reason` says why. `passthrough`: it belongs to no session.
     """
 
     request: Request
@@ -72,35 +72,37 @@ class Passage:
 
     @property
     def uri(self) -> str:
-        """Path and query as they came."""
+        """Path and query of the request, unchanged."""
         query = self.request.scope["query_string"].decode("latin-1")
         return f"{self.target.path}?{query}" if query else self.target.path
 
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """What the answer says of itself."""
-        said: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
+        """Return the response headers that describe how the request was handled."""
+        found: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
         if self.call is not None:
             call = self.call
-            said |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
-            said |= {"tokens-sent": call.tokens_sent, "tokens-wanted": call.tokens_wanted}
+            found |= {"line": call.line, "call": call.call_id, "epoch": call.epoch}
+            found |= {"tokens-sent": call.tokens_sent, "tokens-wanted": call.tokens_wanted}
         return [
-            (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in said.items() if value is not None
+            (f"x-palimpsest-{name}".encode(), str(value).encode()) for name, value in found.items() if value is not None
         ]
 
     def outcome(self, reply: Reply = NOTHING, error: Mapping[str, Json] | None = None) -> GatewayOutcome:
-        """What came of it, as of now."""
+        """Return the outcome of the call as of now."""
         hidden = secrets(self.request.headers.raw, self.request.scope["query_string"])
         return GatewayOutcome(reply, int((time.perf_counter() - self.started) * 1000), error, hidden)
 
 
 async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
-    """Ask the upstream and give its answer back; once more if it says that the context was too long. Raises NoAnswer,
-    also when `passage.begun`."""
+    """Forward the request and return the response; retry once if the provider says that the context was too long.
+
+    Raises NoAnswer, possibly after the response has begun (`passage.begun`).
+    """
     while True:
         call = passage.call
         passage.started = time.perf_counter()
         try:
-            async with _asked(passage) as (answer, span):
+            async with _call_upstream(passage) as (answer, span):
                 if call is None:
                     await _send(passage, answer, answer.raw(), send)
                     return
@@ -110,11 +112,11 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     await _send_and_log(gateway, passage, call, answer, send, span)
                     return
                 pieces = answer.raw()
-                beginning = await _beginning(pieces)
+                beginning = await _read_beginning(pieces)
                 text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
                 again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
                 if again is None:
-                    await _send(passage, answer, _chained(beginning, pieces), send)
+                    await _send(passage, answer, _chain(beginning, pieces), send)
                     return
                 RETRIES.inc()
                 passage.call, passage.raw = again, again.body
@@ -126,8 +128,8 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
 
 
 @asynccontextmanager
-async def _asked(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
-    """The upstream's answer, and the span of the call, for as long as the block lasts. Raises NoAnswer."""
+async def _call_upstream(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
+    """Yield the upstream response and the span of the call. Raises NoAnswer."""
     request, target = passage.request, passage.target
     endpoint = ENDPOINTS.get((target.provider, target.path))
     chat = OPERATION if endpoint is not None and not endpoint.counts and request.method == "POST" else None
@@ -145,7 +147,7 @@ async def _asked(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracin
         palimpsest__session__name=passage.session,
         palimpsest__call__id=None if passage.call is None else str(passage.call.call_id),
     ) as span:
-        if ours := tracing.outgoing():  # below the client's own
+        if ours := tracing.outgoing():  # our span is a child of the client's
             up = [field for field in up if field[0].lower() not in tracing.CONTEXT_FIELDS]
             up += [(name.encode(), value.encode()) for name, value in ours.items()]
         async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
@@ -158,7 +160,7 @@ async def _asked(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracin
 async def _send_and_log(
     gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send, span: tracing.OpenSpan
 ) -> None:
-    """Give an answer back as it comes, and leave the reply in it to be logged when it has ended, however it ended."""
+    """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
     reader = _Reader(call.conversation, answer.headers)
     pieces = reader.through(answer.raw())
     error: Mapping[str, Json] | None = {"message": GONE}
@@ -172,12 +174,12 @@ async def _send_and_log(
         reply = reader.reply() if reader.bytes <= JSON_BYTES_MAX else await asyncio.to_thread(reader.reply)
         if error is None and reader.unread is not None:
             error = {"message": UNREAD.format(reader.unread)}
-        _count(span, passage.target.provider, reply)
+        _trace_usage(span, passage.target.provider, reply)
         gateway.ended(call, passage.outcome(reply, error))
 
 
-def _count(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
-    """Say in a trace what a reply took. Its input is all of it: Anthropic counts what its cache holds apart."""
+def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
+    """Record a reply's usage in the trace. Anthropic reports cached input separately, so it is added to the input."""
     if reply.usage is None:
         return
     usage = reply.usage
@@ -194,7 +196,7 @@ def _count(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
 async def _send(
     passage: Passage, answer: UpstreamAnswer, pieces: AsyncIterator[bytes], send: Send, *, changed: bool = False
 ) -> None:
-    """Send an answer. Raises NoAnswer where the upstream breaks off, TimeoutError where the client takes nothing."""
+    """Send a response. Raises NoAnswer if the upstream breaks off, TimeoutError if the client reads nothing."""
     headers = [*downward(answer.fields, changed=changed), *passage.fields()]
     passage.begun = True
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
@@ -206,9 +208,9 @@ async def _send(
 
 
 class _Reader:
-    """Reads the reply out of an answer that passes by, within bounds.
+    """Extracts the reply from a response that is being streamed, within size limits.
 
-    `bytes` counts what was read, unpacked. `unread` says why the rest was not, None if all was.
+    `bytes` counts the decompressed bytes read. `unread` says why reading stopped early; None if it did not.
     """
 
     def __init__(self, of: CallConversation, headers: Mapping[str, str]) -> None:
@@ -227,10 +229,10 @@ class _Reader:
         self.swallows = self.streams and of.swallows and self.unread is None
 
     async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the pieces as they come; where it `swallows`, unpacked and without the chunk that only we asked for."""
+        """Yield the pieces; with `swallows`, decompressed and without the usage chunk that only we requested."""
         async for piece in pieces:
             if not self.swallows:
-                yield piece  # read when the client has it
+                yield piece  # the client gets it first
                 if self.unread is None:
                     await self._read(piece)
                 continue
@@ -246,13 +248,13 @@ class _Reader:
             yield rest
 
     async def _read(self, piece: bytes) -> None:
-        """Read a piece slice by slice, and let others work between them."""
+        """Read a piece in slices, yielding to the event loop between them."""
         try:
             for plain in self._unpacker.feed(piece):
                 if self.streams:
                     self._take(self._splitter.feed(plain))
                 else:
-                    self._spend(plain)
+                    self._count_bytes(plain)
                     self._kept += plain if self.unread is None else b""
                 if self.unread is not None:
                     break
@@ -261,10 +263,10 @@ class _Reader:
             self._stop(str(error))
 
     def _take(self, chunks: Sequence[sse.Chunk]) -> list[bytes]:
-        """Read events; return what is for the client."""
+        """Read events; return the chunks to send to the client."""
         kept: list[bytes] = []
         for raw, event in chunks:
-            self._spend(raw)
+            self._count_bytes(raw)
             value = self._value(raw) if event else None
             if value is not None and self.unread is None:
                 self._feed(value)
@@ -281,7 +283,7 @@ class _Reader:
             self._stop(f"an event of it is too large: {error}")
             return None
 
-    def _spend(self, raw: bytes) -> None:
+    def _count_bytes(self, raw: bytes) -> None:
         self.bytes += len(raw)
         if self.bytes > self._bytes_max:
             self._stop(f"it has more than {self._bytes_max} bytes")
@@ -298,7 +300,7 @@ class _Reader:
         self._kept.clear()
 
     def reply(self) -> Reply:
-        """Return the reply as far as it was read; one that came at once only whole."""
+        """Return the reply: of a stream as far as it was read, of a single body only if it is complete."""
         if self.streams:
             found = self._accumulator.reply()
             return found if self.unread is None else replace(found, whole=False)
@@ -310,8 +312,8 @@ class _Reader:
         return NOTHING if value is None else self._of.read(value)
 
 
-async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
-    """Take pieces of a body until ERROR_BYTES_MAX are there."""
+async def _read_beginning(pieces: AsyncIterator[bytes]) -> bytes:
+    """Read pieces of a body up to at least ERROR_BYTES_MAX bytes."""
     taken = bytearray()
     async for piece in pieces:
         taken += piece
@@ -320,14 +322,14 @@ async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
     return bytes(taken)
 
 
-async def _chained(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _chain(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield beginning
     async for piece in rest:
         yield piece
 
 
 def _error(status: int, text: bytes) -> Mapping[str, Json]:
-    """A refusal as a report takes it; what is said of keys is not repeated."""
+    """Return a provider's error in the form of a report; messages about keys are not repeated."""
     error: dict[str, Json] = {"status": status}
     if status in (401, 403):
         return error

@@ -29,8 +29,8 @@ def _schema(problem: Problem) -> dict[str, Any]:
             "description": "Stable identifier of the kind of problem, and the path of a page about it.",
         },
         "title": {"type": "string", "description": f"Short description of the kind of problem: {problem.title}."},
-        "status": {"const": problem.status, "type": "integer", "description": "HTTP status code of the answer."},
-        "detail": {"type": "string", "description": "Description of this occurrence, for people."},
+        "status": {"const": problem.status, "type": "integer", "description": "HTTP status code of the response."},
+        "detail": {"type": "string", "description": "Human-readable description of this occurrence."},
     }
     return {
         "title": schema_name(problem.slug),
@@ -42,7 +42,7 @@ def _schema(problem: Problem) -> dict[str, Any]:
 
 
 def with_problem_schemas(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with the schemas of all problems, and each answer that is a problem with those it can be."""
+    """Return the document with the schemas of all problems, each referenced by the responses that may have it."""
     document["components"]["schemas"] |= schemas()
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -1,4 +1,4 @@
-"""What each problem means, what to do about it, and which fields it has beside those of RFC 9457."""
+"""The meaning of each problem, its remedy, and its fields in addition to those of RFC 9457."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ProblemText:
-    """The words about a kind of problem. `fields` are its further fields, with a schema each; `sometimes` are those of
-    them that it may lack."""
+    """The texts of a kind of problem. `fields` has the schemas of its additional fields; `sometimes` names those that
+    may be absent."""
 
     meaning: str
     remedy: str
@@ -27,93 +27,93 @@ def _number(description: str) -> Schema:
 
 
 _FIELD: Final = {
-    "field": _text("Field of the body, parameter or header at fault, with dots between its parts; empty if it is none.")
+    "field": _text("Field of the body, parameter or header at fault, with dots between its parts; empty if none is.")
 }
 _INDEX: Final = {"index": _number("Position of the event or message in the request, counted from 0.")}
 _CALL: Final = {"call_id": _text("Id of the tool call."), **_INDEX}
 _LIMIT: Final = {"limit": _number("Limit that was reached.")}
 _WAIT: Final = {"retry_after_seconds": _number("Seconds after which to try again, as in the header `Retry-After`.")}
-_AGAIN: Final = "Try again after the seconds that `Retry-After` names."
-_FIX: Final = "Mend the request; sending it again as it is cannot succeed."
+_AGAIN: Final = "Try again after the number of seconds in `Retry-After`."
+_FIX: Final = "Fix the request; sending it again unchanged cannot succeed."
 
 TEXTS: Final[Mapping[str, ProblemText]] = {
     "invalid-request": ProblemText(
-        "The request has an unknown field or parameter, lacks one, or has a value that cannot be.", _FIX, _FIELD
+        "The request has an unknown field or parameter, lacks a required one, or has an invalid value.", _FIX, _FIELD
     ),
-    "invalid-json": ProblemText("The body is not JSON in UTF-8, or is nested too deep.", _FIX, _FIELD),
+    "invalid-json": ProblemText("The body is not JSON in UTF-8, or is nested too deeply.", _FIX, _FIELD),
     "invalid-event": ProblemText(
         "An event of the request is invalid. None of the request's events was appended.", _FIX, {**_INDEX, **_FIELD}
     ),
     "invalid-message": ProblemText(
-        "A message is not one of the named format. None of the request's messages was appended.",
-        "Check `format`, and send messages as the provider's API takes them or gives them.",
+        "A message is not valid in the given format. None of the request's messages was appended.",
+        "Check `format`, and send messages as the provider's API accepts or returns them.",
         {**_INDEX, **_FIELD},
     ),
     "invalid-policy": ProblemText(
-        "A knob of the policy is unknown or has a value that cannot be.",
-        "Mend the knob; docs/policies.md lists all of them with their bounds.",
+        "A knob of the policy is unknown or has an invalid value.",
+        "Fix the knob; docs/policies.md lists all of them with their bounds.",
         {"knob": _text("Path of the knob at fault.")},
     ),
     "unknown-call": ProblemText(
         "A tool result names a call that the session does not have, or that has a result already.",
-        "Append the call before its result, in the same request or an earlier one; append a result once.",
+        "Append the call before its result, in the same request or an earlier one, and each result only once.",
         _CALL,
     ),
     "duplicate-call": ProblemText(
-        "A tool call has the id of one that still waits for its result.",
-        "Append the result of the open call first, or give the new call an id of its own.",
+        "A tool call has the same id as one that has no result yet.",
+        "Append the result of the open call first, or give the new call a different id.",
         _CALL,
     ),
     "not-found": ProblemText(
-        "There is nothing by this name, or the key does not reach it.",
-        "Check the path and the key. A session comes into being by its first append, a view by its first context.",
+        "Nothing has this name, or the key has no access to it.",
+        "Check the path and the key. A session is created by its first append, a view by its first context.",
     ),
     "conflict": ProblemText(
-        "The request conflicts with what is there now.", "Read `detail`, get the current state, and decide anew."
+        "The request conflicts with the current state.", "Read `detail`, get the current state, and decide again."
     ),
     "head-conflict": ProblemText(
-        "Something was appended since: `expected_head` is not the last seq of the log. Nothing was appended now.",
-        "Read the events after the head you know, then append with the new one.",
+        "Events were appended in the meantime: `expected_head` is not the last seq of the log. Nothing was appended.",
+        "Read the events after the head you know, then append with the new head.",
         {"head": _number("Seq of the last event in the log.")},
     ),
     "erasure-count-conflict": ProblemText(
-        "The erasure would erase another number of sessions than `expected` says, or many and `expected` is missing. "
+        "The erasure would erase a different number of sessions than `expected`, or many and `expected` is missing. "
         "Nothing was erased.",
-        "Get a preview of the same conditions, look at what it finds, and repeat its `sessions` as `expected`.",
+        "Get a preview with the same conditions, check the sessions it finds, and send its `sessions` as `expected`.",
         {"sessions": _number("Number of sessions that would be erased, as in the preview.")},
     ),
     "idempotency-conflict": ProblemText(
-        "The idempotency key, or the id of an event, was used before with other content.",
-        "Repeat a request exactly as it was, or use a new key or id.",
+        "The idempotency key, or the id of an event, was used before with different content.",
+        "Repeat the request unchanged, or use a new key or id.",
     ),
     "context-infeasible": ProblemText(
-        "Even with everything left out that may be, the context does not fit its target.",
-        "Name a larger `max_tokens`, shorten what must be shown (tools, system prompt, pinned events, the running "
-        "turn), or change the policy; `by_source` says what takes the room.",
+        "The context does not fit its target even with everything left out that may be left out.",
+        "Set a larger `max_tokens`, shorten the content that must be shown (tools, system prompt, pinned events, the "
+        "running turn), or change the policy; `by_source` shows the size of each part.",
         {
             "minimum_tokens": _number("Size of the smallest context, in the model's tokens."),
             "target": _number("Maximum size, in the same tokens."),
             "by_source": {
                 "type": "object",
                 "additionalProperties": {"type": "integer"},
-                "description": "What takes the room, in the same tokens.",
+                "description": "Size of each part of the context, in the same tokens.",
             },
         },
     ),
     "nothing-to-send": ProblemText(
-        "The session holds nothing yet that a provider would accept.", "Append a user message first."
+        "The session has no content yet that a provider would accept.", "Append a user message first."
     ),
     "injection-over-reserve": ProblemText(
         "Injected content is larger than its reserve, or than its own `max_tokens`.",
         "Inject less, or raise `injection_reserve_tokens` in the policy.",
         {
             "name": _text("Name of the injected content's source."),
-            "tokens": _number("Its size, in the model's tokens."),
-            "reserve": _number("Tokens that it may take."),
+            "tokens": _number("Size of the content, in the model's tokens."),
+            "reserve": _number("Maximum size, in the same tokens."),
         },
     ),
     "not-reproducible": ProblemText(
-        "A recorded call no longer gives the bytes that were sent. This should not happen: the server logs it.",
+        "A recorded call can no longer be rendered to the bytes that were sent. This is a bug; the server logs it.",
         "Report it with the call's id.",
         {
             "call_id": _text("Id of the call."),
@@ -126,56 +126,66 @@ TEXTS: Final[Mapping[str, ProblemText]] = {
         frozenset({"recorded_sha256", "rendered_sha256"}),
     ),
     "too-many-sessions": ProblemText(
-        "The tenant has as many sessions as it may have.", "Erase sessions, or have the limit raised.", _LIMIT
+        "The tenant has reached its limit of sessions.", "Erase sessions, or have the limit raised.", _LIMIT
     ),
     "too-many-lines": ProblemText(
-        "The session has as many lines as one may have. Lines that are there go on.",
-        "Go on with one of its lines or in another session, or have the limit raised.",
+        "The session has reached its limit of lines. Existing lines can still be used.",
+        "Continue one of its lines or another session, or have the limit raised.",
         _LIMIT,
     ),
     "too-many-requests": ProblemText(
-        "The tenant has as many requests under way as it may have.", _AGAIN, {**_LIMIT, **_WAIT}
+        "The tenant has reached its limit of concurrent requests.", _AGAIN, {**_LIMIT, **_WAIT}
     ),
     "too-many-events": ProblemText(
-        "The tenant appends more events per second than it may. Nothing was appended.", _AGAIN, {**_LIMIT, **_WAIT}
+        "The tenant appends more events per second than allowed. Nothing was appended.", _AGAIN, {**_LIMIT, **_WAIT}
     ),
     "session-erased": ProblemText(
         "The session was erased on request. Nothing was appended or created.",
-        "To begin again under this name, create the session with `PUT /v1/sessions/{sid}` and its `metadata`; or use "
+        "To start again under this name, create the session with `PUT /v1/sessions/{sid}` and its `metadata`; or use "
         "another name.",
         {"session": _text("Name of the session.")},
     ),
     "contents-erased": ProblemText(
-        "The key that this tenant's contents were sealed with has been dropped: nothing of them can be read again.",
-        "None: that is final. Go on as another tenant, with a key of its own.",
+        "The key that this tenant's contents were encrypted with was dropped, so they can never be read again.",
+        "None, this is final. Use another tenant with its own key.",
     ),
-    "store-unavailable": ProblemText("The database does not answer, or takes no writes now.", _AGAIN),
-    "too-many-streams": ProblemText("This process serves as many streams as it may.", _AGAIN, _LIMIT),
-    "overloaded": ProblemText("This process answers as many requests as it can.", _AGAIN, _LIMIT),
-    "upstream-failed": ProblemText("The provider behind the gateway could not be reached.", _AGAIN),
+    "store-unavailable": ProblemText("The database does not respond, or does not accept writes now.", _AGAIN),
+    "too-many-streams": ProblemText("This process has reached its limit of streams.", _AGAIN, _LIMIT),
+    "overloaded": ProblemText("This process has reached its limit of concurrent requests.", _AGAIN, _LIMIT),
+    "upstream-failed": ProblemText("The gateway could not reach the provider.", _AGAIN),
     "upstream-late": ProblemText(
-        "The provider behind the gateway sent nothing for `PALIMPSEST_GATEWAY_SILENCE_SECONDS`.", _AGAIN
+        "The provider sent nothing to the gateway for `PALIMPSEST_GATEWAY_SILENCE_SECONDS`.", _AGAIN
     ),
     "body-too-large": ProblemText(
-        "The body has more bytes, or its JSON more values, than the server takes.",
+        "The body has more bytes, or its JSON more values, than the server accepts.",
         "Send it in smaller parts.",
-        {"limit_bytes": _number("Maximum of bytes."), "limit_elements": _number("Maximum of values in the JSON.")},
+        {
+            "limit_bytes": _number("Maximum number of bytes."),
+            "limit_elements": _number("Maximum number of values in the JSON."),
+        },
         frozenset({"limit_bytes", "limit_elements"}),
     ),
     "unauthorized": ProblemText(
-        "The request has no API key, or one that does not work.",
+        "The request has no API key, or an invalid one.",
         "Send `Authorization: Bearer <key>` with a key that is neither revoked nor expired.",
     ),
     "forbidden": ProblemText(
-        "The key works, but lacks the scope for this, or is bound to other sessions.", "Use a key that has it."
+        "The key is valid, but lacks the scope for this operation or has no access to the session.",
+        "Use a key that allows it.",
     ),
     "not-local": ProblemText(
-        "The server has no API keys yet, so it answers only programs on its own machine.",
-        "Make a key with `palimpsest keys create`, or name the host in PALIMPSEST_OPEN_HOSTS.",
+        "The server has no API keys yet, so it answers only requests from its own machine.",
+        "Create a key with `palimpsest keys create`, or add the host to PALIMPSEST_OPEN_HOSTS.",
     ),
-    "method-not-allowed": ProblemText("The path has no such method.", "Use one of those in the header `Allow`."),
-    "malformed-http": ProblemText("What came is not HTTP.", "Check the client and what stands between."),
+    "method-not-allowed": ProblemText(
+        "The path does not support this method.", "Use one of the methods in the header `Allow`."
+    ),
+    "malformed-http": ProblemText(
+        "The server received something that is not HTTP.", "Check the client and any proxy between it and the server."
+    ),
     "too-slow": ProblemText("The request did not arrive in time.", "Send it again."),
-    "head-too-large": ProblemText("The request's line and header fields are too large.", "Send fewer of them."),
-    "internal": ProblemText("The server failed. The failure has been logged.", "Try again; report it if it persists."),
+    "head-too-large": ProblemText(
+        "The request's line and header fields are too large.", "Send fewer or shorter header fields."
+    ),
+    "internal": ProblemText("The server failed. The failure was logged.", "Try again; report it if it persists."),
 }

@@ -1,4 +1,4 @@
-"""HTTP on the wire: what is too much or too slow is refused before a request is made of it."""
+"""Limits on the HTTP connection: requests that are too large or too slow are refused before the application runs."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ from app.api.errors import HEAD_TOO_LARGE, MALFORMED, MEDIA_TYPE, TOO_SLOW, Prob
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """What one request may bring before anyone has looked at it.
+    """The limits on a request's size and on the time it takes to arrive.
 
-    `head_bytes`, `head_fields`: its line and its header fields, trailers included. `head_seconds`: from the connection,
-    or the first byte of a request, to the end of its header fields. `body_seconds`: from there to the end of its body.
-    `unread_bytes`: what is taken, and thrown away, of a body whose request has been answered already, so that a client
-    that sends first and reads afterwards gets its answer.
+    `head_bytes`, `head_fields`: the request line and header fields, trailers included. `head_seconds`: from the
+    connection, or the first byte of a request, to the end of its header fields. `body_seconds`: from there to the end
+    of its body. `unread_bytes`: the part of a body that is received and discarded after the response was sent, so that
+    a client that sends everything before it reads still gets the response.
     """
 
     head_bytes: int = 64 * 1024
@@ -30,10 +30,10 @@ class WireLimits:
 
 
 def bounded(limits: WireLimits) -> type[asyncio.Protocol]:
-    """The protocol class of these limits, as uvicorn's `http` setting takes one."""
+    """Return a protocol class with these limits, for uvicorn's `http` setting."""
 
     class Bounded(BoundedProtocol):
-        """A connection within these limits."""
+        """A connection with these limits."""
 
         LIMITS = limits
 
@@ -41,7 +41,7 @@ def bounded(limits: WireLimits) -> type[asyncio.Protocol]:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol within limits. Whoever breaks one is answered once, if that can still be done, and cut off."""
+    """uvicorn's protocol with limits. A client over a limit gets a problem, if still possible, and is disconnected."""
 
     LIMITS: ClassVar[WireLimits] = WireLimits()
 
@@ -59,54 +59,54 @@ class BoundedProtocol(HttpToolsProtocol):
         self._clear()
 
     def _clear(self) -> None:
-        self._head_bytes = 0  # of the request's line and fields, as the parser has given them
+        self._head_bytes = 0  # of the request line and fields that the parser has reported
         self._fields = 0
-        self._silent = 0  # since the parser has last given anything: a name or value without an end
+        self._unparsed = 0  # bytes received since the parser last reported anything, such as of an endless field
         self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Begin to wait for the first request."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
-        self._wait(self.LIMITS.head_seconds)
+        self._set_timer(self.LIMITS.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
-        self._wait(None)
+        """Stop the timer."""
+        self._set_timer(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless the connection is being cut."""
+        """Parse the data, unless the connection is being closed."""
         if self._cut or self.transport.is_closing():
             return
         if self._deadline is None:
-            self._wait(self.LIMITS.head_seconds if self._in_head else self.LIMITS.body_seconds)
-        self._silent += len(data)
+            self._set_timer(self.LIMITS.head_seconds if self._in_head else self.LIMITS.body_seconds)
+        self._unparsed += len(data)
         super().data_received(data)
-        if self._head_bytes + self._silent > self.LIMITS.head_bytes and not self._cut:
+        if self._head_bytes + self._unparsed > self.LIMITS.head_bytes and not self._cut:
             self._too_large()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Reset the counts for a new request."""
         self._in_head = True
         self._clear()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the request's line."""
+        """Count a piece of the request line."""
         self._count(len(url))
         if not self._is_too_large():
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header field, or a trailer, which nobody reads."""
+        """Count a header field or a trailer; trailers are discarded."""
         self._count(len(name) + len(value))
         self._fields += 1
         if self._in_head and not self._is_too_large():
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The request can be answered."""
-        self._silent = 0
+        """Start the application and the timer for the body, or refuse the request."""
+        self._unparsed = 0
         if self._cut:
             return
         if self._is_too_large():
@@ -114,36 +114,36 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._in_head = False
         super().on_headers_complete()
-        self._wait(self.LIMITS.body_seconds)
+        self._set_timer(self.LIMITS.body_seconds)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the request's body."""
-        self._silent = 0
+        """Pass a piece of the body on, or discard it if the response is complete."""
+        self._unparsed = 0
         if self._cut:
             return
         if self.cycle.response_complete:
             self._unread += len(body)
             if self._unread > self.LIMITS.unread_bytes:
-                self._cut_off()
+                self._disconnect()
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
-        self._silent = 0
+        """Stop the timer at the end of a request."""
+        self._unparsed = 0
         if self._cut:
             return
         self._in_head = True
-        self._wait(None)
+        self._set_timer(None)
         super().on_message_complete()
         self._clear()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
-        self._refuse(MALFORMED, "this is no HTTP request")
+        """Refuse data that is not HTTP."""
+        self._refuse(MALFORMED, "this is not a valid HTTP request")
 
     def _count(self, size: int) -> None:
-        self._silent = 0
+        self._unparsed = 0
         self._head_bytes += size
 
     def _is_too_large(self) -> bool:
@@ -153,26 +153,26 @@ class BoundedProtocol(HttpToolsProtocol):
         limits = self.LIMITS
         self._refuse(
             HEAD_TOO_LARGE,
-            f"a request's line and header fields may have {limits.head_bytes} bytes and {limits.head_fields} fields",
+            f"the request line and header fields may have {limits.head_bytes} bytes and {limits.head_fields} fields",
         )
 
-    def _wait(self, seconds: float | None) -> None:
+    def _set_timer(self, seconds: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._late, seconds)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._on_timeout, seconds)
 
-    def _late(self, seconds: float) -> None:
-        if self.flow.read_paused:  # it is us who do not read
-            self._wait(seconds)
+    def _on_timeout(self, seconds: float) -> None:
+        if self.flow.read_paused:  # the delay is on our side
+            self._set_timer(seconds)
             return
         self._deadline = None
-        if self._in_head and not self._head_bytes + self._silent:  # nothing was asked
-            self._cut_off()
+        if self._in_head and not self._head_bytes + self._unparsed:  # no request has begun
+            self._disconnect()
         else:
-            self._refuse(TOO_SLOW, f"the rest of the request did not come within {seconds:g} seconds")
+            self._refuse(TOO_SLOW, f"the rest of the request did not arrive within {seconds:g} seconds")
 
     def _refuse(self, problem: Problem, detail: str) -> None:
-        """Answer, unless an answer to this request or to one before it is on its way, and cut off."""
+        """Close the connection, after a problem response unless one to this or an earlier request has begun."""
         self._cut = True
         answering = self.cycle is not None and not self.cycle.response_complete
         if not self.transport.is_closing() and (
@@ -190,11 +190,11 @@ class BoundedProtocol(HttpToolsProtocol):
                 STATUS_LINE[problem.status] + f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n".encode()
             )
             self.transport.write(head + b"connection: close\r\n\r\n" + body)
-        self._cut_off()
+        self._disconnect()
 
-    def _cut_off(self) -> None:
+    def _disconnect(self) -> None:
         self._cut = True
-        self._wait(None)
+        self._set_timer(None)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

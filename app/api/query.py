@@ -1,4 +1,4 @@
-"""The parameters in a request's query: those that its operation has, and no others."""
+"""Check that a request's query has only parameters that its operation declares."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from app.core.errors import InvalidRequest
 
 Kinds = frozenset[Any]
 _KINDS: Final[dict[str, Mapping[str, Kinds]]] = {}
-"""The parameters of each operation that was asked for, with the types of their values."""
+"""The parameters of each operation requested so far, with the types of their values."""
 _FORMS: Final = {
     bool: (re.compile("true|false"), "true or false"),
     int: (re.compile("-?[0-9]+"), "a whole number"),
@@ -23,11 +23,10 @@ _TYPES: Final = {"boolean": bool, "integer": int}
 
 
 async def check_query(request: Request) -> None:
-    """Refuse a query with a parameter that the operation does not have: it may be a misspelt one, and ignoring it would
-    answer another question. Refuse NUL, which no parameter can hold and the database has no text for, and a value in
-    another form than the document names, here and in the path.
+    """Check the parameters in the query and path. Raises InvalidRequest.
 
-    Raises InvalidRequest.
+    Refuses an unknown parameter, which may be a misspelt one; NUL, which the database cannot store; and a value whose
+    form is not that of its declared type.
     """
     if not request.scope["query_string"] and not request.path_params:
         return
@@ -53,7 +52,7 @@ def _check_form(name: str, value: str, kinds: Kinds) -> None:
 
 
 def _known(route: Any) -> Mapping[str, Kinds] | None:
-    """Return an operation's parameters; None for what is no operation of the API."""
+    """Return an operation's parameters; None if the route is not an operation of the API."""
     if not isinstance(route, APIRoute):
         return None
     name = str(route.operation_id)

@@ -1,7 +1,7 @@
-"""The operations that a key bound to a session prefix may request, decided here for every operation.
+"""Access of keys that are limited to a session prefix, for every operation.
 
-The holder of such a key must learn nothing of its tenant but the sessions of the prefix. An operation that is missing
-here is refused.
+The holder of such a key must learn nothing about its tenant but the sessions with the prefix. An operation that is
+missing here is refused.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from app.services.tenants import Caller
 class Reach(Enum):
     """The data that an operation concerns.
 
-    SESSION: the session named in its path; outside the prefix it is not found, whether it exists or not. WITHIN:
-    several sessions; the operation applies the caller's prefix itself. NONE: no session, and nothing learned from any.
-    TENANT: all of the tenant's data, which cannot be divided by sessions.
+    SESSION: the session in its path; outside the prefix it is not found, whether it exists or not. WITHIN: several
+    sessions; the operation applies the prefix itself. NONE: no session's data. TENANT: all of the tenant's data, which
+    cannot be divided by sessions.
     """
 
     SESSION = "session"
@@ -105,13 +105,15 @@ def check(request: Request, who: Caller) -> None:
         return
     reach = OPERATIONS.get(operation_of(request.scope), Reach.TENANT)
     if reach is Reach.TENANT:
-        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, and this concerns all")
+        raise OutOfReach(
+            f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"
+        )
     if reach is Reach.SESSION:
         check_session(who, str(request.path_params["sid"]))
 
 
 def check_session(who: Caller, session: str) -> None:
-    """Raise NotFound, as for a session that does not exist, unless the caller's key reaches it."""
+    """Raise NotFound, as for a session that does not exist, if the caller's key has no access to it."""
     if not who.reaches(session):
         raise NotFound(f"there is no session {session!r}", session=session)
 

@@ -1,4 +1,4 @@
-"""The dependency of routes on services."""
+"""The dependency that gives routes their services."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""What the database tells of all workers and processes together, as metrics: workers listen on no port."""
+"""Metrics about all workers, read from the database, since workers listen on no port."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +16,12 @@ from app.store.spending import Today
 from app.store.work_counts import BOUNDS, WorkCount
 
 WRITTEN: Final = frozenset({"live", "degraded"})
-"""The outcomes of summaries that contexts show as soon as they can."""
+"""The outcomes of summaries that contexts may show."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersState:
-    """What was read of the database: the queue, what was spent today, and what has been done so far."""
+    """The state of the workers: the queue, today's token spending, and the counts of work done so far."""
 
     queues: Sequence[Queue]
     today: Today
@@ -29,40 +29,40 @@ class WorkersState:
 
 
 async def read(database: Database) -> WorkersState:
-    """Read it. Raises StoreUnavailable."""
+    """Read the state of the workers. Raises StoreUnavailable."""
     return WorkersState(
         await jobs.queues(database), await spending.today(database), await work_counts.all_counts(database)
     )
 
 
 class WorkersCollector(Collector):
-    """The metrics of what was read."""
+    """The metrics of a WorkersState."""
 
     def __init__(self, state: WorkersState) -> None:
         self._state = state
 
     def collect(self) -> Iterable[Metric]:
-        """One family after the other."""
+        """Return the metric families."""
         summaries = [one for one in self._state.work if one.kind == "summary"]
         deliveries = [one for one in self._state.work if one.kind == "delivery"]
         erased = [one for one in self._state.work if one.kind == "retention"]
         return (
-            *_jobs(self._state.queues),
-            *_spent(self._state.today),
-            *_summaries(summaries),
-            *_sent(deliveries),
-            *_erased(erased),
+            *_job_metrics(self._state.queues),
+            *_spending_metrics(self._state.today),
+            *_summary_metrics(summaries),
+            *_delivery_metrics(deliveries),
+            *_retention_metrics(erased),
         )
 
 
-def _jobs(queues: Sequence[Queue]) -> Iterable[Metric]:
+def _job_metrics(queues: Sequence[Queue]) -> Iterable[Metric]:
     states = GaugeMetricFamily("palimpsest_jobs", "Jobs of the workers' queue", labels=["kind", "state"])
     overdue = GaugeMetricFamily(
-        "palimpsest_jobs_overdue", "Of those that wait, jobs that were due more than a minute ago", labels=["kind"]
+        "palimpsest_jobs_overdue", "Waiting jobs that were due more than a minute ago", labels=["kind"]
     )
     oldest = GaugeMetricFamily(
         "palimpsest_jobs_overdue_seconds",
-        "How long the job that has waited longest could have been running",
+        "Seconds for which the longest-waiting job has been due",
         labels=["kind"],
     )
     for queue in queues:
@@ -74,30 +74,30 @@ def _jobs(queues: Sequence[Queue]) -> Iterable[Metric]:
     return states, overdue, oldest
 
 
-def _spent(today: Today) -> Iterable[Metric]:
+def _spending_metrics(today: Today) -> Iterable[Metric]:
     tokens = GaugeMetricFamily(
         "palimpsest_summarizer_tokens_today",
-        "Tokens of summarizers' models on this day (UTC), by all workers",
+        "Tokens used by summarizers' models today (UTC), by all workers",
         labels=["state"],
     )
     tokens.add_metric(["spent"], today.spent)
     tokens.add_metric(["reserved"], today.reserved)
     refused = GaugeMetricFamily(
         "palimpsest_summarizer_requests_refused_today",
-        "Requests to summarizers' models that were not made on this day (UTC), as a tenant had spent what it may",
+        "Requests to summarizers' models refused today (UTC), because a tenant had used up its tokens",
         value=today.refused,
     )
     return tokens, refused
 
 
-def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _summary_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     made = CounterMetricFamily(
-        "palimpsest_summaries", "Summaries by who wrote them and what came of them", labels=["summarizer", "outcome"]
+        "palimpsest_summaries", "Summaries by summarizer and outcome", labels=["summarizer", "outcome"]
     )
     for (maker, outcome), number in _sums(work, lambda one: (one.maker, one.outcome), lambda one: one.number).items():
         made.add_metric([maker, outcome], number)
     tokens = CounterMetricFamily(
-        "palimpsest_summarizer_tokens", "Tokens of summarizers' models", labels=["summarizer", "kind"]
+        "palimpsest_summarizer_tokens", "Tokens used by summarizers' models", labels=["summarizer", "kind"]
     )
     for maker, spent in _sums(work, lambda one: one.maker, lambda one: one.input_tokens).items():
         tokens.add_metric([maker, "input"], spent)
@@ -105,11 +105,13 @@ def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
         tokens.add_metric([maker, "output"], spent)
     written = [one for one in work if one.outcome in WRITTEN]
     newest = GaugeMetricFamily(
-        "palimpsest_summary_newest_timestamp_seconds", "When the newest summary was written", labels=["summarizer"]
+        "palimpsest_summary_newest_timestamp_seconds",
+        "Time at which the newest summary was written",
+        labels=["summarizer"],
     )
     lag = HistogramMetricFamily(
         "palimpsest_summary_lag_seconds",
-        "From when a session's summaries were due until each was live",
+        "Time from when a session's summaries were due until each was live",
         labels=["summarizer"],
     )
     for maker in dict.fromkeys(one.maker for one in written):
@@ -119,25 +121,25 @@ def _summaries(work: Sequence[WorkCount]) -> Iterable[Metric]:
     return made, tokens, newest, lag
 
 
-def _sent(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _delivery_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     attempts = CounterMetricFamily(
-        "palimpsest_webhook_attempts", "Attempts to deliver a webhook, by what came of them", labels=["outcome"]
+        "palimpsest_webhook_attempts", "Attempts to deliver a webhook, by outcome", labels=["outcome"]
     )
-    known = dict.fromkeys(("delivered", "retried", "failed"), 0)  # from the start, so that the first one is an increase
+    known = dict.fromkeys(("delivered", "retried", "failed"), 0)  # present from 0, so that the first is an increase
     for outcome, number in (known | _sums(work, lambda one: one.outcome, lambda one: one.number)).items():
         attempts.add_metric([outcome], number)
     lag = HistogramMetricFamily(
-        "palimpsest_webhook_lag_seconds", "From what a webhook tells of until it was delivered", labels=[]
+        "palimpsest_webhook_lag_seconds", "Time from an event to its delivery to a webhook", labels=[]
     )
     delivered = [one for one in work if one.outcome == "delivered"]
     lag.add_metric([], _buckets(delivered), sum(one.seconds for one in delivered))
     return attempts, lag
 
 
-def _erased(work: Sequence[WorkCount]) -> Iterable[Metric]:
+def _retention_metrics(work: Sequence[WorkCount]) -> Iterable[Metric]:
     erased = CounterMetricFamily(
         "palimpsest_retention_erased",
-        "What a tenant's rules or erasures had erased: sessions (age, idle, erasure), else records",
+        "Sessions (rules age, idle, erasure) or records (other rules) that were erased",
         labels=["rule"],
     )
     known = dict.fromkeys(("age", "idle", "erasure", "calls", "compactions", "changes", "deliveries"), 0)
@@ -159,7 +161,7 @@ def _sums(
 
 
 def _buckets(work: Sequence[WorkCount]) -> list[tuple[str, float]]:
-    """A histogram's buckets, each with all that were no later."""
+    """Return a histogram's cumulative buckets."""
     return [(_bound(bound), sum(one.number for one in work if one.bound <= bound)) for bound in BOUNDS]
 
 

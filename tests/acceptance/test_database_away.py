@@ -92,7 +92,7 @@ async def test_an_api_serves_as_soon_as_its_database_is_available(
     await api.said(f"serving on {url}")
     await is_ready(url)
     assert await append_status(url) == 201
-    await stop_cleanly(api, "the database is away", "the database answers")
+    await stop_cleanly(api, "the database is unreachable", "the database is reachable")
 
 
 async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Commands, cluster: Cluster) -> None:
@@ -107,7 +107,7 @@ async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Com
     async with asyncio.timeout(SECONDS_MAX):
         while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
             pass
-    await stop_cleanly(worker, "the database is away", "the database answers")
+    await stop_cleanly(worker, "the database is unreachable", "the database is reachable")
 
 
 async def test_processes_forked_while_the_database_is_away_wait_for_it(commands: Commands, cluster: Cluster) -> None:

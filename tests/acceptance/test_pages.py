@@ -19,7 +19,7 @@ pytestmark = pytest.mark.pages
 
 PAGES: dict[str, tuple[str, ...]] = {
     "README.md": ("palimpsest: data in ", "Buy milk.", "-17.2%", "It is 80,087.", "30 events, 30 new"),
-    "clients/python/README.md": ("It is 80,087.", "the log goes on to"),
+    "clients/python/README.md": ("It is 80,087.", "the last event is"),
     "docs/tutorial.md": ("30 events, 30 new", "class Gauge"),
     "docs/gateway.md": ("serving on",),
     "docs/http.md": ('"items":[{"id":"demo"',),

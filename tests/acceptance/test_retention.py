@@ -79,9 +79,9 @@ async def test_the_page_erases_the_sessions_it_names(
     ("given", "said"),
     [
         (("--tenant", "nobody"), "there is no tenant 'nobody'"),
-        (("--set", "idle_days"), "'idle_days' is no rule and its days"),
-        (("--set", "days=3"), "'days=3' is no rule and its days"),
-        (("--set", "idle_days=-3"), "'idle_days=-3' is no rule and its days"),
+        (("--set", "idle_days"), "'idle_days' must have the form idle_days=180"),
+        (("--set", "days=3"), "'days=3' must have the form idle_days=180"),
+        (("--set", "idle_days=-3"), "'idle_days=-3' must have the form idle_days=180"),
         (("--set", "delivery_days=31"), "delivery_days must be from 0 to 30"),
     ],
 )

@@ -80,7 +80,7 @@ async def test_summaries_are_written_by_a_process_of_their_own_that_is_replaced_
         assert (await processes(serve))[0] == apis
     status, errors = await serve.stop()
     assert status == 0
-    (line,) = [line for line in errors if "a process has ended; it is started again" in line]
+    (line,) = [line for line in errors if "a process has ended; restarting it" in line]
     assert f"pid={workers[0].pid}" in line
     assert "worker" in line
     assert "Killed" in line

@@ -241,7 +241,7 @@ async def test_a_server_that_does_not_respond_times_out() -> None:
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with AsyncPalimpsest(base_url=url, max_retries=0) as client:
-        with pytest.raises(ConnectionTimedOut, match="did not answer in time"):
+        with pytest.raises(ConnectionTimedOut, match="did not respond in time"):
             await client.with_options(timeout=0.05).healthz()
     server.close()
     await server.wait_closed()

@@ -54,7 +54,7 @@ async def test_it_runs_as_printed(server: str, monkeypatch: pytest.MonkeyPatch) 
     assert printed.count("Hello there.") == 5
     assert "nothing was left out" in printed
     assert "event 4 (" in printed
-    assert "the log goes on to" in printed
+    assert "the last event is" in printed
     assert "'input_tokens'" in printed
     assert "\nok\n" in printed
     assert "application/json" in printed

@@ -46,7 +46,7 @@ def test_results_find_their_calls() -> None:
         list(_paired(["x"], CALLS))
     assert list(_paired("x", CALLS[:1])) == [("a", "x")]
     assert list(_paired({"of another process": "x"}, [])) == [("of another process", "x")]
-    with pytest.raises(ValueError, match="one result goes into a list"):
+    with pytest.raises(ValueError, match="put a single result in a list"):
         list(_paired({"temperature": 20}, CALLS[:1]))
 
 
@@ -283,7 +283,7 @@ async def test_a_blocking_stream_is_read_to_its_end_by_whoever_asks(server: str)
             memory.user("Go.")
             with memory.call() as call:
                 contents = [call.send(openai.chat.completions.create, stream=True).content]
-            with pytest.raises(PalimpsestError, match="abandoned"), memory.call() as call:
+            with pytest.raises(PalimpsestError, match="not read to its end"), memory.call() as call:
                 reply = call.send(openai.chat.completions.create, stream=True)
                 next(iter(reply))
                 reply.close()
@@ -338,7 +338,7 @@ async def test_unsendable_requests_raise_immediately(server: str) -> None:
                     call.send(AsyncOpenAI(api_key="k", base_url="http://x").chat.completions.create)
                 with pytest.raises(TypeError, match="the model's answer is a str"):
                     call.send(lambda **_: "text")
-            with pytest.raises(RuntimeError, match="a call is entered first"):
+            with pytest.raises(RuntimeError, match="enter the call first"):
                 _ = memory.call().id
 
     await asyncio.to_thread(blocking)

@@ -1,4 +1,4 @@
-"""Audit: recorded calls, listed, rendered again, compared, explained, and searched across sessions."""
+"""Audit: list, explain, compare and search recorded calls, and render them again."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -50,9 +50,9 @@ _PROBLEMS = problems("not-found", "not-reproducible")
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """List the recorded calls of a session, newest first. Every context that was answered is recorded as a call.
+    """List the recorded calls of a session, newest first. Every context that was returned is recorded as a call.
 
-    These are the calls on all of its lines, or on the one line that is named.
+    For the id of a session these are the calls on all of its lines, for the id of a line only those on that line.
     """
     before = paging.identified(cursor)
     calls = await records(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
@@ -61,7 +61,7 @@ async def list_calls(
 
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
 async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
-    """Get the record of a call: everything its context was made from, and what became of every event."""
+    """Get the record of a call: everything its context was made from, and how it showed every event."""
     return explained_json(sid, await records(lambda own: own.explained(who.tenant_id, sid, call_id)))
 
 
@@ -73,7 +73,7 @@ async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> 
     responses=_PROBLEMS,
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
-    """Render a recorded call again, from what its record names, to the same bytes as then."""
+    """Render a recorded call again, to the same bytes as when it was made."""
     done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
     return Response(again_json(sid, done), media_type="application/json")
 
@@ -88,7 +88,7 @@ async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Reco
 async def diff_calls(
     sid: Sid, call_id: CallId, other_id: OtherCallId, who: Reader, explain: Explain
 ) -> Mapping[str, Any]:
-    """Compare two calls of a session: what the second shows differently, which decisions made it so, and the tokens."""
+    """Compare two calls of a session: the events that the second shows differently, the reasons, and the tokens."""
     return diff_json(sid, await explain(lambda own: own.diff(who.tenant_id, sid, call_id, other_id)))
 
 
@@ -107,7 +107,7 @@ async def get_event_history(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List how each call's context has shown an event since it was logged, oldest first, and by which decision."""
+    """List how the context of each call since an event was logged has shown it, oldest first, and why."""
     after = paging.identified(cursor)
     found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
     return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
@@ -127,8 +127,8 @@ async def audit_calls(
         str | None,
         Query(
             pattern=ADDRESS_PATTERN,
-            description="Id of a session, or of a line: its calls only. A session's are those on all of its lines; "
-            "with `summary` or `evicted_seq` those on its current one.",
+            description="Id of a session or line: return only its calls. For a session these are the calls on all of "
+            "its lines; with `summary` or `evicted_seq`, those on its current line.",
         ),
     ] = None,
     model: Name = None,
@@ -137,8 +137,8 @@ async def audit_calls(
     summary: Annotated[
         UUID | None,
         Query(
-            description="Id of a summary: return only calls that showed it, in the session it was written in, or in "
-            "the fork named by `session`."
+            description="Id of a summary: return only calls that showed it, in the session it was written for, or in "
+            "the fork that `session` names."
         ),
     ] = None,
     evicted_seq: Annotated[
@@ -161,7 +161,7 @@ async def audit_calls(
         Query(
             ge=0,
             le=2**31 - 1,
-            description="Minimum of estimated tokens that a call saved by not sending everything verbatim.",
+            description="Minimum number of estimated tokens that a call saved by not sending everything verbatim.",
         ),
     ] = 0,
     limit: Limit = 100,
@@ -169,12 +169,12 @@ async def audit_calls(
 ) -> Mapping[str, Any]:
     """Search recorded calls across sessions, newest first; all conditions must hold.
 
-    A page may be shorter than `limit` although more calls follow, as `next_cursor` tells. A key bound to a session
-    prefix must name a `session`.
+    A page may have fewer than `limit` calls although more follow: check `next_cursor`. With a key that is limited to a
+    session prefix, `session` is required.
     """
     place_of_page = paging.dated(cursor)
     if session is None and who.session_prefix:
-        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only: name one of them")
+        raise OutOfReach(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
     if session is not None and not who.reaches(session):
         return {"items": [], "next_cursor": None}
     asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)

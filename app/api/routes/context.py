@@ -1,4 +1,4 @@
-"""Contexts: what to send to the model next."""
+"""Contexts: get or preview the request of the next model call."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -51,7 +51,7 @@ Service = Annotated[Assembly, Depends(service(Assembly))]
 Reader = Annotated[Caller, Depends(_reader)]
 
 
-# FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses its own.
+# FastAPI's parsing of a dozen parameters takes as long as planning a context, so this hot route parses them itself.
 @router.get(
     "/v1/sessions/{sid}/context",
     operation_id="get_context",
@@ -61,9 +61,9 @@ Reader = Annotated[Caller, Depends(_reader)]
     openapi_extra=parameters_of(ContextQuery),
 )
 async def get_context(request: Request) -> Response:
-    """Get the context of the next model call: a request within the token budget that the provider accepts as it is.
+    """Get the context of the next model call: a request within the token budget that the provider accepts unchanged.
 
-    The call is recorded before it is answered. A second call with nothing changed gives the same bytes.
+    The call is recorded before the response is sent. If nothing has changed, another request returns the same bytes.
     """
     who = await _reader(request)
     sid = address(request)
@@ -115,11 +115,12 @@ async def post_context(
     lines: Annotated[Lines, Depends(service(Lines))],
     key: Key = None,
 ) -> Response:
-    """Get the context of the next model call, with options that only a body can hold.
+    """Get the context of the next model call, with options that need a body.
 
     These are injected content, another policy for the view, the time of a replayed call, and the call to retry. With
-    `messages`, the client's complete conversation, what is new of it is appended first, to the line of the session that
-    it goes on with: one request a call instead of an append and a context. The append stays if no context can be made.
+    `messages`, the client's complete conversation, new messages are first appended to the line of the session that the
+    conversation continues: one request per call instead of an append and a context. The append stays even if no context
+    can be made.
     """
     once = Once(request, who, sid, key, body)
     recordings: Recordings = request.state.services.recordings
@@ -149,14 +150,14 @@ async def _kept_reconciled(done: Reconciled) -> Mapping[str, Any]:
 
 
 def _check_alone(body: ContextIn) -> None:
-    """Raise InvalidRequest for what goes with messages only."""
+    """Raise InvalidRequest for fields that require messages."""
     for field in ("system", "tools"):
         if body.messages is None and getattr(body, field) is not None:
-            raise InvalidRequest(f"{field} is for a context of the client's own messages", field=field)
+            raise InvalidRequest(f"{field} requires messages", field=field)
 
 
 async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -> Response:
-    """The first answer to a request that was repeated under its key, its context rendered again."""
+    """Return the first response to a repeated request, its context rendered again."""
     head, tail = kept["head"], kept["tail"]
     found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
     return Response(ContextBody(head, found.again.request, tail).json(), media_type="application/json")
@@ -166,7 +167,7 @@ async def _reconciled(
     reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest, once: Once
 ) -> ContextBody:
     if not who.may("ingest"):
-        raise Forbidden("this key lacks the scope 'ingest', which messages need")
+        raise Forbidden("this key lacks the scope 'ingest', which messages require")
     none = body.system is not None and not body.system
     sent = ClientList(asked.format, body.messages or [], body.system, body.tools, all_prompts=none)
     given = await reconcile.read(who.tenant_id, sid, sent)
@@ -195,7 +196,7 @@ async def preview_context(
     """
     _check_alone(body)
     if body.messages is not None:
-        raise InvalidRequest("a preview appends nothing: ask without messages", field="messages")
+        raise InvalidRequest("a preview appends nothing, so it cannot have messages", field="messages")
     asked = await _asked(body, who, sid, feedback)
     answer = await preview.context(who.tenant_id, sid, asked, diff_with)
     return Response(preview_json(sid, answer), media_type="application/json")

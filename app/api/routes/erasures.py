@@ -1,4 +1,4 @@
-"""Erasures of all sessions that a filter finds: begin one, preview it, read its receipt."""
+"""Erasures of all sessions that match a filter: create, preview and read them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,11 +41,11 @@ ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 async def create_erasure(
     body: NewErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
 ) -> Mapping[str, Any]:
-    """Erase all sessions for which the conditions hold, with everything derived from them. This cannot be undone.
+    """Erase all sessions that meet the conditions, with everything derived from them. This cannot be undone.
 
-    A worker does it, session by session; read the erasure for how far it is, and for its receipt. Sessions that are
-    created after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure
-    as it stands (200).
+    A worker erases them one by one; get the erasure for its progress and, at the end, its receipt. Sessions created
+    after the request are not erased. Repeating the request with its `Idempotency-Key` returns the same erasure in its
+    current state (200).
     """
     state, new = await erasures.create(who.tenant_id, replace(_asked(body), expected=body.expected), who.key_id, key)
     response.status_code = 202 if new else 200
@@ -58,7 +58,7 @@ async def create_erasure(
 async def preview_erasure(
     body: ErasureIn, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """Get what an erasure with these conditions would erase now, without erasing it."""
+    """Preview an erasure: list the sessions that it would erase now. Nothing is erased."""
     found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.dated(cursor))
     place = None if found.next is None else paging.encode(found.next)
     counts = {"sessions": found.sessions, "kept": found.kept, "more": found.more}
@@ -72,7 +72,7 @@ async def preview_erasure(
     responses=problems("not-found"),
 )
 async def get_erasure(erasure_id: ErasureId, who: Admin, erasures: Service) -> Mapping[str, Any]:
-    """Get an erasure: how far it is, or its receipt."""
+    """Get an erasure: its progress or, once it is done, its receipt."""
     return _out(await erasures.get(who.tenant_id, erasure_id))
 
 
@@ -92,7 +92,7 @@ async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor
 async def list_erased_sessions(
     erasure_id: ErasureId, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """List the sessions that an erasure has erased so far, by ids that are made of their names."""
+    """List the sessions that an erasure has erased so far, by UUIDs derived from their names."""
     found = await erasures.sessions(who.tenant_id, erasure_id, paging.identified(cursor), limit + 1)
     return paging.page(found, limit, lambda one: one.session_id)
 

@@ -1,4 +1,4 @@
-"""The log: append events or a provider's messages, read it back."""
+"""The log: append events or a provider's messages, read and redact events."""
 
 from collections.abc import Mapping
 from operator import itemgetter
@@ -52,7 +52,7 @@ _APPEND_PROBLEMS = (
 async def append_events(request: Request) -> Response:
     """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
 
-    200 with the first answer when the same request, or events with the same ids, came before.
+    If the same request, or events with the same ids, were sent before, the first response is returned with 200.
     """
     who, sid, key = await _writer(request), address(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
@@ -71,8 +71,8 @@ async def append_events(request: Request) -> Response:
 async def append_messages(request: Request) -> Response:
     """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
 
-    Rendered in the same format they come back as they were. 200 with the first answer when the same request came
-    before.
+    Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
+    returned with 200.
     """
     who, sid, key = await _writer(request), address(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
@@ -96,19 +96,19 @@ async def list_events(
     who: Annotated[Caller, Depends(caller("read"))],
     reading: Annotated[Reading, Depends(service(Reading))],
     after: Annotated[
-        int, Query(ge=0, lt=2**63, description="Seq after which to begin, exclusive; ignored if a `cursor` is given.")
+        int, Query(ge=0, lt=2**63, description="Seq after which to begin; ignored if a `cursor` is given.")
     ] = 0,
-    kind: Annotated[EventType | None, Query(alias="type", description="Type of events: return only those.")] = None,
+    kind: Annotated[EventType | None, Query(alias="type", description="Type: return only events of it.")] = None,
     author: Annotated[
         str | None,
-        Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author of events: return only those by it."),
+        Query(min_length=1, max_length=NAME_CHARS_MAX, description="Author: return only events by it."),
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """List the events of a session in order, as they were appended. The log is always complete.
 
-    With `type` or `author` a page may be shorter than `limit` although more events follow, as `next_cursor` tells.
+    With `type` or `author` a page may have fewer than `limit` events although more follow: check `next_cursor`.
     """
     start = paging.numbered(cursor, below=2**63)
     start = after if start is None else start
@@ -151,9 +151,9 @@ async def redact_event(
     who: Annotated[Caller, Depends(caller("admin"))],
     redaction: Annotated[Redaction, Depends(service(Redaction))],
 ) -> None:
-    """Redact an event: its content is destroyed for good, its place in the log stays.
+    """Redact an event: its content is permanently erased, its place in the log stays.
 
-    Summaries that cover it lose their text, and live ones are written again without it.
+    Summaries that cover it lose their text; live ones are rewritten without it.
     """
     await redaction.redact(who.tenant_id, sid, seq if 1 <= seq < 2**63 else 0, who.key_id, who.session_prefix)
 

@@ -37,10 +37,10 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 async def report_outcome(
     request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
 ) -> Mapping[str, Any]:
-    """Report the outcome of a call: its token usage, its duration, or its error. The answer says what to do next.
+    """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next.
 
-    Repeating a report gives the same answer. A different report is accepted only after an error that was not an
-    overflow, since a client may send such a request again.
+    Repeating a report returns the same response. A different report is accepted only after an error that was not an
+    overflow, since a client may have sent such a request again.
     """
     report = Report(
         None if body.usage is None else body.usage.model_dump(),
@@ -66,7 +66,7 @@ async def report_outcome(
 async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """List what reported usage has taught about how each model counts tokens."""
+    """List the calibrations: how each model counts tokens, as learned from reported usage."""
     rows = await feedback.calibrations(who.tenant_id, limit + 1, _after(cursor))
     return paging.page(rows, limit, lambda row: (row.model, row.estimator))
 
@@ -89,9 +89,9 @@ async def delete_calibrations(
         Query(min_length=1, max_length=64, description="Name of an estimator: forget only its calibrations."),
     ] = None,
 ) -> Mapping[str, Any]:
-    """Forget what reported usage has taught about models' token counts and windows: of all of them, or of those named.
+    """Forget how models count tokens and how large their windows are, for all models or for those selected.
 
-    What a view has learned from its own calls stays.
+    Views keep the corrections learned from their own calls.
     """
     return {"forgotten": await feedback.forget(who.tenant_id, model, estimator)}
 

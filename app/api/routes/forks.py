@@ -1,4 +1,4 @@
-"""Forks: try something in a session of its own, or go back to an older seq."""
+"""Forks: create a session that shares the log of another up to a seq."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -38,14 +38,14 @@ async def fork_session(
     forks: Annotated[Forks, Depends(service(Forks))],
     key: Key = None,
 ) -> Mapping[str, Any]:
-    """Create a session that shares the log of this one up to a seq, to try something or to rewind; 200 if it exists.
+    """Create a session that shares the log of this one up to a seq, to try something; 200 if it exists.
 
     Events are not copied. The fork has its parent's policy, model and views, and the summaries that end at or before
-    that seq; from there on the two are independent. A fork in the middle of parallel tool calls has calls without
-    results, which its contexts show as pending: `left_out` names what was cut off.
+    that seq; after it the two are independent. A fork in the middle of parallel tool calls has calls without results,
+    which its contexts show as pending; `left_out` lists the events that were cut off.
     """
     if not who.reaches(body.id):
-        raise OutOfReach(f"this key is for sessions of {who.session_prefix!r} only, its forks too")
+        raise OutOfReach(f"this key is limited to sessions of {who.session_prefix!r}, including forks")
 
     def shown(made: Forked) -> Mapping[str, Any]:
         return {**session_out(made.row, who), "left_out": made.left_out}

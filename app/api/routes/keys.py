@@ -1,4 +1,4 @@
-"""API keys: make, list, revoke."""
+"""API keys: create, list, revoke."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -31,9 +31,9 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     responses=problems(),
 )
 async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
-    """Create an API key for the caller's tenant. It cannot reach other sessions, or live longer, than the caller's key.
+    """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
 
-    The first key closes the server: from then on every request needs one. It must have the scope `admin`, and neither
+    Once there is a key, every request needs one. The first key must therefore have the scope `admin`, and neither
     `expires_at` nor `session_prefix`.
     """
     asked = KeyAsked(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
@@ -43,7 +43,7 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
 
 @router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
-    """List the tenant's API keys, newest first; with a key bound to a session prefix, those that reach no further."""
+    """List the tenant's API keys, newest first. A key limited to a session prefix lists only keys within its prefix."""
     rows = await tenants.keys(who, paging.dated(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 

@@ -21,7 +21,7 @@ router = APIRouter(tags=["layers"], route_class=BodyRoute)
 Kind = Annotated[
     LayerKind,
     Path(
-        description="Kind of the layer: `sources` (sources that the agent works with) or `announce` (what it announces "
+        description="Kind of the layer: `sources` (sources that the agent works with) or `announce` (its announcements "
         "while it works)."
     ),
 ]
@@ -49,7 +49,7 @@ async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], 
     responses=problems("not-found"),
 )
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
-    """Set the content of a layer, replacing what it held. Contexts show it after the last cache breakpoint.
+    """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
 
     It is removed when a turn is ended by request, or with the turn it was set in if a `turn.start` began that turn.
     """

@@ -1,4 +1,4 @@
-"""The ledger: what the provider's cache should have done, what it did, and what that cost."""
+"""The ledger: expected and actual use of the provider's cache, and its cost."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ async def get_ledger(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
+    """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
     before = paging.identified(cursor)
     found = await ledger(lambda own: own.of_view(who.tenant_id, sid, view, before, limit))
     made = view_ledger_json(found)
@@ -64,6 +64,6 @@ async def get_audit_ledger(
         str | None, Query(min_length=1, max_length=256, description="Name of a model: include only its calls.")
     ] = None,
 ) -> Mapping[str, Any]:
-    """Get the token usage and price of the calls of all sessions that the key reaches, by model."""
+    """Get the token usage and price of the calls of all sessions that the key can access, by model."""
     found = await ledger(lambda own: own.of_tenant(who.tenant_id, since, until, model, who.session_prefix))
     return tenant_ledger_json(found)

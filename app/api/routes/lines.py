@@ -1,4 +1,4 @@
-"""Lines: the ways on which a session went, and going back to an earlier seq."""
+"""Lines: list the branches of a session, and rewind a session to an earlier seq."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ async def list_lines(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List the lines of a session in the order in which they began. The session's id means the current one."""
+    """List the lines (branches) of a session, oldest first. The session's id means the current one."""
     after = paging.numbered(cursor, below=2**31)
     rows, current = await lines.page(who.tenant_id, sid, after or 0, limit + 1)
     page = paging.page(rows, limit, lambda row: row.number)
@@ -71,11 +71,11 @@ async def rewind_session(
     lines: Service,
     key: Key = None,
 ) -> Mapping[str, Any]:
-    """Go back to an earlier seq: from now on the session's id means a line that ends there.
+    """Rewind a session to an earlier seq: from now on its id means a new line that ends there.
 
-    Nothing is destroyed: the line that went on stays, under its own id. Where the session ends at that seq already,
-    nothing changes. A line that ends in the middle of parallel tool calls has calls without results, which its contexts
-    show as pending: `left_out` names what was cut off.
+    Nothing is destroyed: the previous line stays, under its own id. If the session already ends at that seq, nothing
+    changes. A line that ends in the middle of parallel tool calls has calls without results, which its contexts show as
+    pending; `left_out` lists the events that were cut off.
     """
 
     def shown(made: Forked) -> Mapping[str, Any]:

@@ -20,22 +20,22 @@ from app.version import VERSION
 router = APIRouter(tags=["operations"], dependencies=[Depends(check_query)])
 
 SHARED: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names the folder in which several processes add up their metrics, where there are several."""
+"""The variable that names the folder in which several processes share their metrics."""
 WORKERS_SECONDS: Final = 2.0
-"""How long the database may take to tell of the workers; a scrape without these figures is better than a late one."""
+"""The timeout for reading the workers' metrics; a scrape without these figures is better than a late one."""
 
 
 @router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
 async def healthz() -> dict[str, str]:
-    """Check that the process is up, without asking the database."""
+    """Check that the process is running, without using the database."""
     return {"status": "ok", "service": "palimpsest", "version": VERSION}
 
 
 @router.get("/readyz", operation_id="readyz", summary="Readiness", responses=anyones("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
-    """Check that requests can be served: the database answers, and has not just refused a write for lack of space.
+    """Check that requests can be served: the database responds, and has not just refused a write for lack of space.
 
-    Where there is a replica, `replica` says how it is found; the primary answers where it cannot.
+    If there is a replica, `replica` is its state; the primary is used while the replica cannot be.
     """
     await request.state.services.database.ready()
     reads: LateReads = request.state.services.late
@@ -56,9 +56,9 @@ async def readyz(request: Request) -> dict[str, str]:
     },
 )
 async def metrics(request: Request) -> Response:
-    """Get metrics in Prometheus' text format. Those of the workers' queue are missing while the database is away.
+    """Get metrics in Prometheus' text format. Metrics of the workers are missing while the database is unreachable.
 
-    Where several processes answer on one port, these are the sums of all of them.
+    If several processes serve one port, the metrics are those of all of them together.
     """
     database: Database = request.state.services.database
     workers = await _workers(database)
@@ -71,7 +71,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def _workers(database: Database) -> CollectorRegistry:
-    """Return the metrics of what the database tells of the workers; none if it is away."""
+    """Return the metrics of the workers, or none if the database is unreachable or too slow."""
     registry = CollectorRegistry()
     try:
         async with asyncio.timeout(WORKERS_SECONDS):

@@ -30,7 +30,7 @@ _PLAIN: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Styles within the page and images as data are what Swagger UI makes of itself; scripts and requests are this server's.
+# Swagger UI itself needs inline styles and data images; scripts and requests are limited to this server.
 _INTERACTIVE: Final = {
     **_PLAIN,
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -47,7 +47,7 @@ _DOCS: Final = """<!doctype html>
 
 @router.get("/docs")
 async def docs() -> Response:
-    """Get the interactive document. All that it needs comes from here."""
+    """Get the interactive API document. All of its files come from this server."""
     return HTMLResponse(_DOCS, headers=_INTERACTIVE)
 
 
@@ -71,7 +71,7 @@ async def problems() -> Response:
 
 @router.get("/problems/{slug}")
 async def problem(slug: str) -> Response:
-    """Explain a kind of problem: what it means, what to do, which fields it has."""
+    """Explain a kind of problem: its meaning, its remedy and its fields."""
     if slug not in _TITLES:
         raise NotFound(f"there is nothing at /problems/{slug}")
     (title, status), text = _TITLES[slug], TEXTS[slug]

@@ -33,9 +33,7 @@ Service = Annotated[Policies, Depends(service(Policies))]
     openapi_extra=policy_body(),
 )
 async def put_policy(
-    name: Annotated[
-        str, Path(pattern=NAME_PATTERN, description="Name of the policy; names of presets are not allowed.")
-    ],
+    name: Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the policy, not that of a preset.")],
     request: Request,
     response: Response,
     who: Annotated[Caller, Depends(caller("admin"))],
@@ -43,7 +41,7 @@ async def put_policy(
 ) -> PolicyRow:
     """Store a document as the newest version of a policy (201); 200 if the newest version is the same document.
 
-    Versions never change. A session keeps the version it was given until it is given a policy again.
+    Versions never change. A session keeps its version of a policy until a policy is set again.
     """
     row, created = await policies.put(who.tenant_id, name, await _document(request))
     response.status_code = 201 if created else 200
@@ -61,7 +59,8 @@ async def get_policy(
         str,
         Path(
             pattern=STORED_NAME_PATTERN,
-            description="Name of the policy: a preset, a stored policy, or `inline:` and a hash.",
+            description="Name of the policy: a preset, a stored policy, or `inline:` and a hash for a policy that was "
+            "given as a document.",
         ),
     ],
     who: Annotated[Caller, Depends(caller("read"))],
@@ -81,7 +80,7 @@ async def list_policies(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List the policies in their newest version: presets first, then the tenant's own by name."""
+    """List the policies in their newest versions: presets first, then the tenant's own by name."""
     rows = await policies.page(who.tenant_id, limit + 1, _place(cursor))
     return paging.page(rows, limit, lambda row: row.name)
 
@@ -94,4 +93,4 @@ def _place(cursor: str | None) -> str | None:
     [name] = paging.named(cursor, 1) or (None,)
     if name is None or re.fullmatch(NAME_PATTERN, name):
         return name
-    raise InvalidRequest("the cursor is none that was given out here", field="cursor")
+    raise InvalidRequest("the cursor is not valid for this list", field="cursor")

@@ -1,4 +1,4 @@
-"""Recall, and the definition of the tool with which agents ask for it."""
+"""Recall of originals, and the definition of the recall tool for agents."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args
@@ -34,9 +34,10 @@ async def post_recall(
     recall: Annotated[Recall, Depends(service(Recall))],
     lines: Annotated[Lines, Depends(service(Lines))],
 ) -> Recalled:
-    """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway.
+    """Recall the originals of events from the whole log, by seq, path or search.
 
-    With `call_id` the log is that of the session's line on which the call was made.
+    Events that the call shows verbatim are only listed, without content. With `call_id`, the log is that of the
+    session's line on which the call was made.
     """
     line = await lines.of_call(who.tenant_id, sid, body.call_id)
     return await recall.of(who.tenant_id, line, asked(body))
@@ -56,5 +57,5 @@ async def recall_tool(
         Query(alias="format", description="Format of the definition. Default: all, by name of the format."),
     ] = None,
 ) -> Mapping[str, Any]:
-    """Get the definition of the recall tool for a model. Send the arguments it is called with to `POST …/recall`."""
+    """Get the definition of the recall tool for a model. Send the arguments of its calls to `POST …/recall`."""
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)

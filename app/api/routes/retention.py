@@ -1,4 +1,4 @@
-"""Retention: put and read the rules, and a dry run."""
+"""Retention: set, read and preview the rules."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,13 +25,13 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
 
 @router.put("/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=problems())
 async def put_retention(body: RetentionIn, who: Admin, retention: Service) -> Mapping[str, Any]:
-    """Set for how many days the tenant's data is kept. A worker erases what is older, once an hour."""
+    """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
 @router.get("/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=problems())
 async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
-    """Get for how many days the tenant's data is kept."""
+    """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
 
 
@@ -41,7 +41,7 @@ async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
 async def preview_retention(
     who: Admin, retention: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
-    """Get what the rules would erase now, without erasing it."""
+    """Preview the rules: list the data that they would erase now. Nothing is erased."""
     found = await retention.preview(who.tenant_id, limit, paging.dated(cursor))
     place = None if found.next is None else paging.encode(found.next)
     return {"rules": found.rules, "items": found.items, "next_cursor": place}

@@ -26,7 +26,7 @@ Sid = Annotated[str, Path(pattern=ADDRESS_PATTERN, description=SID_DESCRIPTION)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Maximum number of items on the page.")]
 Cursor = Annotated[
     str | None,
-    Query(description="Cursor of the page to get: the `next_cursor` of the page before. Omit it for the first page."),
+    Query(description="Cursor of the page: the `next_cursor` of the previous page. Omit it for the first page."),
 ]
 ViewParameter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the view.")]
 
@@ -51,9 +51,9 @@ async def put_session(
     who: Annotated[Caller, Depends(caller("ingest"))],
     sessions: Service,
 ) -> Mapping[str, Any]:
-    """Create a session (201), or change the settings of one that exists (200).
+    """Create a session (201), or change the settings of an existing one (200).
 
-    Another policy takes effect at the next context of `main` and of every view that was given none of its own.
+    A new policy takes effect at the next context of `main` and of every view without a policy of its own.
     """
     row, created = await sessions.put(
         who.tenant_id,
@@ -100,15 +100,15 @@ async def list_sessions(
         str | None,
         Query(
             max_length=4096,
-            description='JSON object: return only sessions whose `metadata` has all of its fields, such as `{"user": '
-            '"ann"}`; objects within it are compared in the same way, lists have to hold all of its items, so that '
+            description='JSON object, such as `{"user": "ann"}`: return only sessions whose `metadata` has all of its '
+            "fields. Nested objects are compared in the same way, and lists must contain all of its items, so "
             '`{"user": {}}` finds every session whose user is an object. The conditions of an erasure are stricter.',
         ),
     ] = None,
 ) -> Mapping[str, Any]:
-    """List the sessions that the key reaches, newest first; all conditions must hold.
+    """List the sessions that the key can access, newest first; all conditions must hold.
 
-    With `model` or `metadata` a page may be shorter than `limit` although more sessions follow, as `next_cursor` tells.
+    With `model` or `metadata` a page may have fewer than `limit` sessions although more follow: check `next_cursor`.
     """
     after = paging.dated(cursor)
     wanted = {} if metadata is None else _metadata(metadata)
@@ -135,8 +135,8 @@ async def delete_session(
     forks: Annotated[
         Literal["keep", "erase"],
         Query(
-            description="What to do with forks, which share its events: `erase` erases them as well; `keep` erases "
-            "nothing if there are any, with the error `conflict`."
+            description="Treatment of the session's forks, which share its events: `erase` erases them as well; with "
+            "`keep`, if there are any, nothing is erased and the error is `conflict`."
         ),
     ] = "keep",
 ) -> None:
@@ -158,7 +158,7 @@ async def list_epochs(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List the epochs of a view in order: when and why its contexts were rewritten."""
+    """List the epochs of a view in order, each with its cause: the times at which its contexts were rewritten."""
     after = paging.numbered(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.epoch)
@@ -176,7 +176,7 @@ def _metadata(text: str) -> Mapping[str, Any]:
 
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
-    """The session as the API returns it, without a parent that the caller's key does not reach."""
+    """Return the session as the API does, without a parent to which the caller's key has no access."""
     parent = row.parent if row.parent is not None and who.reaches(row.parent[0]) else None
     session = session_of(row.external_id)
     return {
@@ -199,5 +199,5 @@ def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
 
 
 def parent_of(row_name: str, session: str) -> str:
-    """The id under which the parent of a session's line is known: a line of the same session, or another session."""
+    """Return the public id of the parent of a session's line: a line of the same session, or another session."""
     return line_of(row_name) if row_name == session else row_name

@@ -26,7 +26,7 @@ from app.services.stream import KINDS, Message, Stream, Streams
 router = APIRouter(tags=["stream"])
 
 SEND_SECONDS: Final = 60.0
-"""How long a client may take nothing before it is dropped; it can go on from the last message it has."""
+"""The time after which a client that reads nothing is dropped; it can resume after the last message it received."""
 RETRY_MILLISECONDS: Final = 1_000
 
 _MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
@@ -35,10 +35,10 @@ _read = caller("read")
 _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Endless server-sent events. `event` is `appended` (`data` is an `EventOut`), `epoch` (an"
-        " `EpochChange`) or `compaction` (a `CompactionChange`); `id` is the place to resume from, as `Last-Event-ID`."
-        " Each message comes once: events in the order of their seqs, changes in theirs and after the events that came"
-        " before them. Comments keep the connection alive. The stream ends when the session is erased, the key is"
-        " revoked, or the server stops.",
+        " `EpochChange`) or `compaction` (a `CompactionChange`); `id` is the position to resume from, as"
+        " `Last-Event-ID`. Each message is sent once: events in the order of their seqs, changes in their own order and"
+        " after the events that preceded them. Comments keep the connection alive. The stream ends when the session is"
+        " erased, the key is revoked, or the server stops.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -78,16 +78,16 @@ async def stream_session(
         Query(
             ge=0,
             lt=2**63,
-            description="Seq after which to begin, exclusive: sends the events after it, and the changes made since it "
-            "was appended.",
+            description="Seq after which to begin: sends the events after it, and the changes made since it was "
+            "appended.",
         ),
     ] = 0,
     types: Annotated[
         list[str] | None,
-        Query(description=f"Kinds of messages to send, separated by commas: {', '.join(KINDS)}. Omit it for all."),
+        Query(description=f"Kinds of messages to send, separated by commas: {', '.join(KINDS)}. Default: all."),
     ] = None,
 ) -> StreamingResponse:
-    """Stream what happens to a session: everything from the given place on, then each change as it happens."""
+    """Stream the events and changes of a session: first those after the given position, then each as it happens."""
     stream = await streams.open(
         who.tenant_id, sid, last_id=last_id, after=after, kinds=_kinds(types), allowed=partial(_allowed, request)
     )
@@ -95,7 +95,7 @@ async def stream_session(
 
 
 class EventStream(StreamingResponse):
-    """A stream on its connection. A message is made only when the one before it was taken."""
+    """A streaming response. Each message is produced only after the client has received the previous one."""
 
     media_type = "text/event-stream"
 
@@ -104,7 +104,7 @@ class EventStream(StreamingResponse):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve until the stream ends, or its client is gone or takes nothing for SEND_SECONDS."""
+        """Serve until the stream ends, or the client disconnects or reads nothing for SEND_SECONDS."""
 
         async def timely(message: AsgiMessage) -> None:
             async with asyncio.timeout(SEND_SECONDS):
@@ -112,12 +112,12 @@ class EventStream(StreamingResponse):
 
         place = place_of(scope)
         if place is not None:
-            place.leave()  # streams have a limit of their own
+            place.leave()  # streams have their own limit
         try:
             with STREAMS.track_inprogress():
                 await super().__call__(scope, receive, timely)
         except TimeoutError:
-            structlog.get_logger().warning("a stream's client takes nothing", path=scope["path"])
+            structlog.get_logger().warning("a stream client stopped reading", path=scope["path"])
         finally:
             self._stream.close()
 
@@ -132,10 +132,7 @@ async def _lines(stream: Stream) -> AsyncIterator[bytes]:
 
 
 def _data(message: Message) -> str:
-    """Return a message's data as JSON on one line, without characters that some clients take for ends of lines.
-
-    Changes have the form of the API's models.
-    """
+    """Return a message's data as one line of JSON, without characters that some clients take for line ends."""
     model = _MODELS.get(message.kind)
     data = message.data if model is None else model.model_validate_json(message.data).model_dump_json()
     return data.translate(_LINE_ENDS)

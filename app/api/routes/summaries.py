@@ -1,4 +1,4 @@
-"""Summaries, the compaction runs that write them, and the proof that nothing is lost."""
+"""Summaries, the compaction runs that write them, and the proof that every event is accounted for."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -99,10 +99,10 @@ async def compact(
     who: Writer,
     requests: Service,
 ) -> CompactionRow:
-    """Request a compaction: the older part of the log is summarized now, however small.
+    """Request a compaction: the older part of the log is summarized now, however small it is.
 
-    The next context of each view shows it. If nothing was summarized, `error` says why. 200 if it ended within
-    `wait_ms`, else 202.
+    The next context of each view shows the summary. If nothing was summarized, `error` says why. 200 if the run ended
+    within `wait_ms`, else 202.
     """
     run = await requests.compact(who.tenant_id, sid, body.focus, body.wait_ms)
     response.status_code = 200 if run.state in ENDED else 202
@@ -125,8 +125,8 @@ async def compact_tool(
 ) -> Mapping[str, Any]:
     """Get the definition of the compaction tool for a model.
 
-    When it is called, send `POST …/compactions` with a `wait_ms`, give the answer to the model, and ask for the next
-    context.
+    When the model calls it, send `POST …/compactions` with a `wait_ms`, return the response to the model, and request
+    the next context.
     """
     return {name: definition(name) for name in get_args(NativeFormat)} if shape is None else definition(shape)
 
@@ -141,11 +141,11 @@ async def list_compactions(
     sid: Sid,
     who: Reader,
     requests: Service,
-    state: Annotated[State | None, Query(description="State of runs: return only those in it. Default: all.")] = None,
+    state: Annotated[State | None, Query(description="State: return only runs in it. Default: all.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List the compaction runs of a session, newest first, failed ones with their error."""
+    """List the compaction runs of a session, newest first."""
     rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 

@@ -1,4 +1,4 @@
-"""Turns: their list and their end."""
+"""Turns: list them, and end the running one."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ async def list_turns(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
-    """List the turns of a session in order: where each begins and ends, and whether it was ended."""
+    """List the turns of a session in order, each with its range of seqs and its state."""
     after = paging.numbered(cursor, below=2**31 - 1001)
     rows = await turns.page(who.tenant_id, sid, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.turn)
@@ -62,9 +62,9 @@ async def end_turn(
         Header(alias="Idempotency-Key", min_length=1, max_length=KEY_CHARS_MAX, description=KEY_DESCRIPTION),
     ] = None,
 ) -> TurnEnded:
-    """End the running turn: its announce is appended to the log, its layers are cleared, and compaction may begin.
+    """End the running turn: its announcement is appended to the log, its layers are cleared, and compaction may begin.
 
-    200 if the turn had ended before, or if the same request came before.
+    200 if the turn had already ended, or if the same request was sent before.
     """
     rates.take(who.tenant_id, 1)
     done = await turns.end(who.tenant_id, sid, body.turn_id, key, body.model_dump_json().encode())

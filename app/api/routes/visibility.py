@@ -30,7 +30,7 @@ async def patch_visibility(
     who: Annotated[Caller, Depends(caller("ingest"))],
     visibility: Annotated[Visibility, Depends(service(Visibility))],
 ) -> Mapping[str, Any]:
-    """Hide, show, pin and unpin events for all contexts to come. Each item is decided by itself, or refused."""
+    """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
     asked = VisibilityRequest(
         hide=tuple(Hide(Target(one), None) if isinstance(one, int) else _hide(one) for one in body.hide),
         show=_targets(body.show),

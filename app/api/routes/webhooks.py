@@ -47,7 +47,7 @@ async def put_webhook(
 ) -> Mapping[str, Any]:
     """Create a webhook (201) or change one (200): a URL that is notified of events in all sessions of the tenant.
 
-    Deliveries that are still pending go to the new URL.
+    After a change, pending deliveries go to the new URL.
     """
     row, made, secret = await webhooks.put(who.tenant_id, name, url=body.url, events=body.events, secret=body.secret)
     response.status_code = 201 if made else 200
@@ -80,7 +80,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     responses=problems("not-found"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
-    """Delete a webhook and its deliveries; pending ones are not made."""
+    """Delete a webhook and its deliveries; pending ones are not attempted."""
     await webhooks.delete(who.tenant_id, name)
 
 
@@ -95,7 +95,7 @@ async def list_deliveries(
     who: Admin,
     webhooks: Service,
     state: Annotated[
-        DeliveryState | None, Query(description="State of deliveries: return only those in it. Default: all.")
+        DeliveryState | None, Query(description="State: return only deliveries in it. Default: all.")
     ] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
@@ -115,5 +115,5 @@ async def list_deliveries(
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service
 ) -> DeliveryRow:
-    """Attempt a failed or pending delivery now, and count its attempts from 0 again."""
+    """Attempt a failed or pending delivery now, and reset its number of attempts."""
     return await webhooks.retry(who.tenant_id, name, delivery_id)

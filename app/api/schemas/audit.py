@@ -36,7 +36,7 @@ OUTCOME: Final = (
 
 
 class CallRef(BaseModel):
-    """A recorded call, and what its context was made with."""
+    """A recorded call, and the settings of its context."""
 
     call_id: CallId
     created_at: datetime = Field(description="Time at which the context was made.")
@@ -55,7 +55,7 @@ class InjectionRef(BaseModel):
 
     name: str = Field(description="Name of the content's source.")
     chars: int = Field(
-        description="Number of characters of the content's text; other parts count as the words that stand for them."
+        description="Number of characters of the content's text; other parts count as the words shown for them."
     )
 
 
@@ -69,7 +69,7 @@ class DispositionRun(BaseModel):
 
 
 class CallUsage(BaseModel):
-    """Token usage of a call, as the provider reported it. A figure that was not reported is null."""
+    """Token usage of a call, as reported by the provider. A figure that was not reported is null."""
 
     input_tokens: int | None = Field(
         description="All input tokens, including those read from and written to the cache."
@@ -80,16 +80,18 @@ class CallUsage(BaseModel):
 
 
 class ReportedError(BaseModel):
-    """Error of a call, as it was reported; what was not given is absent."""
+    """Error of a call, as reported; fields that were not reported are absent."""
 
-    status: int | None = Field(None, description="HTTP status of the provider's answer.")
+    status: int | None = Field(None, description="HTTP status of the provider's response.")
     message: str | None = Field(None, description="Text of the error, as the provider wrote it.")
     code: str | None = Field(None, description="Provider's code or type of the error.")
-    overflow: MatchedOut | None = Field(None, description="How an overflow was recognized; absent if it was not one.")
+    overflow: MatchedOut | None = Field(
+        None, description="Pattern by which an overflow was recognized; absent if it was not one."
+    )
 
 
 class CallOutcome(BaseModel):
-    """Outcome of a call, as it was reported."""
+    """Outcome of a call, as reported."""
 
     reported_at: datetime = Field(description="Time of the report.")
     usage: CallUsage = Field(description="Token usage; all figures are null if none was reported.")
@@ -104,11 +106,11 @@ class CallItem(CallRef):
     estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
     target: int = Field(description="Maximum size of the context, in the model's tokens.")
     evicted_tokens: int = Field(
-        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+        description="Estimated tokens saved by not sending everything verbatim, in the model's tokens."
     )
     summaries: int = Field(description="Number of summaries that were shown.")
     outcome: CallOutcome | None = Field(description=OUTCOME)
-    overflow: bool = Field(description="Whether the provider refused the request as too long, as far as reported.")
+    overflow: bool = Field(description="Whether the provider was reported to have refused the request as too long.")
     input_tokens: int | None = Field(
         description="Input tokens that the provider reported, including cached ones; null until they are reported."
     )
@@ -124,20 +126,20 @@ class CallPage(BaseModel):
 
 
 class Manifest(CallRef):
-    """Record of a call: everything its context was made from, and what became of each event."""
+    """Record of a call: everything its context was made from, and how it showed each event."""
 
     render_version: int = Field(
-        description="Version of the rendering rules, by which the call is rendered again to the same bytes."
+        description="Version of the rendering rules, with which the call can be rendered again to the same bytes."
     )
     tokens: TokensOut = Field(description="Token budget and its use.")
     summaries: list[SummaryRef] = Field(description="Summaries that were shown, in the order of the log.")
-    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
+    evictions: list[EvictionOut] = Field(description="Events that were not sent verbatim, in the order of the log.")
     cause: CallCause
-    cache: CacheOut = Field(description="What the provider could cache of the request.")
+    cache: CacheOut = Field(description="Part of the request that the provider could cache.")
     injections: list[InjectionRef] = Field(description="Content that was injected into this call only.")
     layers: dict[LayerKind, int] = Field(description="Versions of the layers that were shown, by kind of layer.")
     notice: str | None = Field(
-        description="Notice shown to the model in this call only, that older content was pruned; null if there was "
+        description="Notice that older content was pruned, shown to the model in this call only; null if there was "
         "none."
     )
     stalled: str | None = Field(description="Reason why the context stayed above its trigger; null if it did not.")
@@ -148,18 +150,18 @@ class Manifest(CallRef):
         description="Time after which the record may be deleted; null if it is kept forever."
     )
     dispositions: list[DispositionRun] = Field(
-        description="How each event from seq 1 to `head` was shown, as ranges in the order of the log."
+        description="Disposition of each event from seq 1 to `head`, as ranges in the order of the log."
     )
     redacted_since: list[int] = Field(description="Seqs of events that were erased after the call was made.")
     sha256: RequestSha256
 
 
 class ContextAgain(CallRef):
-    """A recorded call, rendered again from what its record names."""
+    """A recorded call, rendered again from its record."""
 
     reproduced: bool = Field(
-        description="Whether the request has the same bytes as the call's. False only if events that it showed were "
-        "erased since."
+        description="Whether the request has the same bytes as when the call was made. False only if events that it "
+        "showed were erased since."
     )
     redacted: list[int] = Field(
         description="Seqs of the erased events that make the bytes differ; empty if `reproduced`."
@@ -167,23 +169,23 @@ class ContextAgain(CallRef):
     request: ProviderRequest
     tokens: TokensOut = Field(description="Token budget and its use, as recorded.")
     summaries: list[SummaryRef] = Field(description="Summaries that were shown, in the order of the log.")
-    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
+    evictions: list[EvictionOut] = Field(description="Events that were not sent verbatim, in the order of the log.")
     cache: CacheOut = Field(
-        description="What the provider could cache of the request; `prefix_sha256` is of this rendering."
+        description="Part of the request that the provider could cache; `prefix_sha256` is of this rendering."
     )
     sha256: str = Field(description="SHA-256 of `request` as rendered now, in hex.")
     recorded_sha256: str = Field(description="SHA-256 of the request as it was made for the call, in hex.")
 
 
 class BlockOut(BaseModel):
-    """A block of a context: one event, or the server's own words in place of several."""
+    """A block of a context: one event, or a text of the server in place of several."""
 
     seq: int = Field(description="Seq of the event that it shows; for several events, that of the last.")
     kind: str = Field(
-        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (the server's "
-        "own words)."
+        description="Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a text of the "
+        "server)."
     )
-    replaced: bool = Field(description="Whether its content is a stub, or other text in place of the event's own.")
+    replaced: bool = Field(description="Whether a stub or other text replaces the event's own content.")
     ephemeral: bool = Field(description="Whether it comes after the cached prefix and may differ in the next call.")
     chars: int = Field(description="Length of its text, in characters.")
     begins: str = Field(description="Beginning of its text, at most 240 characters.")
@@ -193,8 +195,8 @@ class FirstDifference(BaseModel):
     """The first block in which two contexts differ."""
 
     index: int = Field(description="Position of the block in each context, counted from 0.")
-    a: BlockOut | None = Field(description="Block of the first context; null if that has fewer blocks.")
-    b: BlockOut | None = Field(description="Block of the second context; null if that has fewer blocks.")
+    a: BlockOut | None = Field(description="Block of the first context; null if it has fewer blocks.")
+    b: BlockOut | None = Field(description="Block of the second context; null if it has fewer blocks.")
 
 
 class Change(BaseModel):
@@ -203,19 +205,20 @@ class Change(BaseModel):
     from_seq: FromSeq
     to_seq: ToSeq
     change: Literal["added", "removed", "changed"] = Field(
-        description="Kind of change: only the second context shows something of them (`added`), only the first does "
+        description="Kind of change: only the second context shows any of the events (`added`), only the first does "
         "(`removed`), or both or neither do (`changed`)."
     )
     before: str | None = Field(
         alias="from",
-        description="Disposition in the first context, as in `DispositionRun`; null if they were not logged yet.",
+        description="Disposition in the first context, as in `DispositionRun`; null if the events were not logged yet.",
     )
     after: str | None = Field(
         alias="to",
-        description="Disposition in the second context, as in `DispositionRun`; null if they were not logged yet.",
+        description="Disposition in the second context, as in `DispositionRun`; null if the events were not logged "
+        "yet.",
     )
     summary: str | None = Field(
-        None, description="Id of the summary that covers them in the later call; null or absent if none does."
+        None, description="Id of the summary that covers the events in the later call; null or absent if none does."
     )
     reducer: ReducerIfAny = None
     reason: ReasonIfAny = None
@@ -256,7 +259,7 @@ class DiffOut(BaseModel):
 
 
 class HistoryItem(BaseModel):
-    """The form in which the context of one call shows an event."""
+    """An event as the context of one call shows it."""
 
     call_id: CallId
     created_at: datetime = Field(description="Time at which the call's context was made.")

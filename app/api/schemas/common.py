@@ -21,7 +21,7 @@ ViewName = Annotated[
     Field(
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
         description="Name of the view: one way of reading the session, with its own policy, model, window and epochs. "
-        "A view exists from its first context on.",
+        "A view is created by its first context.",
     ),
 ]
 
@@ -43,11 +43,11 @@ def _dated(value: Any) -> Any:
 
 
 Moment = Annotated[datetime, BeforeValidator(_dated), AfterValidator(in_utc)]
-"""A time that is only compared with others."""
+"""A time that is only compared with other times."""
 
 
 Clock = Annotated[Moment, AfterValidator(_reckonable)]
-"""A time to calculate with: durations added to it or taken from it give valid times."""
+"""A time to calculate with: adding or subtracting durations gives valid times."""
 
 
 def _said(value: Any) -> Any:
@@ -55,7 +55,7 @@ def _said(value: Any) -> Any:
 
 
 Said = Annotated[str, BeforeValidator(_said)]
-"""Text from third parties: characters that the database cannot store are replaced, not refused."""
+"""Text from third parties: characters that the database cannot store are replaced instead of refused."""
 
 
 def _id(value: Any) -> Any:
@@ -63,11 +63,11 @@ def _id(value: Any) -> Any:
 
 
 Id = Annotated[str, BeforeValidator(_id)]
-"""A UUID in an answer."""
+"""A UUID in a response."""
 
 
 def kinds_of(annotation: Any) -> frozenset[Any]:
-    """The types of the values that an annotation allows, those of items included; strings for literals."""
+    """Return the types of the values that an annotation allows, including those of items and of literals."""
     if get_origin(annotation) is Literal:
         return frozenset(map(type, get_args(annotation)))
     if get_origin(annotation) is Annotated:
@@ -77,15 +77,15 @@ def kinds_of(annotation: Any) -> frozenset[Any]:
 
 
 QUERY: Final = "query"
-"""The context in which a model is validated whose values are text, because they come from a query."""
+"""The validation context for values that are text because they come from a query."""
 
 
 class Closed(BaseModel):
-    """An object in a request: unknown fields are errors, values must have the JSON type that the document names, and
-    text must be storable.
+    """An object in a request: unknown fields are errors, values must have their declared JSON type, and text must be
+    storable.
 
-    `as_it_was` names the fields that are exempt from the check of text: they hold what third parties wrote, or are
-    checked where they are interpreted.
+    `as_it_was` names the fields whose text is not checked: third parties wrote them, or they are checked where they are
+    interpreted.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -112,9 +112,9 @@ _NO_TEXT: Final = _NUMBERS | {bool, type(None)}
 
 
 def _check_type(value: Any, kinds: frozenset[Any]) -> None:
-    """Raise ValueError for a scalar that pydantic would convert: the text of a number, a number for true or a time.
+    """Raise ValueError for a scalar that pydantic would convert, such as the text of a number or a number for a time.
 
-    Items of lists have to be `Strict`.
+    Items of lists are not checked; their types must be strict.
     """
     if Any in kinds or isinstance(value, list):
         return
@@ -144,25 +144,22 @@ def _is_readable(value: Any) -> bool:
     return True
 
 
-# Fields that recur in answers, so that each is described in the same words.
+# Fields that recur in responses, so that each is described in the same words.
 
 CallId = Annotated[Id, Field(description="Id of the recorded call, a UUID.")]
 SessionName = Annotated[str, AfterValidator(session_of), Field(description="Id of the session, chosen by the client.")]
 LineName = Annotated[
     str,
     Field(
-        description="Id of the session's line that this is about: a path with it in place of the session's id always "
-        "means this line."
+        description="Id of the session's line that this concerns. Used in a path in place of the session's id, it "
+        "always means this line."
     ),
 ]
 ViewOf = Annotated[str, Field(description="Name of the view that the context was made for.")]
 CallHead = Annotated[int, Field(description="Seq of the last event that the context takes into account.")]
 CallEpoch = Annotated[
     int,
-    Field(
-        description="Number of the view's epoch that the context is rendered from; 0 is the state before the first "
-        "epoch."
-    ),
+    Field(description="Number of the view's epoch that the context is rendered from; 0 before the first epoch."),
 ]
 CallFormat = Annotated[FormatName, Field(description="Format of the request: a provider's, or the neutral `blocks`.")]
 CallModel = Annotated[
@@ -188,7 +185,7 @@ MainEpoch = Annotated[
     int,
     Field(
         description="Number of the current epoch of the `main` view, 0 before its first context; after a new policy or "
-        "an erasure, the one that its next context opens."
+        "an erasure, the number of the epoch that its next context opens."
     ),
 ]
 TurnNumber = Annotated[int, Field(description="Number of the turn, counted from 1; 0 before the first turn.")]
@@ -197,10 +194,10 @@ EventTokens = Annotated[int, Field(description="Size of the event as appended, i
 Disposition = Annotated[
     str,
     Field(
-        description="How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other "
-        "text, by nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); "
-        "`dropped` (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or "
-        "`types` exclude them); `redacted` (as erased on request)."
+        description="The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); "
+        "`replaced` (by other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary "
+        "that covers them is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark "
+        "turns, or the policy's `authors` or `types` exclude them); `redacted` (erased on request)."
     ),
 ]
 SummaryId = Annotated[Id, Field(description="Id of the summary, a UUID.")]
@@ -221,9 +218,9 @@ Reducer = Annotated[
     str,
     Field(
         description="Rule that decided this: `visibility`, `expiry`, `ttl_pruning`, `retention`, `once`, `economics`, "
-        "`caps`, `dialogue_window`, `fold` (a summary), `questions` (a long message beside a fold of which the part is "
-        "shown that asks), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format cannot "
-        "express it)."
+        "`caps`, `dialogue_window`, `fold` (a summary), `questions` (a long message next to a fold is shortened to the "
+        "part with the question), `last_resort`, `prefix` (a newer system prompt or tool list) or `format` (the format "
+        "cannot express it)."
     ),
 ]
 ReducerIfAny = Annotated[
@@ -243,10 +240,10 @@ EpochCause = Annotated[
         "or `tools` (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or "
         "`policy` (the view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an "
         "event was erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), "
-        "`ttl` (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool "
-        "results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping "
-        "the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or "
-        "target), `forced` (the request set `force`), `overflow` (retry of a call that was too long)."
+        "`ttl` (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` "
+        "(tool results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` "
+        "(keeping the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its "
+        "trigger or target), `forced` (the request set `force`), `overflow` (retry of a call that was too long)."
     ),
 ]
 EpochHead = Annotated[int, Field(description="Seq of the last event when the epoch was opened.")]
@@ -257,8 +254,8 @@ EpochTokensAfter = Annotated[
     int, Field(description="Estimated size of the context after the epoch's changes, in the model's tokens.")
 ]
 
-CreatedAt = Annotated[datetime, Field(description="Time at which it was created.")]
-UpdatedAt = Annotated[datetime, Field(description="Time at which it was last changed.")]
+CreatedAt = Annotated[datetime, Field(description="Time of creation.")]
+UpdatedAt = Annotated[datetime, Field(description="Time of the last change.")]
 NextCursor = Annotated[
     str | None,
     Field(description="Cursor of the next page, to be passed as `cursor`; null on the last page."),

@@ -1,4 +1,4 @@
-"""Contexts: the request for one, and its answer."""
+"""Context requests and their responses."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -33,10 +33,10 @@ from app.core.render.formats import FormatName
 ProviderRequest = Annotated[
     dict[str, Any],
     Field(
-        description="Request in the given format, to be sent together with the client's own parameters such as the "
-        "model: `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, "
-        "`messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without "
-        "content are absent."
+        description="Request in the given format, to be sent together with the client's own parameters, such as the "
+        "model. Its fields are `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); "
+        "`system`, `messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks` "
+        "(blocks). Fields without content are absent."
     ),
 ]
 
@@ -53,13 +53,13 @@ class InjectionIn(Closed):
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="Maximum size of the content, in the model's tokens; beyond it the error is "
-        "`injection-over-reserve`. Default: only the policy's injection reserve limits it.",
+        description="Maximum size of the content, in the model's tokens; above it the error is "
+        "`injection-over-reserve`. Default: limited only by the policy's injection reserve.",
     )
 
 
 class ContextQuery(Closed):
-    """Parameters of a context request. Omitted ones keep the view's current value, unless they have a default."""
+    """Parameters of a context request. Those omitted keep the view's current value, unless they have a default."""
 
     view: ViewName = "main"
     format: FormatName = Field(
@@ -71,24 +71,24 @@ class ContextQuery(Closed):
         None,
         min_length=1,
         max_length=256,
-        description="Name of the model to be called; window, token counting and cache rules depend on it. Default: the "
+        description="Name of the model to call; window, token counting and cache rules depend on it. Default: the "
         "view's model, else the session's.",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
         le=2**31 - 1,
-        description="Input window of the model, in tokens: request and answer together take at most so many (it is not "
-        "the `max_tokens` of a provider's API, which limits the answer alone; the policy's `reserve_tokens` does that "
-        "here). The view keeps it: its later contexts without `max_tokens` have the same window, so that their "
-        "prefix stays cached, until one names another window, model or policy. Default: the view's window, else the "
-        "policy's, else the model's own, else 128,000, which `limit_assumed` then says.",
+        description="Window of the model, in tokens: the maximum for request and answer together. (It is not the "
+        "`max_tokens` of a provider's API, which limits only the answer; the policy's `reserve_tokens` does that "
+        "here.) The view keeps it: later contexts without `max_tokens` have the same window, so that their prefix "
+        "stays cached, until a request names another window, model or policy. Default: the view's window, else the "
+        "policy's, else the model's own, else 128,000 (`limit_assumed` is then true).",
     )
     at: int | None = Field(
         None,
         ge=1,
         le=2**63 - 1,
-        description="Seq of the last event to take into account: gives the context as it would have been then. "
+        description="Seq of the last event to take into account: returns the context as it would have been then. "
         "Default: the head.",
     )
     outside_tokens: int | None = Field(
@@ -97,11 +97,11 @@ class ContextQuery(Closed):
         le=2**31 - 1,
         description="Tokens that the client sends in addition to this request, such as tools or a system prompt of its "
         "own, as the provider counts them. They are subtracted from the window. Default: the policy's value, else the "
-        "session's, else what reported usage suggests.",
+        "session's, else a value learned from reported usage.",
     )
     recall: bool = Field(
         False,
-        description="Whether the agent has the recall tool although the log's tools do not include it. Stubs and "
+        description="Whether the agent has the recall tool even though the log's tools do not include it. Stubs and "
         "summaries then say how to recall the originals.",
     )
     wait_ms: int | None = Field(
@@ -114,7 +114,7 @@ class ContextQuery(Closed):
 
 
 class ContextIn(ContextQuery):
-    """Parameters of a context request, with those that only a body can hold."""
+    """Parameters of a context request, including those that need a body."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -126,35 +126,36 @@ class ContextIn(ContextQuery):
     messages: list[dict[str, Any]] | None = Field(
         None,
         min_length=1,
-        description="Client's complete messages, as it would send them to the provider in `format`. What is new is "
-        "appended to the session, and the context is of exactly this conversation: a retry appends nothing, and a "
-        "conversation that went another way than the log goes on as a line of its own, which the session's id then "
-        "means. Needs the scope `ingest`; not with `at`.",
+        description="Client's complete messages, as it would send them to the provider in `format`. New messages are "
+        "appended to the session, and the context is made of exactly this conversation: a retry appends nothing, and a "
+        "conversation that differs from the log continues as a line of its own, which becomes the session's current "
+        "line. Requires the scope `ingest`; not allowed with `at`.",
     )
     system: str | list[dict[str, Any]] | None = Field(
         None,
-        description="System prompt that the client sends beside `messages`, of Gemini the parts of its system "
-        "instruction; appended where it differs from the one in force. Empty: none. Default: the one in force stays.",
+        description="System prompt that the client sends with `messages` (for Gemini, the parts of the system "
+        "instruction); appended if it differs from the current one. Empty: none. Default: the current one stays.",
     )
     tools: list[dict[str, Any]] | None = Field(
         None,
-        description="Tools that the client sends beside `messages`; appended where they differ from those in force. "
-        "Empty: none. Default: those in force stay.",
+        description="Tools that the client sends with `messages`; appended if they differ from the current ones. "
+        "Empty: none. Default: the current ones stay.",
     )
     policy: PolicyGiven = None
     force: bool = Field(
         False,
-        description="Whether to reduce the context now even if that is not necessary. If no summary is new to it, "
-        "one is scheduled, unless `wait_ms` waits for it.",
+        description="Whether to reduce the context now even if that is not necessary. If there is no new summary for "
+        "it, one is scheduled, or awaited with `wait_ms`.",
     )
     cache_last: bool = Field(
         True,
-        description="Whether the end gets a cache breakpoint, from which the next call reads. False if none follows.",
+        description="Whether to set a cache breakpoint at the end, for the next call to read from. Set it to false if "
+        "no call follows.",
     )
     now: Clock | None = Field(
         None,
-        description="Time of the call, for replaying a recorded session; it decides what has expired and whether the "
-        "provider's cache is cold. Default: the server's clock.",
+        description="Time of the call, for replaying a recorded session; it determines which events have expired and "
+        "whether the provider's cache is cold. Default: the server's clock.",
     )
     injections: list[InjectionIn] = Field(
         default_factory=list, max_length=64, description="Content for this call only, in the order in which it appears."
@@ -167,7 +168,7 @@ class ContextIn(ContextQuery):
 
 
 class CalibrationUsed(BaseModel):
-    """What reported usage has taught about counting the model's tokens, as applied to this context."""
+    """Calibration of the estimator to the model, learned from reported usage, as applied to this context."""
 
     ratio: float = Field(
         description="Tokens that the model's provider counts for each token that the estimator counts."
@@ -177,10 +178,10 @@ class CalibrationUsed(BaseModel):
 
 
 class TokensOut(BaseModel):
-    """Token budget of a context and the use made of it, in the model's tokens: the estimator's count times `ratio`."""
+    """Token budget of a context and its use, in the model's tokens: the estimator's count times `ratio`."""
 
     estimate: int = Field(
-        description="Estimated size of the request. Without injected content, which has a reserve of its own, it is at "
+        description="Estimated size of the request. Not counting injected content, which has its own reserve, it is at "
         "most `target`."
     )
     target: int = Field(
@@ -188,22 +189,22 @@ class TokensOut(BaseModel):
         "content, and a margin for inexact counting."
     )
     limit: int = Field(
-        description="Context window that was planned for; smaller than requested if the provider has named a smaller "
-        "one."
+        description="Window that the context was planned for; smaller than requested if the provider has reported a "
+        "smaller one."
     )
     limit_assumed: bool = Field(
-        description="Whether `limit` is only assumed (128,000), because the window of this model, or of no model, is "
-        "not known. `max_tokens` or the policy's `window_tokens` says it."
+        description="Whether `limit` is only assumed (128,000), because no model is set or its window is not known. "
+        "Set `max_tokens` or the policy's `window_tokens` to give it."
     )
     reserve: int = Field(description="Part of the window left free for the model's answer.")
-    outside: int = Field(description="What the client sends in addition to the request; 0 if it is not known.")
+    outside: int = Field(description="Tokens that the client sends in addition to the request; 0 if not known.")
     estimator: str = Field(description="Name of the estimator that counted, such as `tiktoken:o200k_base`.")
     by_source: dict[str, int] = Field(
         description="`estimate` by part of the context: `tools`, `system`, `summaries`, `history`, `current_turn`, and "
         "`ephemeral` (layers, notices and injected content, after the cached prefix)."
     )
     calibration: CalibrationUsed | None = Field(
-        description="Calibration that was applied; null until usage is reported, then the ratio is 1."
+        description="Calibration that was applied; null (a ratio of 1) until usage is reported."
     )
 
 
@@ -220,15 +221,15 @@ class SummaryRef(BaseModel):
 class EvictionOut(BaseModel):
     """A range of events that were not sent verbatim, for one reason.
 
-    In a `stubbed` or `replaced` range it concerns only events of the same type as the first one. Other ranges end
-    before an event that the context shows, such as a pinned one, and go on behind it.
+    A `stubbed` or `replaced` range concerns only events of the same type as its first one. Other ranges are split
+    around events that the context shows, such as pinned ones.
     """
 
     from_seq: FromSeq
     to_seq: ToSeq
     disposition: str = Field(
-        description="How the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other text, or by "
-        "nothing), `summarized` (by a summary that covers them) or `dropped` (not at all)."
+        description="The form in which the events are shown: `stubbed` (shortened, or as a stub), `replaced` (by other "
+        "text, or by nothing), `summarized` (a summary that covers them is shown instead) or `dropped` (left out)."
     )
     reducer: Reducer
     reason: str = Field(
@@ -244,26 +245,26 @@ class BreakpointOut(BaseModel):
     kind: str = Field(
         description="Purpose of the breakpoint: `system` (end of tools and system prompt), `tail` (end of the stable "
         "part, for the next call to read), `previous` (`tail` of the previous call, for this one to read), `kept` (end "
-        "of what a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` (end of "
-        "the turn before), `pre_tail` (end of a round shortly before the tail)."
+        "of the part that a new epoch left unchanged), `chain` (a step between distant breakpoints), `previous_turn` "
+        "(end of the previous turn), `pre_tail` (end of a round shortly before the tail)."
     )
 
 
 class CacheOut(BaseModel):
-    """Use that the request makes of the provider's prompt cache."""
+    """Use of the provider's prompt cache by the request."""
 
     breakpoints: list[BreakpointOut] = Field(
         description="Cache breakpoints in the order of the request; empty for formats that have none."
     )
     prefix_sha256: str = Field(
-        description="SHA-256, in hex, of the request without cache breakpoints and without its ephemeral end. It stays "
-        "the same while nothing is appended and no epoch is opened."
+        description="SHA-256, in hex, of the request without its cache breakpoints and its ephemeral end. It stays the "
+        "same while nothing is appended and no epoch is opened."
     )
     prefix_tokens: int = Field(description="Estimated size of that prefix, in the model's tokens.")
 
 
 class ReconciledEvent(LoggedEvent):
-    """Place of an event that was appended of a client's messages."""
+    """Place in the log of an event that was appended from a client's messages."""
 
     index: int | None = Field(
         description="Index, from 0, of the message that it came from; null for the request's `system` and `tools`."
@@ -272,19 +273,16 @@ class ReconciledEvent(LoggedEvent):
 
 ActionOf = Annotated[
     Literal["keep", "replace", "drop"],
-    Field(
-        description="`keep`: it is shown as the client sent it. `replace`: it is shown with other content. `drop`: it "
-        "is not shown."
-    ),
+    Field(description="`keep`: shown as the client sent it. `replace`: shown with other content. `drop`: not shown."),
 ]
 NewText = Annotated[
     str | None,
-    Field(description="Content in its place, of a tool call its arguments as JSON; present if it is replaced."),
+    Field(description="Content shown instead, for a tool call its arguments as JSON; present if it is replaced."),
 ]
 
 
 class PartPlanOut(BaseModel):
-    """What becomes of one event of a message: its text, a tool call, or a tool result."""
+    """Plan for one event of a message: its text, a tool call, or a tool result."""
 
     seq: Seq
     call_id: str | None = Field(None, description="Id of the tool call; absent for text.")
@@ -293,39 +291,39 @@ class PartPlanOut(BaseModel):
 
 
 class MessagePlanOut(BaseModel):
-    """What becomes of one of the client's messages."""
+    """Plan for one of the client's messages."""
 
     index: int = Field(description="Index of the message, from 0.")
     action: ActionOf
     text: NewText = None
     parts: list[PartPlanOut] | None = Field(
         None,
-        description="What becomes of each of the message's events; present if they are several and not all of them "
-        "are kept or dropped.",
+        description="Plan for each of the message's events; present if there are several and they are neither all kept "
+        "nor all dropped.",
     )
-    seqs: list[int] = Field(description="Seqs of the message's events; empty if it says nothing but reasoning.")
+    seqs: list[int] = Field(description="Seqs of the message's events; empty if it has only reasoning.")
 
 
 class InsertedOut(BaseModel):
-    """A message that the context shows and the client does not have."""
+    """A message that the context has and the client does not."""
 
     before: int = Field(
-        description="Index of the client's message in front of which it stands; the number of messages for the end."
+        description="Index of the client's message that it precedes; at the end, the number of messages."
     )
     kind: Literal["summary", "note", "layer", "injection", "pending"] = Field(
-        description="`summary` (of what is left out), `note` (words of the server or of the log), `layer`, "
-        "`injection`, or `pending` (the result of a tool call that has none yet)."
+        description="Kind: `summary` (of events that are left out), `note` (text of the server or of the log), "
+        "`layer`, `injection`, or `pending` (placeholder for the result of a tool call that has none yet)."
     )
-    role: Literal["system", "user", "tool"] = Field(description="Role in which it is shown; `tool` for a result.")
-    text: str = Field(description="What it says.")
+    role: Literal["system", "user", "tool"] = Field(description="Role of the message; `tool` for a result.")
+    text: str = Field(description="Text of the message.")
     id: str | None = Field(
-        None, description="Id of the summary (of several, the newest), or name of the layer or of the injection."
+        None, description="Id of the summary (the newest, if several), or name of the layer or injection."
     )
     call_id: str | None = Field(None, description="Id of the tool call that the result is pending for.")
 
 
 class ContextOut(BaseModel):
-    """A context: the request to send to the provider as it is, and how it came about."""
+    """A context: the request to send to the provider unchanged, and how it was made."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -380,17 +378,17 @@ class ContextOut(BaseModel):
     request: ProviderRequest
     tokens: TokensOut = Field(description="Token budget and its use.")
     summaries: list[SummaryRef] = Field(description="Summaries that are shown, in the order of the log.")
-    evictions: list[EvictionOut] = Field(description="Everything that was not sent verbatim, in the order of the log.")
-    cache: CacheOut = Field(description="What the provider can cache of the request.")
+    evictions: list[EvictionOut] = Field(description="Events that are not shown verbatim, in the order of the log.")
+    cache: CacheOut = Field(description="Part of the request that the provider can cache.")
     compaction: CompactionOut = Field(description="Whether summaries are being written for the session.")
     appended: list[ReconciledEvent] | None = Field(
         None, description="Events that were new; present if the request had `messages`."
     )
     plan: list[MessagePlanOut] | None = Field(
-        None, description="What becomes of each of the client's messages; present if the request had `messages`."
+        None, description="Plan for each of the client's messages; present if the request had `messages`."
     )
     inserted: list[InsertedOut] | None = Field(
         None,
-        description="What stands between the client's messages, in order; present if the request had `messages`.",
+        description="Messages inserted between the client's, in order; present if the request had `messages`.",
     )
     sha256: RequestSha256

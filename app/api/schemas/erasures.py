@@ -1,4 +1,4 @@
-"""Erasures of all sessions that a filter finds."""
+"""Erasures of all sessions that match a filter."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -9,20 +9,21 @@ from app.api.schemas.common import Closed, CreatedAt, Id, Moment, NextCursor, Se
 from app.services.erasures import UNEXPECTED_MAX
 
 FORKS = (
-    "What to do with a session that has forks for which the conditions do not hold, and which share its events: `keep` "
-    "keeps it; `erase` erases it with them."
+    "Treatment of a session with forks that do not meet the conditions but share its events: `keep` keeps the session; "
+    "`erase` erases it together with those forks."
 )
 
 
 class ErasureIn(Closed):
-    """The sessions to erase: those for which all conditions hold."""
+    """Conditions for the sessions to erase; all of them must hold."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"metadata": {"user": "ann"}}]})
 
     metadata: dict[str, Any] = Field(
         min_length=1,
-        description="Fields that a session's `metadata` has with exactly these values; fields of an object in it are "
-        "compared one by one, lists as a whole. At least one value that is not null; no empty object or list.",
+        description="Fields that a session's `metadata` must have, with exactly these values; nested objects are "
+        "compared field by field, lists as a whole. At least one value must not be null; empty objects and lists are "
+        "not allowed.",
     )
     model: str | None = Field(None, min_length=1, max_length=256, description="Name of the sessions' model.")
     since: Moment | None = Field(None, description="Earliest time of the sessions' creation, inclusive.")
@@ -31,55 +32,57 @@ class ErasureIn(Closed):
 
 
 class NewErasureIn(ErasureIn):
-    """The sessions to erase, and how many they are."""
+    """Conditions for the sessions to erase, and their expected number."""
 
     expected: int | None = Field(
         None,
         ge=0,
-        description="Number of sessions that would be erased, as `sessions` of the preview unless that has `more`. "
-        f"Required for more than {UNEXPECTED_MAX}; the error `erasure-count-conflict` says the exact number.",
+        description="Number of sessions that would be erased: `sessions` of the preview, unless that has `more`. "
+        f"Required for more than {UNEXPECTED_MAX}; the error `erasure-count-conflict` has the exact number.",
     )
 
 
 class MatchingOut(BaseModel):
-    """A session that the conditions find."""
+    """A session that meets the conditions."""
 
     id: SessionName
     created_at: CreatedAt
-    kept: bool = Field(description="Whether it would be kept, for forks that share its events.")
+    kept: bool = Field(description="Whether it would be kept because of forks that share its events.")
 
 
 class ErasurePreview(BaseModel):
-    """What an erasure would erase now. Nothing was changed."""
+    """Preview of an erasure. Nothing was changed."""
 
-    sessions: int = Field(description="Number of sessions that would be erased, with forks.")
-    kept: int = Field(description="Number of sessions that the conditions find and that would be kept.")
-    more: bool = Field(description="Whether counting ended at its limit, so that there may be more.")
-    items: list[MatchingOut] = Field(description="Sessions that the conditions find, newest first.")
+    sessions: int = Field(description="Number of sessions that would be erased, including forks.")
+    kept: int = Field(description="Number of sessions that meet the conditions but would be kept.")
+    more: bool = Field(description="Whether counting stopped at its limit, so that there may be more.")
+    items: list[MatchingOut] = Field(description="Sessions that meet the conditions, newest first.")
     next_cursor: NextCursor
 
 
 class ErasureOut(BaseModel):
-    """An erasure: how far it is, and once it is done its receipt, which names no session."""
+    """An erasure: its progress and, once it is done, its receipt. It names no session."""
 
     id: Id = Field(description="Id of the erasure, a UUID.")
-    state: Literal["running", "done"] = Field(description="State: `running` until a worker has done it, then `done`.")
-    tenant_id: Id = Field(
-        description="Id of the tenant, a UUID: the ids of erased sessions are UUIDs (version 5) of it and their names."
+    state: Literal["running", "done"] = Field(
+        description="State: `running` until a worker has finished it, then `done`."
     )
-    key_id: Id | None = Field(description="Id of the key that asked for it; null if it was asked for without one.")
+    tenant_id: Id = Field(
+        description="Id of the tenant, a UUID, from which the UUIDs (version 5) of the erased sessions are derived."
+    )
+    key_id: Id | None = Field(description="Id of the key that requested it; null if it was requested without a key.")
     filter_sha256: str = Field(
-        description="SHA-256, in hex, of the conditions that were given as JSON: UTF-8, without whitespace, all keys "
-        "sorted. The conditions themselves are not kept."
+        description="SHA-256, in hex, of the given conditions as JSON: UTF-8, without whitespace, all keys sorted. The "
+        "conditions themselves are not stored."
     )
     forks: Literal["keep", "erase"] = Field(description=FORKS)
-    sessions: int = Field(description="Number of sessions that were erased so far, with forks.")
-    kept: int | None = Field(description="Number of sessions that were found and kept; null until it is done.")
-    counts: dict[str, int] | None = Field(
-        description="Number of rows that were erased, by table; null until it is done."
+    sessions: int = Field(description="Number of sessions erased so far, including forks.")
+    kept: int | None = Field(
+        description="Number of sessions that met the conditions but were kept; null until it is done."
     )
+    counts: dict[str, int] | None = Field(description="Number of erased rows by table; null until it is done.")
     created_at: CreatedAt
-    finished_at: datetime | None = Field(description="Time at which it was done; null until then.")
+    finished_at: datetime | None = Field(description="Time at which it finished; null until then.")
 
 
 class ErasurePage(BaseModel):
@@ -90,14 +93,14 @@ class ErasurePage(BaseModel):
 
 
 class ErasedSessionOut(BaseModel):
-    """A session that was erased."""
+    """An erased session."""
 
-    session_id: Id = Field(description="UUID (version 5) of the tenant's id and the session's name.")
+    session_id: Id = Field(description="UUID (version 5) derived from the tenant's id and the session's name.")
     erased_at: datetime = Field(description="Time at which it was erased.")
 
 
 class ErasedSessionPage(BaseModel):
-    """A page of the sessions that an erasure has erased."""
+    """A page of the sessions erased by an erasure."""
 
-    items: list[ErasedSessionOut] = Field(description="Sessions by their id.")
+    items: list[ErasedSessionOut] = Field(description="Erased sessions by `session_id`.")
     next_cursor: NextCursor

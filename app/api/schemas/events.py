@@ -22,76 +22,76 @@ from app.core.render.formats.tools import NativeFormat
 
 
 def _logged(name: str, description: str) -> Any:
-    """An optional field of an event, with the bounds that the log gives it."""
+    """Return an optional field of an event, with the bounds that the log sets."""
     rule = RULES[name]
     return Field(None, max_length=rule.chars_max, ge=rule.least, description=description)
 
 
 class EventIn(Closed):
-    """An event to append. A `tool.call` needs `call_id` and `tool`, a `tool.result` needs `call_id`; all other types
-    but `turn.start` and `turn.end` need `content`."""
+    """An event to append. A `tool.call` requires `call_id` and `tool`, a `tool.result` requires `call_id`; all other
+    types except `turn.start` and `turn.end` require `content`."""
 
     type: EventType = Field(
         description="Type of the event: `system.prompt` and `tools` (the newest of each begins every context), "
         "`user.message`, `assistant.message`, `tool.call`, `tool.result`, `system.message` (within the conversation), "
-        "`agent.note`, `announce`, `turn.start` and `turn.end` (only mark turns, never shown)."
+        "`agent.note`, `announce`, `turn.start` and `turn.end` (mark turns and are never shown)."
     )
     id: str | None = _logged(
         "id",
-        "Client's own id of the event, unique in the session. Appending it again with the same content "
-        "changes nothing. If omitted, the server makes one.",
+        "Client's own id of the event, unique in the session. Appending the event again with the same content "
+        "changes nothing. If omitted, the server generates one.",
     )
     turn_id: str | None = _logged(
         "turn_id",
         "Client's own name of the turn. A user message with the name of the running turn continues that "
-        "turn instead of beginning another.",
+        "turn instead of beginning a new one.",
     )
     author: str | None = _logged(
         "author",
-        "Name of the agent that said or did it, which a policy's `authors` select by. Events without an "
-        "author are never excluded by that.",
+        "Name of the agent that said or did it, by which a policy's `authors` selects events. Events without an "
+        "author are never excluded by it.",
     )
     content: str | list[dict[str, Any]] | None = _logged(
         "content",
         "Text, or a list of parts: objects with a `type` such as `text`, `image` or `reasoning`; a "
-        "provider's own parts are kept as they are. Of `tools`: the tool definitions, as a list or its JSON text.",
+        "provider's own parts are kept unchanged. For `tools`: the tool definitions, as a list or its JSON text.",
     )
     call_id: str | None = _logged(
         "call_id", "Id of the tool call; on a `tool.result`, the id of an earlier call without a result."
     )
-    tool: str | None = _logged("tool", "Name of the tool. If omitted on a `tool.result`, it is that of the call.")
+    tool: str | None = _logged("tool", "Name of the tool. Default on a `tool.result`: that of the call.")
     arguments: Any = _logged(
         "arguments",
-        "Arguments of a `tool.call`: an object, or the JSON text of one. Whatever a model wrote is "
+        "Arguments of a `tool.call`: an object, or the JSON text of one. Any text that a model wrote is "
         "accepted, valid or not.",
     )
     is_error: bool | None = _logged("is_error", "Whether a tool result reports a failure.")
     path: str | None = _logged(
-        "path", "Path of the file that the event is about; recall, hiding and `supersedes` find the event by it."
+        "path", "Path of the file that the event concerns; recall, hiding and `supersedes` find the event by it."
     )
     mime: str | None = _logged("mime", "Media type of that file, such as `text/csv`.")
     pinned: bool | None = _logged("pinned", "Whether every context must show the event, whatever the budget.")
     ttl_turns: int | None = _logged(
         "ttl_turns",
-        "Number of turns, counting its own, after which the event expires. If omitted, turns do not matter.",
+        "Number of turns, counting its own, after which the event expires. Default: it does not expire by turns.",
     )
     ttl_seconds: int | None = _logged(
         "ttl_seconds",
-        "Number of seconds after `occurred_at` at which the event expires. If omitted, time does not matter.",
+        "Number of seconds after `occurred_at` at which the event expires. Default: it does not expire by time.",
     )
     replacement: str | None = _logged(
         "replacement",
-        "Text to show in place of the event once it has expired, and to summarize instead of it; ignored "
-        "on a `tool.call`. If omitted, a stub replaces an expired tool result, and other expired events are left out.",
+        "Text to show and summarize instead of the event once it has expired; ignored on a `tool.call`. Default: "
+        "a stub replaces an expired tool result, and other expired events are left out.",
     )
     supersedes: str | None = _logged(
         "supersedes",
-        "Key of what this event replaces: earlier events with the same `supersedes`, or with it as their "
-        "`id` or `path`, expire.",
+        "Key of the events that this one replaces: earlier events with the same `supersedes`, or whose `id` or "
+        "`path` it is, expire.",
     )
     occurred_at: datetime | str | float | None = _logged(
         "occurred_at",
-        "Time at which it happened, in ISO 8601. A value that is not a time is kept but not used. Default: "
+        "Time at which it happened, in ISO 8601. A value that is not a time is stored but not used. Default: "
         "the time of the append.",
     )
     metadata: dict[str, Any] | None = _logged(
@@ -99,9 +99,9 @@ class EventIn(Closed):
     )
     native: dict[str, Any] | None = _logged(
         "native",
-        "What only the provider's format can express, kept so that rendering in that format gives back what was "
-        "appended. Present if the event came as a message. Send it only as it was read from a log, to write that log "
-        "again; to append a provider's messages, post them as messages.",
+        "Parts of a provider's message that only its format can express, kept so that rendering in that format "
+        "restores the message. Present if the event was appended as a message. Send it only to restore a log, as it "
+        "was read; to append a provider's messages, use the messages operation.",
     )
 
 
@@ -109,8 +109,8 @@ ExpectedHead = Annotated[
     int | None,
     Field(
         ge=0,
-        description="Expected seq of the log's last event, 0 for a new session. If it is another one, nothing is "
-        "appended and the error is `head-conflict`. If omitted, it is not checked.",
+        description="Expected seq of the log's last event, 0 for a new session. If it differs, nothing is appended and "
+        "the error is `head-conflict`. Default: not checked.",
     ),
 ]
 
@@ -143,8 +143,8 @@ class MessagesIn(Closed):
     messages: list[dict[str, Any]] = Field(
         min_length=1,
         max_length=EVENTS_PER_BATCH_MAX,
-        description="Messages as they were sent to the provider or received from it; of `openai-responses`, items; of "
-        "`gemini`, contents, of which one of the role `system` stands for the system instruction.",
+        description="Messages as they were sent to the provider or received from it. For `openai-responses` they are "
+        "items; for `gemini` they are contents, with the system instruction as a content of the role `system`.",
     )
     expected_head: ExpectedHead = None
 
@@ -153,31 +153,31 @@ class LoggedEvent(BaseModel):
     """Place of an appended event in the log."""
 
     seq: Seq
-    id: str = Field(description="Id of the event: the client's own, or the one that the server made.")
+    id: str = Field(description="Id of the event: the client's own, or one generated by the server.")
     turn: TurnNumber
     tokens: EventTokens
 
 
 class AppendedEvent(LoggedEvent):
-    """Place of an appended event in the log, and where it came from."""
+    """Place of an appended event in the log, and its origin in the request."""
 
     index: int = Field(
-        description="Index, from 0, of the event or message of the request that it came from; one message may become "
+        description="Index, from 0, of the event or message in the request that it came from; one message may become "
         "several events."
     )
 
 
 class Pressure(BaseModel):
-    """Pressure on the budget: how near the `main` view's context is to its target."""
+    """Pressure on the budget: the size of the `main` view's context relative to its target."""
 
     tokens: int = Field(description="Estimated current size of the view's context, in tokens by the estimator.")
     budget: int = Field(
-        description="Maximum size of the context, in the same tokens: that of the view's last context, or before the "
-        "first one that of policy and model."
+        description="Maximum size of the context, in the same tokens: that of the view's last context, or, before the "
+        "first, that of policy and model."
     )
     ratio: float = Field(description="`tokens` divided by `budget`; above 1 the next context must be reduced.")
     level: Literal["none", "soft", "hard"] = Field(
-        description="Level of pressure: `soft` from the policy's `soft_ratio` on, `hard` above the budget, else `none`."
+        description="Level of pressure: `hard` above the budget, `soft` from the policy's `soft_ratio`, else `none`."
     )
 
 
@@ -209,13 +209,12 @@ class AppendedOut(LogGrown):
     )
 
     events: list[AppendedEvent] = Field(
-        description="Events of the request in its order, including those already in the log."
+        description="Events of the request in its order, including those that were already in the log."
     )
 
 
 class EventOut(EventIn):
-    """An event as it was logged, with its place in the log. If it was redacted, a notice replaces its content
-    and `redacted` is true."""
+    """An event as logged, with its place in the log. If it was redacted, a notice replaces its content."""
 
     model_config = ConfigDict(extra="allow")
 

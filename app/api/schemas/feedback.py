@@ -10,12 +10,12 @@ Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
 
 class UsageIn(Closed):
-    """Token usage of a call, as the provider reports it. Omitted figures count as not reported."""
+    """Token usage of a call, as reported by the provider. Omitted figures count as not reported."""
 
     input_tokens: Count = Field(
         None,
-        description="Input tokens. For a call in the format `anthropic`, without those read from or written to the "
-        "cache, as Anthropic reports them; in other formats, all of them.",
+        description="Input tokens as the provider reports them: in the format `anthropic` without those read from or "
+        "written to the cache, in other formats all of them.",
     )
     cache_read_tokens: Count = Field(None, description="Input tokens that were read from the provider's cache.")
     cache_write_tokens: Count = Field(None, description="Input tokens that were written to the provider's cache.")
@@ -23,11 +23,11 @@ class UsageIn(Closed):
 
 
 class ErrorIn(Closed):
-    """Error that the provider answered with. Its text decides whether the context was too long."""
+    """Error that the provider returned. Its text shows whether the context was too long."""
 
     as_it_was = frozenset({"message", "code"})
 
-    status: int | None = Field(None, ge=100, le=999, description="HTTP status of the provider's answer.")
+    status: int | None = Field(None, ge=100, le=999, description="HTTP status of the provider's response.")
     message: Said | None = Field(None, max_length=1_000_000, description="Text of the error, as the provider wrote it.")
     code: Said | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
 
@@ -49,11 +49,11 @@ class OutcomeIn(Closed):
 
     usage: UsageIn | None = Field(None, description="Token usage, from which the server learns how the model counts.")
     latency_ms: Count = Field(None, description="Duration of the call in milliseconds.")
-    error: ErrorIn | None = Field(None, description="Error that the provider answered with. Omit it after a success.")
+    error: ErrorIn | None = Field(None, description="Error that the provider returned. Omit it after a success.")
 
 
 class NextOut(BaseModel):
-    """Request for the context to retry the call with."""
+    """Request for a smaller context with which to retry the call."""
 
     method: str = Field(description="HTTP method of the request.")
     path: str = Field(description="Path of the request.")
@@ -68,7 +68,7 @@ class MatchedOut(BaseModel):
     tokens: int | None = Field(None, description="Input tokens that were sent; absent if the message names none.")
     window: int | None = Field(None, description="Context window of the model in tokens; absent if it names none.")
     answer: int | None = Field(
-        None, description="Tokens of the window requested for the answer; absent if it names none."
+        None, description="Tokens that the request reserved for the answer; absent if it names none."
     )
 
 
@@ -77,16 +77,17 @@ class OutcomeOut(BaseModel):
 
     overflow: bool = Field(description="Whether the error means that the context was too long.")
     action: Literal["none", "retry", "stop"] = Field(
-        description="What to do: `retry` (ask for a smaller context as `next` says, once), `stop` (the call was such a "
-        "retry already, so a smaller context does not help) or `none` (no error, or one that a smaller context does "
-        "not cure)."
+        description="Next step: `retry` (once, with the smaller context that `next` requests), `stop` (the call was "
+        "already such a retry) or `none` (there was no error, or one that a smaller context does not fix)."
     )
     next: NextOut | None = Field(None, description="Request to send for the retry; absent unless `action` is `retry`.")
-    matched: MatchedOut | None = Field(None, description="How the overflow was recognized; absent if it was not one.")
+    matched: MatchedOut | None = Field(
+        None, description="Pattern by which an overflow was recognized; absent if it was not one."
+    )
 
 
 class CalibrationOut(BaseModel):
-    """What reported usage has taught about how a model counts tokens, for one estimator."""
+    """Calibration of an estimator to a model, learned from reported usage."""
 
     model: str = Field(description="Name of the model.")
     estimator: str = Field(description="Name of the estimator, such as `tiktoken:o200k_base`.")
@@ -98,7 +99,7 @@ class CalibrationOut(BaseModel):
     )
     samples: int = Field(description="Number of calls with reported usage that it is based on.")
     window_tokens: int | None = Field(
-        description="Context window that the provider named in an error; null if it named none smaller than assumed."
+        description="Window that the provider named in an error; null if it named none smaller than assumed."
     )
     updated_at: UpdatedAt
 

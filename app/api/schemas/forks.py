@@ -1,4 +1,4 @@
-"""Forks of sessions, and lines that go back."""
+"""Forks and rewinds of sessions."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from app.api.schemas.sessions import SessionOut
 
 
 class ForkIn(Closed):
-    """A new session that begins with the log of another, up to one of its seqs."""
+    """Request for a new session that begins with the log of another, up to a seq."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})
 
@@ -18,8 +18,7 @@ class ForkIn(Closed):
         None,
         ge=0,
         lt=2**63,
-        description="Seq of the last event that both share; an earlier one rewinds, 0 shares nothing. Default: the "
-        "head.",
+        description="Seq of the last event that both share; 0 shares nothing. Default: the head.",
     )
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="Client's own data about the new session; the parent's is not copied."
@@ -27,7 +26,7 @@ class ForkIn(Closed):
 
 
 class LeftOutOut(BaseModel):
-    """A tool call or result that a fork was made in front of."""
+    """A tool call or result that was cut off by a fork or rewind."""
 
     seq: Seq
     type: Literal["tool.call", "tool.result"] = Field(description="Type of the event.")
@@ -36,20 +35,20 @@ class LeftOutOut(BaseModel):
 
 
 class ForkOut(SessionOut):
-    """A fork, and what it left out of the round in which it was made."""
+    """A fork, and the events of its last round that were cut off."""
 
     left_out: list[LeftOutOut] = Field(
-        description="Events of the parent behind `parent.at` that belong to what the fork shares: results of tool "
-        "calls that have none in the fork, and further calls of the same answer. Append the results to the fork, or "
-        "fork behind them; until then its contexts show the calls as pending. Empty for a fork between rounds."
+        description="Events of the parent after `parent.at` that belong to the last round of the fork: results of its "
+        "tool calls, and further calls of the same response. Append the results to the fork, or fork after them; until "
+        "then its contexts show the calls as pending. Empty for a fork between rounds."
     )
 
 
 class RewindOut(SessionOut):
-    """A session that went back, and what its line left out of the round in which it ends."""
+    """A rewound session, and the events of its last round that were cut off."""
 
     left_out: list[LeftOutOut] = Field(
-        description="Events of the line before, behind the seq where this one ends, that belong to what both share: "
-        "results of tool calls that have none here, and further calls of the same answer. Append the results, or go "
-        "back to a seq between rounds; until then contexts show the calls as pending. Empty for an end between rounds."
+        description="Events of the previous line after `to` that belong to the last round of the new line: results of "
+        "its tool calls, and further calls of the same response. Append the results, or rewind to a seq between "
+        "rounds; until then contexts show the calls as pending. Empty if the line ends between rounds."
     )

@@ -12,13 +12,13 @@ Scope = Literal["ingest", "read", "audit", "admin"]
 
 
 SCOPES: Final = (
-    "What the key allows: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records), "
-    "`audit` (search across sessions), `admin` (all of these, erasure, policies, keys and webhooks)."
+    "Scopes of the key: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records), `audit` "
+    "(search across sessions), `admin` (all of these, erasure, policies, keys and webhooks)."
 )
 
 
 class KeyIn(Closed):
-    """An API key to create for the caller's tenant."""
+    """Request for an API key for the caller's tenant."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -35,7 +35,7 @@ class KeyIn(Closed):
     )
 
     name: str = Field(
-        min_length=1, max_length=128, description="Name of the key, which says what it is for; it need not be unique."
+        min_length=1, max_length=128, description="Name of the key, which says its purpose; it need not be unique."
     )
     scopes: list[Scope] = Field(min_length=1, max_length=16, description=SCOPES)
     expires_at: Moment | None = Field(
@@ -44,8 +44,8 @@ class KeyIn(Closed):
     session_prefix: str | None = Field(
         None,
         pattern=SESSION_ID_PATTERN,
-        description="Prefix of the ids of the sessions that the key reaches; for its holder no others exist. Default: "
-        "all sessions.",
+        description="Prefix of the ids of the sessions that the key can access; to its holder no others exist. "
+        "Default: all sessions.",
     )
 
 
@@ -53,10 +53,10 @@ class KeyOut(BaseModel):
     """An API key, without its secret."""
 
     id: Id = Field(description="Id of the key, a UUID.")
-    name: str = Field(description="Name of the key, which says what it is for.")
+    name: str = Field(description="Name of the key, which says its purpose.")
     scopes: list[Scope] = Field(description=SCOPES)
     session_prefix: str | None = Field(
-        description="Prefix of the ids of the sessions that the key reaches; null if it reaches all."
+        description="Prefix of the ids of the sessions that the key can access; null if it can access all."
     )
     created_at: CreatedAt
     expires_at: datetime | None = Field(description="Time at which the key stops working; null if never.")
@@ -67,10 +67,10 @@ class KeyOut(BaseModel):
 
 
 class KeyMade(KeyOut):
-    """An API key that was just created."""
+    """A newly created API key, with its secret."""
 
     secret: str = Field(
-        description="Secret to send as `Authorization: Bearer <secret>`. It is shown only in this answer."
+        description="Secret to send as `Authorization: Bearer <secret>`. Only this response contains it."
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger: where a bill comes from.
+"""Ledgers: explanations of a bill.
 
 `billed`, `cost`, `gain`, `net` and `saved` are prices, expressed as numbers of uncached input tokens.
 """
@@ -44,13 +44,13 @@ class BilledOut(PartsOut):
 
 
 class AppendOnlyOut(BilledOut):
-    """Estimate of what the same calls would have been billed if nothing had been left out of their contexts."""
+    """Estimated bill of the same calls if nothing had been left out of their contexts."""
 
     calls_beyond_window: int = Field(description="Number of those calls that would have exceeded the model's window.")
 
 
 class ReportedOut(BaseModel):
-    """Token usage of a call as it was reported."""
+    """Token usage of a call, as reported."""
 
     input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
     read_tokens: int | None = Field(description="Input tokens read from the cache; null if not reported.")
@@ -59,7 +59,7 @@ class ReportedOut(BaseModel):
 
 
 class LedgerCall(BaseModel):
-    """A call in the ledger: what the provider's cache should have done for it, and what it did."""
+    """A call in the ledger: its expected and its actual use of the provider's cache."""
 
     call_id: CallId
     created_at: str = Field(description="Time at which the call's context was made, in ISO 8601.")
@@ -68,14 +68,14 @@ class LedgerCall(BaseModel):
     format: str = Field(description="Format of the request: a provider's, or the neutral `blocks`.")
     estimate: int = Field(description="Estimated size of the request, in the model's tokens.")
     left_out_tokens: int = Field(
-        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+        description="Estimated tokens saved by not sending everything verbatim, in the model's tokens."
     )
     idle_seconds: float | None = Field(
         description="Seconds since the view's previous successful call; null if there was none."
     )
     expected: PartsOut = Field(description="Expected division of the input, calculated from the recorded calls alone.")
     reported: ReportedOut | None = Field(description="Reported token usage; null until it is reported.")
-    failed: bool = Field(description="Whether an error and no usage was reported: then nothing was billed.")
+    failed: bool = Field(description="Whether an error but no usage was reported; nothing was billed then.")
     billed: float = Field(
         description="Price of the input as reported, else as expected, expressed as the number of uncached input "
         "tokens that would cost the same."
@@ -85,23 +85,23 @@ class LedgerCall(BaseModel):
     )
     currency: Currency
     missed_tokens: int = Field(
-        description="Input tokens that this call could have read from what the previous call left in the cache, and "
-        "did not; 0 if within the tolerance of counting."
+        description="Input tokens that the previous call left in the cache and this call did not read from it; 0 if "
+        "within the tolerance of counting."
     )
     cause: Cause | None = Field(
-        description="Why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or `system_prompt` (the "
-        "context changed), `model` or `format` (another cache), `below_minimum` (too small to be cached), `markers` "
-        "(no cache breakpoints in the request), `lookback` (no breakpoint near enough). Or why report and expectation "
-        "differ: `not_reported` (no cache figures), `elsewhere` (more was read, since others sent the same), "
-        "`provider` (no known reason). Null if neither applies."
+        description="Reason why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or "
+        "`system_prompt` (the context changed), `model` or `format` (another cache), `below_minimum` (too small to be "
+        "cached), `markers` (no cache breakpoints in the request), `lookback` (no breakpoint near enough). Or the "
+        "reason why report and expectation differ: `not_reported` (no cache figures), `elsewhere` (more was read than "
+        "expected, since other requests had the same prefix), `provider` (no known reason). Null if neither applies."
     )
     epoch_cause: str | None = Field(
         description="Cause of the call's epoch, as in `EpochOut.cause`; null unless `cause` is `epoch`, `tools` or "
         "`system_prompt`."
     )
     diverges_at: int | None = Field(
-        description="Seq of the first event that was not read from the cache, as far as the record tells; null if "
-        "nothing was missed."
+        description="Seq of the first event that was not read from the cache, if the record shows it; null if nothing "
+        "was missed."
     )
 
 
@@ -115,12 +115,12 @@ class EpochMoney(BaseModel):
 
 
 class LedgerEpoch(BaseModel):
-    """Effect of an epoch on the bill, by the expected figures and without the price of summarizers."""
+    """Effect of an epoch on the bill, from the expected figures and without the price of summarizers."""
 
     epoch: EpochNumber
     cause: EpochCause
     opened_by: str = Field(description="Id of the call that opened the epoch, or of its first call in the ledger.")
-    calls: int = Field(description="Number of calls rendered from the epoch, without failed ones.")
+    calls: int = Field(description="Number of calls rendered from the epoch, not counting failed ones.")
     calls_since: int = Field(
         description="Number of calls since the epoch was opened, up to the next epoch that planned the view from "
         "scratch."
@@ -142,7 +142,7 @@ class LedgerEpoch(BaseModel):
 
 
 class TotalMoney(BaseModel):
-    """Price of input and output in one currency, of the calls whose policy names prices."""
+    """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: Currency
     billed: float = Field(description="Amount billed.")
@@ -157,7 +157,7 @@ class LedgerTotals(BaseModel):
 
     partial: bool = Field(description="Whether only the newest 5,000 calls are covered because there are more.")
     calls: int = Field(description="Number of calls.")
-    unreported_calls: int = Field(description="Number of calls without reported usage, failed ones not counted.")
+    unreported_calls: int = Field(description="Number of calls without reported usage, not counting failed ones.")
     failed_calls: int = Field(description="Number of calls that failed and were not billed.")
     input: BilledOut = Field(description="Input as reported, else as expected.")
     expected: BilledOut = Field(description="Expected input, calculated from the recorded calls alone.")
@@ -180,27 +180,27 @@ class LedgerOut(BaseModel):
 
 
 class SumMoney(BaseModel):
-    """Price of input and output in one currency, of the calls whose policy names prices."""
+    """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: Currency
-    billed: float = Field(description="Amount billed, by reported usage.")
+    billed: float = Field(description="Amount billed, from reported usage.")
 
 
 class LedgerSums(BaseModel):
-    """Sums over calls, by the usage that was reported for them."""
+    """Sums over calls, from their reported usage."""
 
     calls: int = Field(description="Number of calls.")
     reported_calls: int = Field(description="Number of calls with reported usage.")
     overflows: int = Field(description="Number of calls that the provider refused as too long.")
     unreported_tokens: int = Field(
-        description="Estimated input tokens of calls without reported usage or error; no other sum includes them."
+        description="Estimated input tokens of calls without reported usage or error; not included in any other sum."
     )
     input_tokens: int = Field(description="All input tokens, including those read from and written to the cache.")
     read_tokens: int = Field(description="Input tokens read from the provider's cache.")
     write_tokens: int = Field(description="Input tokens written to the provider's cache.")
     output_tokens: int = Field(description="Tokens of the models' answers.")
     left_out_tokens: int = Field(
-        description="Estimated tokens saved by what was not sent verbatim, in the model's tokens."
+        description="Estimated tokens saved by not sending everything verbatim, in the model's tokens."
     )
     billed: float = Field(
         description="Price of the input, expressed as the number of uncached input tokens that would cost the same."

@@ -1,4 +1,4 @@
-"""Turns, and the layers an agent shows while it works."""
+"""Turns, and the layers that an agent sets while it works."""
 
 from typing import Any, Literal
 
@@ -21,12 +21,12 @@ class TurnOut(BaseModel):
         description="State of the turn: `running` (the last turn, not ended yet), `ended` (by a `turn.end`, or by the "
         "next turn) or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`)."
     )
-    tokens: int = Field(description="Size of all its events as logged, in tokens by the session's estimator.")
-    events: int = Field(description="Number of its events.")
+    tokens: int = Field(description="Size of all events of the turn as logged, in tokens by the session's estimator.")
+    events: int = Field(description="Number of events in the turn.")
 
 
 class TurnPage(BaseModel):
-    """A page of a session's turns. Events before the first turn belong to none."""
+    """A page of a session's turns. Events before the first turn belong to no turn."""
 
     items: list[TurnOut] = Field(description="Turns in order.")
     next_cursor: NextCursor
@@ -39,13 +39,13 @@ class TurnEndIn(Closed):
         None,
         min_length=1,
         max_length=256,
-        description="Client's own name of the turn to end: if the last turn has another one, the error is `conflict`. "
-        "Default: the last turn, whatever its name.",
+        description="Client's own name of the turn to end; if the last turn has a different one, the error is "
+        "`conflict`. Default: the last turn, whatever its name.",
     )
 
 
 class AnnounceRef(BaseModel):
-    """An announce that was appended to the log."""
+    """An announcement that was appended to the log."""
 
     seq: int = Field(description="Seq of the `announce` event.")
     tokens: int = Field(description="Size of the event as appended, in tokens by the session's estimator.")
@@ -58,15 +58,15 @@ class TurnEndedOut(LogGrown):
     turn: int = Field(description="Number of the turn.")
     turn_id: str | None = Field(description="Client's own name of the turn; null if it gave none.")
     ended: bool = Field(
-        description="Whether this request ended the turn; false if it had ended before and nothing was appended."
+        description="Whether this request ended the turn; false if it had already ended and nothing was appended."
     )
     announce: AnnounceRef | None = Field(
-        description="Event that the content of the layer `announce` became in the log; null if the layer was empty."
+        description="Event made of the content of the layer `announce`; null if the layer was empty."
     )
 
 
 class LayerIn(Closed):
-    """Content of a layer, which replaces what it held."""
+    """Content of a layer, which replaces its previous content."""
 
     content: str | list[dict[str, Any]] = Field(description="Text, or a list of parts as in an event's `content`.")
 
@@ -92,5 +92,5 @@ class LayersOut(BaseModel):
 
     sources: LayerOut | None = Field(description="Sources that the agent works with; null if the layer is not set.")
     announce: LayerOut | None = Field(
-        description="What the agent announces while it works; null if the layer is not set."
+        description="Announcements of the agent while it works; null if the layer is not set."
     )

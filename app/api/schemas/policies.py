@@ -14,12 +14,12 @@ _POLICY_EXAMPLE: dict[str, Any] = {"retention": {"keep_last": 5, "never_evict": 
 
 POLICY_SCHEMA: Final[dict[str, Any]] = json_schema() | {
     "title": "PolicyDocument",
-    "description": "Rules by which a view is read. Omitted knobs have their defaults.",
+    "description": "Rules for what a view's contexts may leave out, and when. Omitted knobs have their defaults.",
     "examples": [_POLICY_EXAMPLE],
 }
 
 
-# The core checks a policy and names the knob at fault; here it is only described, once for every place it may stand.
+# The core validates a policy and names the knob at fault; this type only describes it, once for all of its uses.
 PolicyDocument = TypeAliasType("PolicyDocument", Annotated[dict[str, Any], WithJsonSchema(POLICY_SCHEMA)])
 
 
@@ -73,6 +73,6 @@ class PolicyPage(BaseModel):
 
 
 def policy_body() -> dict[str, Any]:
-    """The request body, for OpenAPI, of an operation that parses a policy document itself."""
+    """Return the OpenAPI request body of an operation that parses a policy document itself."""
     schema = {"$ref": "#/components/schemas/PolicyDocument"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -9,7 +9,7 @@ from app.api.schemas.context import ContextOut
 
 
 class PreviewRef(CallRef):
-    """What a preview was made with."""
+    """A preview, and the settings of its context."""
 
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     created_at: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
@@ -22,7 +22,7 @@ class PreviewDiff(DiffOut):
 
 
 class PreviewOut(ContextOut):
-    """A context as the next call would get it, with nothing recorded or changed."""
+    """A context as the next call would get it. Nothing was recorded or changed."""
 
     call_id: None = Field(description="Always null: nothing is recorded.")  # type: ignore[assignment]  # narrowed
     preview: Literal[True] = Field(description="Always true: this is a preview.")

@@ -1,4 +1,4 @@
-"""Recall: the originals of what contexts left out, and the tool that asks for them."""
+"""Recall of the originals of events that contexts left out, and definitions of tools."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class RecallIn(Closed):
-    """What to recall: at least one of `seqs`, `paths` and `query`."""
+    """Request for originals, by at least one of `seqs`, `paths` and `query`."""
 
     as_it_was = frozenset({"query", "paths"})
 
@@ -26,8 +26,8 @@ class RecallIn(Closed):
     paths: list[Path] = Field(
         [],
         max_length=recall.PATHS_MAX,
-        description="Paths of files: returns the events about them, newest first, or with `query` those that match it. "
-        "A path also finds longer paths that end in it.",
+        description="Paths of files: returns the events about them, newest first, or, with `query`, those that match "
+        "it. A path also finds longer paths that end with it.",
     )
     query: str | None = Field(
         None,
@@ -40,10 +40,10 @@ class RecallIn(Closed):
         None,
         ge=1,
         le=recall.LIMIT_MAX,
-        description="Maximum number of originals to return by path or query. Up to as many visible events come in "
-        f"addition, without content. Default: {recall.LIMIT}, and with a query up to {recall.SHORT_LIMIT} as long as "
-        f"the further ones are short and match well: at most {recall.SHORT_TOKENS} tokens each, all within three "
-        "quarters of `max_tokens`.",
+        description="Maximum number of originals to return by path or query. Up to the same number of visible events "
+        f"is returned in addition, without content. Default: {recall.LIMIT}; with a query up to {recall.SHORT_LIMIT} "
+        f"if the additional ones match well and are short (at most {recall.SHORT_TOKENS} tokens each, and all within "
+        "three quarters of `max_tokens`).",
     )
     max_tokens: int = Field(
         recall.TOKENS,
@@ -53,14 +53,15 @@ class RecallIn(Closed):
     )
     call_id: UUID | None = Field(
         None,
-        description="Id of the call whose context the model sees: what that shows is not returned again, and seqs "
-        "are those of the line on which it was made. Default: the newest call of the view `main` on the current line.",
+        description="Id of the call whose context the model sees: content that it shows is not returned again, and "
+        "seqs are those of the line on which it was made. Default: the newest call of the view `main` on the current "
+        "line.",
     )
     offset: int = Field(
         0,
         ge=0,
-        description="Position in a long event to continue reading at, in characters: its `next_offset`. Requires "
-        "exactly one of `seqs` and nothing else.",
+        description="Position in a long event at which to continue reading, in characters: its `next_offset`. Requires "
+        "exactly one seq, and neither `paths` nor `query`.",
     )
 
     @model_validator(mode="after")
@@ -91,39 +92,37 @@ class RecallItem(BaseModel):
     )
     author: str | None = Field(None, description="Name of the agent that said or did it.")
     tool: str | None = Field(None, description="Name of the tool, for a tool call or result.")
-    path: str | None = Field(None, description="Path of the file it is about; if `missing`, the requested path.")
+    path: str | None = Field(None, description="Path of the file it concerns; if `missing`, the requested path.")
     call_seq: int | None = Field(None, description="Seq of the tool call, for a tool result.")
     is_error: bool | None = Field(None, description="True for a tool result that reports a failure.")
-    visible: bool = Field(False, description="Whether the call shows the event verbatim; then it has no `content`.")
+    visible: bool = Field(False, description="Whether the call shows the event verbatim; if so, `content` is absent.")
     tokens: int = Field(0, description="Size of the whole event, in tokens by the session's estimator.")
     score: float | None = Field(
-        None, description="Relevance to the query (BM25, with a share of nearby events' scores); higher is better."
+        None, description="Relevance to the query (BM25, plus a share of nearby events' scores); higher is better."
     )
     snippet: str | None = Field(None, description="Passage of a visible event that matches the query best.")
     content: str | None = Field(
         None,
-        description="Text of the event: for a tool call the tool and its arguments; images and files appear as their "
-        "kind in brackets. Absent if visible.",
+        description="Text of the event, for a tool call the tool and its arguments; images and files appear as their "
+        "kind in brackets. Absent if `visible`.",
     )
     truncated: bool | None = Field(None, description="True if `content` is only a part of the text.")
     offset: int | None = Field(None, description="Position of that part in the text, in characters.")
     next_offset: int | None = Field(
-        None, description="Position to continue reading at, to be passed as `offset`; absent if the text ends here."
+        None, description="Position at which to continue reading, to be passed as `offset`; absent at the end."
     )
     redacted: bool | None = Field(None, description="True if its content was erased on request.")
     missing: bool | None = Field(None, description="True if there is no event with this seq, or none about this path.")
 
 
 class RecallOut(BaseModel):
-    """Originals of events, as far as there was room."""
+    """Originals of events, within the requested limits."""
 
     items: list[RecallItem] = Field(
-        description="Events requested by seq; then those found, best first: those that the call does not show, those "
+        description="Events requested by seq; then events found, best first: those that the call does not show, those "
         "that it shows, and last the question of the running turn; then requested seqs and paths that do not exist."
     )
-    omitted: int = Field(
-        description="Number of further events that match or were requested, for which there was no room."
-    )
+    omitted: int = Field(description="Number of further events that were requested or match, but exceed the limits.")
     tokens: int = Field(description="Size of all contents and snippets, in tokens by the session's estimator.")
     call_id: str | None = Field(
         None, description="Id of the call that `visible` refers to; absent if the session has no calls."

@@ -23,7 +23,7 @@ from app.api.schemas.policies import PolicyGiven, PolicyRef
 
 
 class SessionIn(Closed):
-    """Settings of a session. Omitted ones keep their current value."""
+    """Settings of a session. Those omitted keep their current value."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -39,8 +39,8 @@ class SessionIn(Closed):
         None,
         min_length=1,
         max_length=256,
-        description="Name of the model for views that have none of their own. Set before the first event, it also "
-        "decides the estimator.",
+        description="Name of the model for views without one of their own. If set before the first event, it also "
+        "determines the estimator.",
     )
     metadata: dict[str, Any] | None = Field(
         None, description="Client's own data about the session, at most 65,536 bytes. It replaces the stored data."
@@ -50,7 +50,7 @@ class SessionIn(Closed):
         ge=0,
         le=2**31 - 1,
         description="Tokens that the client sends in addition to each request, such as tools or a system prompt of its "
-        "own, as the provider counts them. If never given, the number is learned from reported usage.",
+        "own, as the provider counts them. If never set, the number is learned from reported usage.",
     )
 
 
@@ -65,9 +65,9 @@ class SessionTokens(BaseModel):
 
 
 class ParentOut(BaseModel):
-    """Session that a fork was made from."""
+    """Session that another one was forked from."""
 
-    id: str = Field(description="Id of the session, or of its further line, that this one begins with.")
+    id: str = Field(description="Id of the session or line whose log this one begins with.")
     at: int = Field(description="Seq of the last event that both share.")
 
 
@@ -79,35 +79,35 @@ class SessionOut(BaseModel):
     head: Head
     epoch: MainEpoch
     turns: int = Field(description="Number of turns that have begun.")
-    policy: PolicyRef = Field(description="Version of the policy for views that have none of their own.")
+    policy: PolicyRef = Field(description="Version of the policy for views without one of their own.")
     model: str | None = Field(
-        description="Name of the model for views that have none of their own; null if it was never given."
+        description="Name of the model for views without one of their own; null if it was never set."
     )
     window_assumed: bool = Field(
-        description="Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 "
-        "tokens unless `max_tokens` or the policy's `window_tokens` says it."
+        description="Whether `model` is not set or its window is not known: contexts then assume 128,000 tokens unless "
+        "`max_tokens` or the policy's `window_tokens` is set."
     )
     estimator: str = Field(
-        description="Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first "
-        "event on."
+        description="Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed by the first "
+        "event."
     )
     metadata: dict[str, Any] = Field(description="Client's own data about the session.")
     tokens: SessionTokens = Field(description="Sizes of the log and of the current context.")
     outside_tokens: int | None = Field(
-        description="Tokens that the client sends in addition to each request; null if it never said so."
+        description="Tokens that the client sends in addition to each request; null if it was never set."
     )
     created_at: CreatedAt
     updated_at: datetime = Field(description="Time of the last append, or change of settings or layers.")
     parent: ParentOut | None = Field(
         None,
-        description="Session that this one is a fork of; null if it is none, or if the key does not reach the parent.",
+        description="Session that this one is a fork of; null if it is not a fork or the key cannot access the parent.",
     )
 
 
 class LineOut(BaseModel):
-    """A line of a session: one of the ways on which it went. The session's id means one of them at a time."""
+    """A line (branch) of a session. The session's id means one of its lines at a time, the current line."""
 
-    id: str = Field(description="Id of the line, which always means this line where a session's id is asked for.")
+    id: str = Field(description="Id of the line. Used in place of a session's id, it always means this line.")
     head: Head
     current: bool = Field(description="Whether the session's id means this line now.")
     parent: str | None = Field(description="Id of the line or session whose log it begins with; null if it has none.")
@@ -118,16 +118,16 @@ class LineOut(BaseModel):
 class LinePage(BaseModel):
     """A page of a session's lines."""
 
-    items: list[LineOut] = Field(description="Lines in the order in which they began.")
+    items: list[LineOut] = Field(description="Lines, oldest first.")
     next_cursor: NextCursor
 
 
 class RewindIn(Closed):
-    """How far back a session goes."""
+    """Request to rewind a session."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": 12}]})
 
-    to: int = Field(ge=0, lt=2**63, description="Seq of the last event that stays; 0 begins anew.")
+    to: int = Field(ge=0, lt=2**63, description="Seq of the last event to keep; 0 for an empty line.")
 
 
 class SessionPage(BaseModel):
@@ -138,7 +138,7 @@ class SessionPage(BaseModel):
 
 
 class EpochOut(BaseModel):
-    """An epoch: a stored state of a view, during which its contexts only grow at the end, so that caches stay valid."""
+    """An epoch: a stored state of a view. Within it, contexts only grow at the end, so that caches stay valid."""
 
     epoch: EpochNumber
     head: EpochHead

@@ -1,4 +1,4 @@
-"""What a stream reports beside events."""
+"""Changes that a stream reports in addition to events."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ from app.api.schemas.summaries import CompactionRun
 
 
 class EpochChange(BaseModel):
-    """An epoch was opened: data of a stream's `epoch` message."""
+    """A newly opened epoch: the data of a stream's `epoch` message."""
 
     session: SessionName
     view: str = Field(description="Name of the view.")
@@ -37,17 +37,17 @@ class CompactionTokens(BaseModel):
 
     before: int | None = Field(description="Size of the context when the run began; null before that.")
     after: int | None = Field(
-        description="Estimated size of the context with the new summaries in it; null unless the run succeeded."
+        description="Estimated size of the context with the new summaries; null unless the run succeeded."
     )
     compacted: int | None = Field(description="`before` minus `after`, at least 0; null until the run has ended.")
 
 
 class CompactionChange(BaseModel):
-    """A compaction run was scheduled, began, or ended: data of a stream's `compaction` message and of a webhook."""
+    """A step of a compaction run: the data of a stream's `compaction` message and of a webhook."""
 
     session: SessionName
     state: Literal["scheduled", "started", "finished", "failed"] = Field(
-        description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` tells "
+        description="Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` shows "
         "whether there was anything to summarize) or `failed`."
     )
     run: CompactionRun = Field(description="State of the run after this step.")

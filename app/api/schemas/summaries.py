@@ -36,10 +36,7 @@ class SummaryOut(BaseModel):
         "model."
     )
     model: str | None = Field(description="Name of the model that wrote it; null if none did.")
-    degraded: bool = Field(
-        description="Whether it was written without the model meant for it, as a stand-in that the model may rewrite "
-        "later."
-    )
+    degraded: bool = Field(description="Whether it was written without the intended model, which may rewrite it later.")
     created_at: CreatedAt
 
 
@@ -56,18 +53,18 @@ class SummaryWhole(SummaryOut):
     text: str = Field(description="Text of the summary; empty if an event it covers was erased.")
     digest: dict[str, Any] = Field(
         description="Facts extracted from the events without a model, such as files, commands, constraints and errors; "
-        "empty if `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata; commands "
-        "and searches have the `call_id`, the `seq` and the `result_seq` (0 without a result) of their call, by which "
-        "a recall returns them."
+        "empty if `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata. Commands "
+        "and searches have the `call_id`, `seq` and `result_seq` (0 without a result) of their call, for use in a "
+        "recall."
     )
     prompt_version: str | None = Field(description="Version of the prompt that it was written with; null if not known.")
     usage: dict[str, int] = Field(
         description="Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was "
-        "asked."
+        "used."
     )
     turns: list[int] = Field(description="Numbers of the turns that it covers, in whole or in part.")
     split_turn: int | None = Field(
-        description="Number of the turn of which it covers only the beginning; null if there is none."
+        description="Number of the turn of which it covers only the beginning; null if there is no such turn."
     )
     source_tokens: int = Field(description="Size of the events it was written from, in tokens.")
     events: int = Field(description="Number of events it was written from.")
@@ -77,7 +74,7 @@ class SummaryWhole(SummaryOut):
 
 
 class CompactionIn(Closed):
-    """Request for a compaction: to summarize the older part of the log now."""
+    """Request to summarize the older part of the log now."""
 
     focus: str | None = Field(
         None,
@@ -91,7 +88,7 @@ class CompactionIn(Closed):
 
 
 class CompactionRun(BaseModel):
-    """A compaction run: one attempt to summarize what is due in a session."""
+    """A compaction run: one attempt to write the summaries that are due in a session."""
 
     id: Id = Field(description="Id of the run, a UUID.")
     state: Literal["scheduled", "running", "succeeded", "skipped", "failed"] = Field(
@@ -100,13 +97,13 @@ class CompactionRun(BaseModel):
     reason: str = Field(
         description="Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the "
         "same, and a request with `wait_ms` waits for it), `overflow` (a provider refused a context as too long), "
-        "`requested` (by a client), `merge` (too many summaries side by side), `redaction` (an event was erased), "
-        "`redo` (a degraded summary is rewritten)."
+        "`requested` (by a client), `merge` (there were too many summaries), `redaction` (an event was erased), `redo` "
+        "(a degraded summary is rewritten)."
     )
     focus: str | None = Field(description="Topic that the summary should focus on, as requested; null if none was.")
     attempts: int = Field(description="Number of times the run was postponed because the summarizer was unavailable.")
     error: str | None = Field(
-        description="Reason why the run failed, was skipped or postponed, or did without the model; null if it went as "
+        description="Reason why the run failed, was skipped or postponed, or did not use the model; null if it went as "
         "planned."
     )
     from_seq: int | None = Field(description="First seq that its summaries cover, inclusive; null if there are none.")
@@ -118,16 +115,15 @@ class CompactionRun(BaseModel):
     )
     tokens_read: int = Field(description="Number of tokens that the summarizer read.")
     tokens_before: int = Field(
-        description="Size of the `main` view's context when the run began, in tokens by the estimator; 0 before it "
-        "begins, and if it wrote nothing."
+        description="Size of the `main` view's context when the run began, in tokens by the estimator; 0 before the "
+        "run begins, or if it wrote nothing."
     )
     tokens_after: int = Field(
-        description="Estimated size of that context with the new summaries in it, in the same tokens; 0 if there are "
-        "none."
+        description="Estimated size of that context with the new summaries, in the same tokens; 0 if there are none."
     )
     created_at: datetime = Field(description="Time at which the run was scheduled, or began without a request.")
-    started_at: datetime | None = Field(description="Time at which it began; null while it has not.")
-    finished_at: datetime | None = Field(description="Time at which it ended; null while it has not.")
+    started_at: datetime | None = Field(description="Time at which it began; null until then.")
+    finished_at: datetime | None = Field(description="Time at which it ended; null until then.")
 
 
 class CompactionPage(BaseModel):
@@ -153,8 +149,8 @@ class CoverageOut(BaseModel):
     head: int = Field(description="Seq of the last event in the session's log.")
     view: str = Field(description="Name of the view.")
     epoch: int = Field(
-        description="Number of the view's current epoch; after a new policy or an erasure, the one that its next "
-        "context opens."
+        description="Number of the view's current epoch; after a new policy or an erasure, the number of the epoch "
+        "that its next context opens."
     )
     runs: list[CoverageRun] = Field(
         description="Disposition of each event from seq 1 to `head`, in the order of the log."
@@ -166,11 +162,12 @@ class CompactionOut(BaseModel):
     """State of the session's compaction when the context was made."""
 
     state: Literal["none", "scheduled", "running", "stalled"] = Field(
-        description="State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` "
-        "(summaries are being written); `stalled` (the context is above its trigger, and reducing it was impossible or "
-        "not worth the price; or events were dropped that no summary covers, because the last compaction failed)."
+        description="State of compaction: `none`; `scheduled` (a worker will check whether there is anything to "
+        "summarize); `running` (summaries are being written); `stalled` (the context is above its trigger, and "
+        "reducing it was impossible or not worth the price; or events were dropped without a summary, because the last "
+        "compaction failed)."
     )
     reason: str | None = Field(
-        description="Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) "
-        "has no effect; null otherwise."
+        description="Reason for a stall, or why a requested compaction (`force`, `POST …/compactions`) has no effect; "
+        "null otherwise."
     )

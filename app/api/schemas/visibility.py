@@ -1,4 +1,4 @@
-"""Decisions about what is hidden, shown and pinned."""
+"""Decisions to hide, show, pin and unpin events."""
 
 from typing import Annotated
 
@@ -13,8 +13,8 @@ Path = Annotated[Text, Field(min_length=1, max_length=PATH_CHARS_MAX)]
 
 
 class TargetIn(Closed):
-    """Target of a decision: one event by its seq, or all events in the context that are about a path. Exactly one of
-    the two is given."""
+    """Target of a decision: one event by its seq, or all events in the context that concern a path. Exactly one of the
+    two must be given."""
 
     seq: Seq | None = Field(None, description="Seq of the event.")
     path: Path | None = Field(
@@ -29,18 +29,18 @@ class TargetIn(Closed):
 
 
 class HideIn(TargetIn):
-    """What to hide: one event by its seq, or all events in the context that are about a path."""
+    """Target to hide: one event by its seq, or all events in the context that concern a path."""
 
     replacement: Annotated[Text, Field(max_length=REPLACEMENT_CHARS_MAX)] | None = Field(
         None,
-        description="Text to show instead; of several events about one path only the first shows it. Default: nothing, "
-        "or a line that says so where the provider requires content.",
+        description="Text to show instead; for several events with the same path, only the first shows it. Default: "
+        "nothing, or a line that says so where the provider requires content.",
     )
 
 
 class VisibilityIn(Closed):
-    """Decisions about what contexts show. They apply to every view of the session, in this order: unpin, show, hide,
-    pin. An item is the seq of an event, or a target."""
+    """Decisions on the events that contexts show. They apply to every view of the session, in this order: unpin, show,
+    hide, pin. An item is the seq of an event, or a target."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -50,7 +50,7 @@ class VisibilityIn(Closed):
     )
 
     hide: list[Seq | HideIn] = Field(
-        default_factory=list, max_length=ITEMS_MAX, description="Events to hide, or to show by a replacement only."
+        default_factory=list, max_length=ITEMS_MAX, description="Events to hide, or to show only as a replacement."
     )
     show: list[Seq | TargetIn] = Field(
         default_factory=list, max_length=ITEMS_MAX, description="Events to show again as they were logged."
@@ -63,18 +63,18 @@ class VisibilityIn(Closed):
     unpin: list[Seq | TargetIn] = Field(
         default_factory=list,
         max_length=ITEMS_MAX,
-        description="Events to unpin, however they came to be pinned.",
+        description="Events to unpin, however they were pinned.",
     )
-    view: ViewName = Field("main", description="Name of the view by whose context each item is judged.")
+    view: ViewName = Field("main", description="Name of the view whose context is used to judge each item.")
     force: bool = Field(
         False,
-        description="Whether to hide events even if the policy finds them too old or not worth the price. Providers' "
-        "rules and protections still apply.",
+        description="Whether to hide events even if, by the policy, they are too old or hiding them is not worth the "
+        "price. Providers' rules and protections still apply.",
     )
 
 
 class RefusedOut(BaseModel):
-    """An item that was refused, and why."""
+    """A refused item, with the reason."""
 
     action: Action = Field(description="Action that was requested.")
     seq: int | None = Field(description="Seq of the event; null if the target was a path without events.")
@@ -86,16 +86,17 @@ class RefusedOut(BaseModel):
         "`too_old` (too much of the cached prefix follows it), `not_worth_it` (hiding it would cost more than it "
         "saves), `no_room` (it does not fit the budget)."
     )
-    detail: str = Field(description="Explanation of the reason, for people.")
+    detail: str = Field(description="Human-readable explanation of the reason.")
 
 
 class VisibilityOut(BaseModel):
-    """Result of a visibility request: what now is as requested, and what was refused."""
+    """Result of a visibility request: the events that are now as requested, and the refused items."""
 
     session: SessionName
     head: int = Field(description="Seq of the last event in the log when the decisions were taken.")
     decisions: int = Field(
-        description="Number of requests that have ever changed what the session shows, this one included if it did."
+        description="Number of requests so far that changed the visibility of the session's events, including this one "
+        "if it did."
     )
     hidden: list[int] = Field(description="Seqs of the events that are hidden as requested.")
     shown: list[int] = Field(description="Seqs of the events that are shown as requested.")

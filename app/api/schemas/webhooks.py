@@ -15,8 +15,8 @@ class WebhookIn(Closed):
     """A webhook: a URL that is notified of events in the tenant's sessions.
 
     A delivery is a POST of `{"type", "timestamp", "data"}` with `data` as in `CompactionChange`, signed as Standard
-    Webhooks defines it: headers `webhook-id` (the same at every attempt), `webhook-timestamp`, `webhook-signature`.
-    Every answer other than 2xx is a failure, redirects included.
+    Webhooks defines it: headers `webhook-id` (the same for every attempt), `webhook-timestamp`, `webhook-signature`.
+    Every response other than 2xx is a failure, redirects included.
     """
 
     model_config = ConfigDict(
@@ -50,8 +50,8 @@ class WebhookMade(WebhookOut):
     """A webhook as it was just stored."""
 
     secret: str | None = Field(
-        description="Random secret of a new webhook, shown only in this answer; null if the client gave one or the "
-        "webhook already existed."
+        description="Random secret of a new webhook; only this response contains it. Null if the client gave one or "
+        "the webhook already existed."
     )
 
 
@@ -72,11 +72,9 @@ class DeliveryOut(BaseModel):
         description="State of the delivery: `pending` (to be attempted, again or for the first time), `delivered` or "
         "`failed` (given up)."
     )
-    attempts: int = Field(description="Number of attempts made; a retry on request starts at 0 again.")
+    attempts: int = Field(description="Number of attempts made; a requested retry starts at 0 again.")
     next_attempt_at: datetime | None = Field(description="Time of the next attempt; null if there will be none.")
-    status: int | None = Field(
-        description="HTTP status of the answer to the last attempt; null if there was no answer."
-    )
+    status: int | None = Field(description="HTTP status of the response to the last attempt; null if there was none.")
     error: str | None = Field(
         description="Reason why the last attempt failed; null if it succeeded or has not been made."
     )

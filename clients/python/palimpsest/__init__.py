@@ -1,6 +1,6 @@
 """The client of Palimpsest, which keeps an agent's context within its budget.
 
-Begin with `Palimpsest().session("a name of yours", model="…", format="openai")`; the README walks through the rest.
+Start with `Palimpsest().session("your-session-id", model="…", format="openai")`; the README explains the rest.
 """
 
 from palimpsest._version import VERSION as __version__

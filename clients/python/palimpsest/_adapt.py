@@ -1,8 +1,8 @@
-"""What the adapters share: messages of a framework are sent to be reconciled, and the plan for them is carried out.
+"""The base of the adapters: send a framework's messages to the server, and apply the server's plan to them.
 
-An adapter asks for a `Fit` before each model call and reports what became of the call. It never stands in the way of
-the framework: while the server is away, and for what it refuses, `fit` gives None, and the framework's own messages go
-to the model as they are.
+An adapter requests a `Fit` before each model call and reports the outcome of the call. It never blocks the framework:
+if the server is unreachable or refuses the messages, `fit` returns None, and the framework's messages go to the model
+unchanged.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ T = TypeVar("T")
 K = TypeVar("K")
 TIMEOUT_SECONDS = 10.0
 SESSIONS_KEPT = 1_000
-"""Sessions whose settings and last call an adapter remembers."""
+"""The number of sessions whose settings and last call an adapter remembers."""
 NOT_SENT = "not sent: the context only served to log the messages"
 _log = logging.getLogger("palimpsest")
 
 
 class Settings(TypedDict, total=False):
-    """What every adapter can be given, beside the session's id."""
+    """Settings of every adapter, in addition to the session's id."""
 
     client: Palimpsest | AsyncPalimpsest
-    """Client of the server; its timeout and retries do not count here. Default: one from the environment."""
+    """Client of the server; its timeout and retries are not used. Default: one configured by the environment."""
     model: str
     """Model that contexts are made for. Default: the one that the framework calls."""
     max_tokens: int
     """Window that contexts are made for. Default: that of the policy or the model."""
     policy: str | PolicyDocument
-    """Name of a policy, or a document: the session's from then on. Default: what the session has."""
+    """Name of a policy, or a document, to set for the session. Default: the session's current policy."""
     metadata: Mapping[str, Any]
     """Metadata of new sessions."""
     outside_tokens: int
-    """Size of what is sent beside messages, system prompt and tools, such as a schema of the answer."""
+    """Tokens sent in addition to messages, system prompt and tools, such as a schema of the answer."""
     recall: bool
-    """Whether the model is given the recall tool. Default: no."""
+    """Whether to give the model the recall tool. Default: no."""
     timeout: float
-    """Seconds after which the framework's own messages go to the model instead."""
+    """Seconds to wait for a context; after that the framework's messages go to the model unchanged."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The context of one model call, as what is to be done with the messages that were sent for it."""
+    """The context of one model call, as a plan for the messages that were sent for it."""
 
     session: str
     context: ContextOut
     plan: Sequence[Mapping[str, Any]]
     """For each message `{"index", "action": "keep"|"replace"|"drop", "text"?, "parts"?, "seqs"}`."""
     inserted: Sequence[Mapping[str, Any]]
-    """What stands between them, in order: `{"before": index, "kind", "role", "text", "id"?, "call_id"?}`."""
+    """Messages to insert, in order: `{"before": index, "kind", "role", "text", "id"?, "call_id"?}`."""
     asked: Mapping[str, Any] = field(repr=False)
     began: float = field(default_factory=time.monotonic, repr=False)
 
@@ -80,10 +80,10 @@ class Fit:
         replaced: Callable[[T, Mapping[str, Any]], T | None],
         inserted: Callable[[Mapping[str, Any]], T],
     ) -> list[T]:
-        """The framework's objects, one for each message that was sent, with the plan carried out.
+        """Apply the plan to the framework's objects, one for each message that was sent.
 
-        What is kept is the very same object. `replaced` makes the copy of one that says something else, or None if
-        nothing of it is left; `inserted` makes a message that the framework does not have.
+        Kept messages are the same objects. `replaced` returns a changed copy of a message, or None if nothing of it is
+        left; `inserted` makes a message that the framework does not have.
         """
         before: dict[int, list[T]] = {}
         for one in self.inserted:
@@ -100,9 +100,9 @@ class Fit:
 
 
 def change(step: Mapping[str, Any], call_id: str | None = None) -> tuple[str, str | None]:
-    """What becomes of a message's tool call or tool result with an id, or of its text: the action, and the new text.
+    """Return the action, and the new text if any, for the part of a message with a tool call's id, or for its text.
 
-    The new text of a tool call is its arguments as JSON. A part that came to no event of its own stays.
+    The new text of a tool call is its arguments as JSON. A part without an event of its own is kept.
     """
     parts = step.get("parts")
     if not parts:
@@ -111,7 +111,7 @@ def change(step: Mapping[str, Any], call_id: str | None = None) -> tuple[str, st
 
 
 class Budget:
-    """Contexts for the model calls of a framework, and what became of them, as flows for `run` and `arun`."""
+    """Contexts for a framework's model calls, and reports of their outcomes, as flows for `run` and `arun`."""
 
     def __init__(self, format: Format, settings: Settings) -> None:
         client = settings.get("client") or Palimpsest()
@@ -129,17 +129,17 @@ class Budget:
         self._of_loops = weakref.WeakKeyDictionary()
         self._sessions: OrderedDict[str, str | None] = OrderedDict()
         self.passed_through: OrderedDict[str, int] = OrderedDict()
-        """For each session the number of model calls whose messages went as they were."""
+        """The number of model calls whose messages were sent unchanged, by session."""
         self._warned: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._served = False  # whether the settings have worked once
+        self._served = False  # whether the settings have worked before
         self.away = False
 
     def run(self, flow: Flow[T]) -> T:
-        """Do what a flow asks for, and wait for it."""
+        """Run a flow, blocking."""
         return run(flow, self._transport)
 
     async def arun(self, flow: Flow[T]) -> T:
-        """Do what a flow asks for. Each event loop has connections of its own, unless an AsyncPalimpsest was given."""
+        """Run a flow. Each event loop has its own connections, unless an AsyncPalimpsest was given."""
         loop = asyncio.get_running_loop()
         transport = self._of_loops.get(loop)
         if transport is None:
@@ -155,22 +155,21 @@ class Budget:
         system: Content | None = None,
         tools: Iterable[Message] | None = None,
     ) -> Flow[Fit | None]:
-        """The context for a call with these messages; None if they are to go to the model as they are.
+        """Request the context for a call with these messages; None if they are to be sent unchanged.
 
-        That is so while the server is away, and for what it refuses. `messages` and `tools` may be converted while they
-        are iterated over; what cannot be converted goes as it is, too. Raises StatusError for settings that have never
-        worked, such as a wrong key.
+        That is the case if the server is unreachable or refuses them, or if iterating over `messages` or `tools`, which
+        may convert them lazily, raises. Raises StatusError for settings that have never worked, such as a wrong key.
         """
-        fit = yield from self._asked(session, messages, self.model or model, system, tools)
+        fit = yield from self._request_fit(session, messages, self.model or model, system, tools)
         if fit is None:
             self.passes(session)
         return fit
 
     def passes(self, session: str) -> None:
-        """Count a model call whose messages go as they are."""
+        """Count a model call whose messages are sent unchanged."""
         _keep(self.passed_through, session, self.passed_through.get(session, 0) + 1)
 
-    def _asked(
+    def _request_fit(
         self,
         session: str,
         messages: Iterable[Message],
@@ -182,7 +181,7 @@ class Budget:
             asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call, "messages": list(messages)}
             asked |= {"system": system or "", "tools": None if tools is None else list(tools)}
         except Exception as error:  # whatever the framework's objects raise
-            self._refused(session, "unreadable", repr(error))
+            self._warn_refused(session, "unreadable", repr(error))
             return None
         if session not in self._sessions and self._of_session:
             done = yield from self.ask(sessions.put_session(session, model=model, **self._of_session), session)
@@ -205,28 +204,32 @@ class Budget:
         return Fit(session, context, sent["plan"], sent["inserted"], asked)
 
     def answered(self, fit: Fit, *, usage: UsageIn | None = None, reply: Iterable[Message] = ()) -> Flow[None]:
-        """Report that the model answered, and log the reply.
+        """Report a successful call, and log the reply.
 
-        A `reply` is given where the framework may not send it again: the last one of a run. Any other is in the
-        messages of the next call. Whatever goes wrong here is logged, never raised.
+        Pass a `reply` only if the framework may not send it again, as for the last one of a run; any other is among the
+        messages of the next call. Errors are logged, never raised.
         """
         latency = int((time.monotonic() - fit.began) * 1000)
         yield from self.report(
             contexts.report_outcome(fit.session, fit.context.call_id, usage=usage, latency_ms=latency)
         )
-        said = list(reply)
-        if said:  # nowhere but behind the call's own messages; otherwise the next call brings it
+        messages = list(reply)
+        if messages:  # only directly after the call's own messages; otherwise the next call sends it
             line, head = fit.context.to_dict()["line"], fit.context.head
-            yield from self.report(events.append_messages(line, format=self.format, messages=said, expected_head=head))
+            yield from self.report(
+                events.append_messages(line, format=self.format, messages=messages, expected_head=head)
+            )
 
     def failed(self, fit: Fit, error: BaseException) -> Flow[Fit | None]:
-        """Report the provider's error. If the context was too long after all: a tighter one, to call again with."""
+        """Report the provider's error. If the context was too long, return a smaller one for a retry."""
         latency = int((time.monotonic() - fit.began) * 1000)
         report = contexts.report_outcome(fit.session, fit.context.call_id, error=error_said(error), latency_ms=latency)
         outcome: OutcomeOut | None = yield from self.report(report)
         if not isinstance(outcome, OutcomeOut) or outcome.action != "retry" or outcome.next is None:
             return None
-        wait = (outcome.next.body or {}).get("wait_ms")  # for summaries; the answer has to be here in time all the same
+        wait = (outcome.next.body or {}).get(
+            "wait_ms"
+        )  # for summaries; but the response must arrive within the timeout
         if wait is not None:
             wait = min(wait, int(self._timeout * 500))
         again = contexts.post_context(fit.session, **fit.asked, retry_of=fit.context.call_id, wait_ms=wait)
@@ -234,7 +237,7 @@ class Budget:
         return None if context is None else self._fit(fit.session, context, fit.asked)
 
     def logged(self, session: str, messages: Sequence[Message]) -> Flow[bool]:
-        """Log a complete list without a model call. Return whether the server took it."""
+        """Log a complete list of messages without a model call. Return whether the server accepted it."""
         context = yield from self.ask(contexts.post_context(session, format=self.format, messages=messages), session)
         if context is None or not context.call_id:
             return False
@@ -242,7 +245,7 @@ class Budget:
         return True
 
     def recalled(self, session: str, arguments: Any) -> Flow[str]:
-        """The result of a call of the recall tool: JSON, or what is wrong with its arguments."""
+        """Return the result of a call of the recall tool: JSON, or an error message for the model."""
         if not isinstance(arguments, Mapping):
             return "the arguments are not a JSON object"
         given = {name: value for name, value in arguments.items() if name in RECALL_PROPERTIES and value is not None}
@@ -255,7 +258,7 @@ class Budget:
         return json.dumps(found.to_dict(), ensure_ascii=False)
 
     def ask(self, asked: Request[T], session: str) -> Flow[T | None]:
-        """The answer; None during an outage, or if the server refuses what is asked. Raises as `guard` does."""
+        """Return the response to a request; None if the server is unreachable or refuses it. Raises as `guard` does."""
 
         def one() -> Flow[T]:
             answer: T = yield asked
@@ -264,7 +267,7 @@ class Budget:
         return (yield from self.guard(one(), session))
 
     def guard(self, flow: Flow[T], session: str) -> Flow[T | None]:
-        """The result of a flow; None during an outage, or if the server refuses what the flow asks for.
+        """Return the result of a flow; None if the server is unreachable or refuses a request of it.
 
         Raises StatusError for settings that have never worked.
         """
@@ -276,10 +279,10 @@ class Budget:
             if is_outage(error):
                 self.lost(error)
             else:
-                self._refused(session, getattr(error, "slug", None) or type(error).__name__, reason(error))
+                self._warn_refused(session, getattr(error, "slug", None) or type(error).__name__, reason(error))
             return None
-        except (TypeError, ValueError, RecursionError) as error:  # what JSON cannot hold
-            self._refused(session, "unreadable", repr(error))
+        except (TypeError, ValueError, RecursionError) as error:  # not representable as JSON
+            self._warn_refused(session, "unreadable", repr(error))
             return None
         self._served = True
         if self.away:
@@ -288,10 +291,10 @@ class Budget:
         return answer
 
     def report(self, asked: Request[T]) -> Flow[T | None]:
-        """The answer; None if there is none, whatever the reason, which is logged."""
+        """Return the response to a request; on any error, log it and return None."""
         try:
             answer: T = yield asked
-        except ConflictError:  # somebody said it before, or the conversation has gone on
+        except ConflictError:  # it was reported before, or the conversation has continued
             return None
         except OUTAGES as error:
             self.lost(error)
@@ -302,30 +305,30 @@ class Budget:
         return answer
 
     def lost(self, error: Exception) -> None:
-        """Say that there is an outage, if it has not been said."""
+        """Log an outage, once until the server is back."""
         if not self.away:
             self.away = True
-            _log.warning("the server is away, so messages go to the model as they are until it is back: %s", error)
+            _log.warning("the server is unreachable; messages go to the model unchanged until it is back: %s", error)
 
-    def _refused(self, session: str, kind: str, reason: str) -> None:
-        """Say, once for a session and a kind of refusal, that the server does not take its messages."""
+    def _warn_refused(self, session: str, kind: str, reason: str) -> None:
+        """Log that the server refuses a session's messages, once for each session and kind of refusal."""
         if (session, kind) not in self._warned:
             _keep(self._warned, (session, kind), None)
             _log.warning(
-                "session %s: no context was made, so its messages go to the model as they are: %s", session, reason
+                "session %s: no context was made, so its messages go to the model unchanged: %s", session, reason
             )
 
 
 class Adapter:
-    """What all adapters can be asked."""
+    """The interface that all adapters share."""
 
     _budget: Budget
 
     @property
     def passed_through(self) -> Mapping[str, int]:
-        """For each session the number of model calls whose messages went as they were, of the last 1,000 such sessions.
+        """The number of model calls whose messages were sent unchanged, by session, for the last 1,000 such sessions.
 
-        It counts calls during an outage and those that the server refused a context.
+        These are calls for which the server was unreachable or refused to make a context.
         """
         return dict(self._budget.passed_through)
 
@@ -335,7 +338,7 @@ def _given(settings: Settings, *names: str) -> dict[str, Any]:
 
 
 def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
-    """Keep a value, the newest SESSIONS_KEPT of them."""
+    """Store a value, and drop the oldest above SESSIONS_KEPT."""
     kept[key] = value
     kept.move_to_end(key)
     if len(kept) > SESSIONS_KEPT:
@@ -343,7 +346,7 @@ def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
 
 
 def _is_plan(sent: Mapping[str, Any], count: int) -> bool:
-    """Whether a context has what `Fit` and the adapters read of it."""
+    """Return whether a context has the fields that `Fit` and the adapters use."""
     plan, inserted = sent.get("plan"), sent.get("inserted")
     if not isinstance(plan, list) or not isinstance(inserted, list) or len(plan) != count:
         return False

@@ -1,4 +1,4 @@
-"""Gemini's contents as the server reads them, and the plan for those carried out on the framework's own objects."""
+"""Gemini's contents: converted for the server, and changed by its plan."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from palimpsest.formats.gemini import call_id
 
 
 def messages(contents: Sequence[types.Content]) -> Iterator[dict[str, Any]]:
-    """The contents as JSON; what a tool answered that JSON cannot hold becomes text."""
+    """Return the contents as JSON; values in tool results that JSON cannot encode become text."""
     return (one.model_dump(mode="json", exclude_none=True, fallback=str) for one in contents)
 
 
 def call_ids(contents: Sequence[types.Content]) -> dict[int, str]:
-    """The ids by which the server knows calls and responses, by `id()` of their parts.
+    """Return the ids that the server gives calls and responses, by `id()` of their parts.
 
-    ADK takes those of the calls away before Gemini sees them, which pairs calls and responses by name and place. The
-    server does so too, and numbers the calls of a name.
+    ADK removes the ids of calls before Gemini sees them, and Gemini pairs calls and responses by name and position. The
+    server does the same, and numbers the calls of each name.
     """
     found: dict[int, str] = {}
     waiting: defaultdict[str, list[str]] = defaultdict(list)
@@ -43,7 +43,7 @@ def call_ids(contents: Sequence[types.Content]) -> dict[int, str]:
 
 
 def system(instruction: Any) -> str | None:
-    """The text of a system instruction."""
+    """Return the text of a system instruction."""
     if isinstance(instruction, str) or instruction is None:
         return instruction
     if isinstance(instruction, types.Content):
@@ -52,12 +52,12 @@ def system(instruction: Any) -> str | None:
 
 
 def tools(given: Sequence[Any]) -> list[dict[str, Any]]:
-    """The definitions of tools; a function or a connection, of which the SDK makes one later, has none yet."""
+    """Return the tools' definitions, without functions and connections, which the SDK converts to definitions later."""
     return [one.model_dump(mode="json", exclude_none=True) for one in given if isinstance(one, types.Tool)]
 
 
 def applied(fit: Fit, own: Sequence[types.Content]) -> list[types.Content]:
-    """The contents that fit."""
+    """Return the contents with the plan applied."""
     ids = call_ids(own)
 
     def replaced(content: types.Content, step: Mapping[str, Any]) -> types.Content | None:

@@ -1,8 +1,7 @@
-"""Flows: what a session does, written once for both clients.
+"""Flows: the logic of sessions, written once for the blocking and the asynchronous client.
 
-A flow is a generator. It yields what is to be done (an effect), is sent what came of it, and returns its result.
-Whatever goes wrong is raised where it was yielded. `run` and `arun` do what flows ask for, the one blocking and the
-other not.
+A flow is a generator that yields effects (things to do), receives their results, and returns a value. An error of an
+effect is raised where it was yielded. `run` and `arun` execute flows, blocking and asynchronously.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WithStatus:
-    """Send a request, for its status and its answer: a pair."""
+    """Send a request; the result is a pair of its status and its response."""
 
     asked: Request[Any]
 
 
 @dataclass(frozen=True)
 class Invoke:
-    """Call a function of the caller's, such as a method of a provider's SDK."""
+    """Call a function given by the caller, such as a method of a provider's SDK."""
 
     function: Callable[..., Any]
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -42,13 +41,13 @@ class Pull:
 
 @dataclass(frozen=True)
 class Emit:
-    """Give a chunk to whoever iterates over the reply."""
+    """Yield a chunk from the reply's iterator."""
 
     chunk: Any
 
 
 class End:
-    """What a stream gives after its last chunk."""
+    """The type of END, the result of `Pull` after the last chunk."""
 
 
 END: Final = End()
@@ -57,14 +56,14 @@ Flow = Generator[Effect, Any, T]
 
 
 class Abandoned(Exception):
-    """Nobody reads on."""
+    """The caller stopped reading the stream."""
 
     def __str__(self) -> str:
         return "the stream was not read to its end"
 
 
 def chunks_of(stream: Any) -> Any:
-    """The iterator of a stream, of either kind."""
+    """Return the iterator of a stream, asynchronous or not."""
     return aiter(stream) if hasattr(stream, "__aiter__") else iter(stream)
 
 
@@ -76,31 +75,31 @@ class Done:
 
 
 def run(flow: Flow[T], transport: Transport) -> T:
-    """Do what a flow asks for until it is done."""
-    return _finished(flow, _advanced(lambda: next(flow)), transport)
+    """Execute a flow to its end."""
+    return _finish(flow, _advance(lambda: next(flow)), transport)
 
 
 def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
-    """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
-    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
+    step = _advance(lambda: flow.send(None) if goes_on else next(flow))
     while not isinstance(step, (Emit, Done)):
         step = _step(flow, step, transport)
     return (None, step.value) if isinstance(step, Done) else (step, None)
 
 
 def abandon(flow: Flow[T], transport: Transport) -> T:
-    """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
-    return _finished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
+    """Raise Abandoned in a flow whose chunks are no longer read, and execute it to its end."""
+    return _finish(flow, _advance(lambda: flow.throw(Abandoned())), transport)
 
 
-def _advanced(advance: Callable[[], Effect]) -> Effect | Done:
+def _advance(advance: Callable[[], Effect]) -> Effect | Done:
     try:
         return advance()
     except StopIteration as end:
         return Done(end.value)
 
 
-def _finished(flow: Flow[T], step: Effect | Done, transport: Transport) -> T:
+def _finish(flow: Flow[T], step: Effect | Done, transport: Transport) -> T:
     while not isinstance(step, Done):
         step = _step(flow, step, transport)
     return cast(T, step.value)
@@ -111,8 +110,8 @@ def _step(flow: Flow[Any], effect: Effect, transport: Transport) -> Effect | Don
         result = _do(effect, transport)
     except Exception as error:
         failure = error
-        return _advanced(lambda: flow.throw(failure))
-    return _advanced(lambda: flow.send(result))
+        return _advance(lambda: flow.throw(failure))
+    return _advance(lambda: flow.send(result))
 
 
 def _do(effect: Effect, transport: Transport) -> Any:
@@ -134,26 +133,26 @@ def _do(effect: Effect, transport: Transport) -> Any:
 
 
 async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
-    """Do what a flow asks for until it is done."""
-    return await _afinished(flow, _advanced(lambda: next(flow)), transport)
+    """Execute a flow to its end."""
+    return await _afinish(flow, _advance(lambda: next(flow)), transport)
 
 
 async def auntil_emitted(
     flow: Flow[T], transport: AsyncTransport, *, goes_on: bool = False
 ) -> tuple[Emit | None, T | None]:
-    """Run a flow up to its next chunk: the effect that emits it, or the result of the flow."""
-    step = _advanced(lambda: flow.send(None) if goes_on else next(flow))
+    """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
+    step = _advance(lambda: flow.send(None) if goes_on else next(flow))
     while not isinstance(step, (Emit, Done)):
         step = await _astep(flow, step, transport)
     return (None, step.value) if isinstance(step, Done) else (step, None)
 
 
 async def aabandon(flow: Flow[T], transport: AsyncTransport) -> T:
-    """Tell a flow that nobody takes its chunks any more, and do what it then asks for."""
-    return await _afinished(flow, _advanced(lambda: flow.throw(Abandoned())), transport)
+    """Raise Abandoned in a flow whose chunks are no longer read, and execute it to its end."""
+    return await _afinish(flow, _advance(lambda: flow.throw(Abandoned())), transport)
 
 
-async def _afinished(flow: Flow[T], step: Effect | Done, transport: AsyncTransport) -> T:
+async def _afinish(flow: Flow[T], step: Effect | Done, transport: AsyncTransport) -> T:
     while not isinstance(step, Done):
         step = await _astep(flow, step, transport)
     return cast(T, step.value)
@@ -164,8 +163,8 @@ async def _astep(flow: Flow[Any], effect: Effect, transport: AsyncTransport) -> 
         result = await _ado(effect, transport)
     except Exception as error:
         failure = error
-        return _advanced(lambda: flow.throw(failure))
-    return _advanced(lambda: flow.send(result))
+        return _advance(lambda: flow.throw(failure))
+    return _advance(lambda: flow.send(result))
 
 
 async def _ado(effect: Effect, transport: AsyncTransport) -> Any:

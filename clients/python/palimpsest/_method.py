@@ -1,7 +1,7 @@
-"""Methods made of operations: what a function of `palimpsest.operations` asks becomes a call of either client.
+"""Descriptors that turn the functions of `palimpsest.operations` into methods of the clients.
 
-One line in a class serves both clients: a method blocks where it is found on a blocking client, and is awaited where it
-is found on an asynchronous one. Beside the call itself, a method has `raw` and, if it is no list, `streamed`.
+One line in a class serves both clients: the method blocks on a blocking client and is awaited on an asynchronous one.
+In addition to being called, a method has `raw` and, unless it returns a list, `streamed`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ T = TypeVar("T")
 
 
 class Blocking:
-    """What sends requests and waits."""
+    """The base of objects that send requests and block."""
 
     _transport: Transport
 
 
 class Asynchronous:
-    """What sends requests and awaits."""
+    """The base of objects that send requests asynchronously."""
 
     _transport: AsyncTransport
 
 
 class RawResponse(Generic[T]):
-    """An answer as it came: `status_code`, `headers` and `http_response`; `parse` gives what the method would have."""
+    """An unparsed response with `status_code`, `headers` and `http_response`; `parse` returns the method's result."""
 
     def __init__(self, asked: Request[T], response: httpx2.Response) -> None:
         self._asked = asked
@@ -44,7 +44,7 @@ class RawResponse(Generic[T]):
         self.headers = response.headers
 
     def parse(self) -> T:
-        """The typed answer."""
+        """Return the typed response."""
         return answer_of(self._asked, self.http_response)
 
 
@@ -59,12 +59,12 @@ class Method(Generic[P, T]):
         return self._transport.ask(self._build(*args, **kwargs))
 
     def raw(self, *args: P.args, **kwargs: P.kwargs) -> RawResponse[T]:
-        """The answer with its status and headers."""
+        """Return the response with its status and headers."""
         asked = self._build(*args, **kwargs)
         return RawResponse(asked, self._transport.send(asked))
 
     def streamed(self, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[httpx2.Response]:
-        """The answer's bytes as they come: `with client.metrics.streamed() as response: response.iter_bytes()`."""
+        """Stream the response's bytes: `with client.metrics.streamed() as response: response.iter_bytes()`."""
         return self._transport.stream(self._build(*args, **kwargs))
 
 
@@ -79,17 +79,17 @@ class AsyncMethod(Generic[P, T]):
         return self._transport.ask(self._build(*args, **kwargs))
 
     async def raw(self, *args: P.args, **kwargs: P.kwargs) -> RawResponse[T]:
-        """The answer with its status and headers."""
+        """Return the response with its status and headers."""
         asked = self._build(*args, **kwargs)
         return RawResponse(asked, await self._transport.send(asked))
 
     def streamed(self, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[httpx2.Response]:
-        """The answer's bytes as they come."""
+        """Stream the response's bytes."""
         return self._transport.stream(self._build(*args, **kwargs))
 
 
 class ListMethod(Generic[P, T]):
-    """An operation of a blocking client that gives a list in pages."""
+    """An operation of a blocking client that returns a list in pages."""
 
     def __init__(self, build: Callable[P, Listing[T]], transport: Transport) -> None:
         self._build, self._transport = build, transport
@@ -99,12 +99,12 @@ class ListMethod(Generic[P, T]):
         return Page(self._transport, self._build(*args, **kwargs))
 
     def raw(self, *args: P.args, **kwargs: P.kwargs) -> httpx2.Response:
-        """The answer of one page as it came."""
+        """Return the unparsed response with one page."""
         return self._transport.send(self._build(*args, **kwargs))
 
 
 class AsyncListMethod(Generic[P, T]):
-    """An operation of an asynchronous client that gives a list in pages."""
+    """An operation of an asynchronous client that returns a list in pages."""
 
     def __init__(self, build: Callable[P, Listing[T]], transport: AsyncTransport) -> None:
         self._build, self._transport = build, transport
@@ -114,7 +114,7 @@ class AsyncListMethod(Generic[P, T]):
         return AsyncPager(self._transport, self._build(*args, **kwargs))
 
     async def raw(self, *args: P.args, **kwargs: P.kwargs) -> httpx2.Response:
-        """The answer of one page as it came."""
+        """Return the unparsed response with one page."""
         return await self._transport.send(self._build(*args, **kwargs))
 
 
@@ -144,7 +144,7 @@ class operation(Generic[P, T]):
 
 
 class listing(Generic[P, T]):
-    """An operation that gives a list in pages as a method."""
+    """An operation that returns a list in pages, as a method."""
 
     def __init__(self, build: Callable[P, Listing[T]]) -> None:
         self.build = build
@@ -179,7 +179,7 @@ class session_operation(operation[P, T]):
 
 
 class session_listing(listing[P, T]):
-    """An operation on one session that gives a list, as a method of the session."""
+    """An operation on one session that returns a list, as a method of the session."""
 
     def __init__(self, build: Callable[Concatenate[str, P], Listing[T]]) -> None:
         super().__init__(build)  # type: ignore[arg-type]  # _bind gives the session's id

@@ -1,4 +1,4 @@
-"""What all answers have in common: how they are read from JSON, and how they give it back."""
+"""The base of all response types, and their decoding from JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Model:
-    """An answer of the server, or a part of one.
+    """A response of the server, or a part of one.
 
-    A server that is newer than this client may send more than is declared here: `to_dict()` has it, and so has the
-    attribute of its name. What an older server does not know is None.
+    Fields that a newer server sends in addition to the declared ones are in `to_dict()` and available as attributes.
+    Fields that an older server does not send are None.
     """
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object as the server sent it."""
+        """Return the JSON object as the server sent it."""
         return dict(self.__dict__["_sent"])
 
     if not TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Model:
 
 
 def decode(kind: Any, data: Any) -> Any:
-    """The value of a declared type for JSON data; what does not fit the type comes back as it is."""
+    """Decode JSON data as a declared type; data that does not fit the type is returned unchanged."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return _one_of(get_args(kind), data)
@@ -74,7 +74,7 @@ def _one_of(kinds: tuple[Any, ...], data: Any) -> Any:
 def _moment(text: str) -> datetime | str:
     try:
         return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
-    except ValueError:  # a time that the server kept as somebody wrote it
+    except ValueError:  # the server returns an invalid time as it was given
         return text
 
 

@@ -1,4 +1,4 @@
-"""Ids of sessions made of a framework's own names."""
+"""Session ids derived from a framework's own names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NOT_OURS = re.compile(r"[^A-Za-z0-9._@-]")
 
 
 def session_name(*names: str) -> str:
-    """The names joined by colons; where the server would refuse that, cut to what it takes, with a digest of all.
+    """Join names by colons; if the server would not accept the result, shorten it and append a digest of the names.
 
     Different names never give the same id.
     """

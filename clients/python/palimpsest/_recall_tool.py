@@ -1,4 +1,4 @@
-"""The recall tool as `GET /v1/tools/recall` defines it, so that an adapter can be made without the server."""
+"""The recall tool as `GET /v1/tools/recall` defines it, so that adapters can be created without the server."""
 
 from __future__ import annotations
 

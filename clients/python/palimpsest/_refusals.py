@@ -1,4 +1,4 @@
-"""The kinds of errors that an adapter tells apart: an outage, wrong settings, content that is refused."""
+"""The kinds of errors that an adapter distinguishes: outages, wrong settings, and refused content."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _MISCONFIGURED = (AuthenticationError, PermissionDeniedError, NotFoundError, Inv
 
 
 def is_outage(error: PalimpsestError) -> bool:
-    """Whether the server did not look at the request, as far as its answer says."""
-    if isinstance(error, StatusError) and error.slug is None:  # a proxy's answer
+    """Return whether the server apparently did not process the request."""
+    if isinstance(error, StatusError) and error.slug is None:  # a proxy's response
         return True
     return isinstance(error, OUTAGES) and not isinstance(error, _LIMITS)
 
 
 def is_about(error: PalimpsestError, settings: Collection[str]) -> bool:
-    """Whether the server, and not a proxy, says that one of these settings is wrong, or the key or the address."""
+    """Return whether the server, not a proxy, reports that one of these settings, the key or the address is wrong."""
     if not isinstance(error, StatusError) or error.slug is None:
         return False
     fields = str(error.problem.get("field")).split(".")
@@ -45,7 +45,7 @@ def is_about(error: PalimpsestError, settings: Collection[str]) -> bool:
 
 
 def reason(error: PalimpsestError) -> str:
-    """The error in words; with what takes the room if no context fits."""
+    """Return the error's message; if no context fits, with the size of each part."""
     if isinstance(error, ContextInfeasibleError):
         taken = ", ".join(f"{part} {tokens}" for part, tokens in error.by_source.items())
         return f"{error.detail} (tokens: {taken})"

@@ -1,4 +1,4 @@
-"""What an operation asks of the server: a value, without any I/O."""
+"""Requests to the server as values, without any I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """One request, and the type of its answer: a class of `palimpsest.types`, `dict`, `str`, or None for no answer.
+    """One request, and the type of its response: a class of `palimpsest.types`, `dict`, `str`, or None for none.
 
-    Parameters and members of the body that are None are not sent. `idempotency_key` names the request: whoever sends it
-    again, after a lost answer, gets the first one. A POST without one is given a key of its own, for all its retries.
-    One that is not `repeatable` is not sent again when its answer was lost, since only that answer holds a secret.
+    Parameters and members of the body that are None are not sent. A request repeated with the same `idempotency_key`
+    gets the first response; a POST without one gets a random key for all of its retries. A request that is not
+    `repeatable` is not retried after a lost response, since only that response has the secret.
     """
 
     method: str
@@ -31,37 +31,37 @@ class Request(Generic[T_co]):
     repeatable: bool = True
 
     def params(self) -> dict[str, Any]:
-        """The query parameters to send."""
+        """Return the query parameters to send."""
         return _given(self.query or {})
 
     def json(self) -> dict[str, Any] | None:
-        """The body to send."""
+        """Return the body to send."""
         return None if self.body is None else _given(self.body)
 
     def parse(self, content: Any) -> T_co:
-        """The typed answer for the JSON or text of one."""
+        """Return the typed response for its JSON or text."""
         return cast(T_co, None if self.answer is None else decode(self.answer, content))
 
 
 @dataclass(frozen=True)
 class Listing(Request[T_co]):
-    """A request for one page of a list of `answer`s."""
+    """A request for one page of a list of items of the type `answer`."""
 
     def parse(self, content: Any) -> Any:
-        """As `page`."""
+        """Return what `page` does."""
         return self.page(content)
 
     def page(self, content: Mapping[str, Any]) -> tuple[list[T_co], str | None]:
-        """The items of the page, and the cursor of the next one if there is one."""
+        """Return the items of the page, and the cursor of the next page, if any."""
         return [decode(self.answer, item) for item in content["items"]], content.get("next_cursor")
 
     def after(self, cursor: str) -> Listing[T_co]:
-        """The request for the page after a cursor."""
+        """Return the request for the page after a cursor."""
         return Listing(self.method, self.path, self.answer, {**(self.query or {}), "cursor": cursor})
 
 
 def path(*parts: object) -> str:
-    """A path below /v1 from its parts; each is escaped, so that none reaches into the next."""
+    """Join parts to a path under /v1, each of them escaped."""
     return "/v1/" + "/".join(quote(str(part), safe=":@") for part in parts)
 
 
@@ -70,6 +70,6 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: times become text."""
+    """Return a value as JSON can encode it: times become text."""
     isoformat = getattr(value, "isoformat", None)
     return value if isoformat is None else isoformat()

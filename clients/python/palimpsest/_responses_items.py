@@ -1,4 +1,4 @@
-"""Input items of OpenAI's Responses API from the events of a log."""
+"""Conversion of a log's events to input items of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ROLES = {"user.message": "user", "assistant.message": "assistant", "system.messa
 SINGLE_OUTPUTS = frozenset({"computer_call"})
 TEXT_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 ADDED = "palimpsest_added"
-"""Metadata of a call that the server made for a result without one."""
+"""The metadata of a call that the server added for a result without one."""
 OWN_KINDS = frozenset({"computer", "local_shell", "shell", "apply_patch", "tool_search"})
-"""Tools of the provider whose calls are items of a kind of their own."""
+"""The provider's tools whose calls have an item type of their own."""
 
 
 def items_of(events: Iterable[EventOut]) -> list[tuple[int, dict[str, Any]]]:
-    """The conversation as items, each with the seq where it begins.
+    """Return the conversation as items, each with the seq of its first event.
 
-    What came as an item is that item again. Of other formats' messages reasoning is left out, which this one cannot
-    verify. A call that the server put in front of a result without one is no item.
+    Events appended as items become the same items again. Reasoning from other formats is omitted, since this one cannot
+    verify it, and so are calls that the server added for results without one.
     """
     kinds: dict[str, str] = {}
     found: list[tuple[int, dict[str, Any]]] = []
@@ -84,10 +84,8 @@ def _result(event: EventOut, kind: str) -> dict[str, Any]:
 
 def _message(role: str, content: str | list[dict[str, Any]] | None) -> dict[str, Any] | None:
     if isinstance(content, list) and len(content) == 1 and content[0].get("type") not in TEXT_PARTS:
-        return None if content[0].get("type") == "reasoning" else content[0]  # an item that was kept whole
-    shape = (
-        {"type": "message"} if role == "assistant" and isinstance(content, list) else {}
-    )  # as a model's output has it
+        return None if content[0].get("type") == "reasoning" else content[0]  # a complete item
+    shape = {"type": "message"} if role == "assistant" and isinstance(content, list) else {}  # as in a model's output
     return {**shape, "role": role, "content": content or ""}
 
 

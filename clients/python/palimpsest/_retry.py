@@ -1,4 +1,4 @@
-"""When a request is sent again, and after how long: decisions without any I/O."""
+"""The retry policy: whether and after how long a request is sent again, without any I/O."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from palimpsest.errors import ConnectionFailed, NotReproducibleError, Palimpsest
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 8.0
 PATIENCE_SECONDS = 60.0
-"""The longest wait that a server may ask for; beyond it the error is raised at once."""
+"""The longest `Retry-After` that is honored; for a longer one the error is raised immediately."""
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def wait(error: PalimpsestError, attempt: int, retries: int) -> float | None:
-    """Seconds until the next attempt, the first being 0; None if there is to be none.
+    """Return the seconds until the next attempt; None if there is none. The first attempt has the number 0.
 
-    A 409 is never tried again: it is an answer, and a server says the same again. Lost answers cost nothing, because a
-    POST carries the same idempotency key each time.
+    A 409 is never retried, because the result would be the same. Repeating a POST after a lost response is safe,
+    because all attempts have the same idempotency key.
     """
     if attempt >= retries:
         return None
     if isinstance(error, StatusError):
         if error.status not in AGAIN or isinstance(error, NotReproducibleError):
             return None
-        asked = _asked(error.response.headers.get("retry-after"))
-        if asked is not None:
-            return asked if asked <= PATIENCE_SECONDS else None
+        retry_after = _retry_after(error.response.headers.get("retry-after"))
+        if retry_after is not None:
+            return retry_after if retry_after <= PATIENCE_SECONDS else None
     elif not isinstance(error, ConnectionFailed):
         return None
     longest: float = min(FIRST_SECONDS * 2.0**attempt, LONGEST_SECONDS)
     return longest * (1 - random.random() / 4)  # noqa: S311 - only spreads clients out
 
 
-def _asked(header: str | None) -> float | None:
-    """Seconds that a `Retry-After` header asks for, as a number or as a date."""
+def _retry_after(header: str | None) -> float | None:
+    """Return the seconds of a `Retry-After` header, given as a number or a date."""
     if header is None:
         return None
     try:

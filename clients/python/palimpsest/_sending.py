@@ -1,4 +1,4 @@
-"""What happens between a context and a logged reply, as flows: the call, its failure, its recalls."""
+"""Flows from a context to a logged reply: the provider's call, its failure, and recalls."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut
 
 HTTP_STATUSES = range(100, 1_000)
 RECALL_ROUNDS_MAX = 8
-"""Answers in a row that may do nothing but recall."""
+"""The maximum number of consecutive answers that do nothing but recall."""
 _log = logging.getLogger("palimpsest")
 
 
 class State:
-    """A call under way: its context, and how often it has been asked again."""
+    """A call in progress: its context and its open tool calls."""
 
     def __init__(self, session: str, context: ContextOut, asked: Mapping[str, Any], recalls: bool) -> None:
         self.session, self.context, self.asked, self.recalls = session, context, asked, recalls
@@ -41,18 +41,18 @@ class State:
 
     @property
     def latency_ms(self) -> int:
-        """Milliseconds since the provider was asked."""
+        """Milliseconds since the provider was called."""
         return int((time.monotonic() - self.began) * 1000)
 
 
 def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Logged]:
-    """Send the context to the provider's function until there is an answer that does more than recall; log it all."""
+    """Send the context to the provider's function until an answer does more than recall; log every answer."""
     for _ in range(RECALL_ROUNDS_MAX):
-        response = yield from _asked(state, function, extra)
+        response = yield from _call_provider(state, function, extra)
         reply = yield from finish(state, response)
         recalls = [call for call in state.open if state.recalls and call.name == RECALL]
         for call in recalls:
-            yield from _recalled(state, call)
+            yield from _answer_recall(state, call)
         state.open = [call for call in state.open if call not in recalls]
         if state.open or state.abandoned or not recalls:
             return replace(reply, tool_calls=list(state.open))
@@ -61,19 +61,19 @@ def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -
 
 
 def arguments(context: ContextOut, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The provider's keyword arguments: the rendered request, the model, and what the caller adds."""
+    """Return the provider's keyword arguments: the rendered request, the model, and the caller's own arguments."""
     given = FORMATS[context.format].arguments(context.request, extra)
     if "model" not in given and context.model is not None:
         given["model"] = context.model
     return given
 
 
-def _asked(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Any]:
-    """The provider's whole answer. If the context was too long after all, it is asked once more for a tighter one."""
+def _call_provider(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Any]:
+    """Return the provider's complete answer. If the context was too long, retry once with a smaller one."""
     while True:
         try:
-            return (yield from _answered(state, function, arguments(state.context, extra)))
-        except _Unanswered as unanswered:  # noqa: PERF203 - twice at most
+            return (yield from _call_once(state, function, arguments(state.context, extra)))
+        except _ProviderRefused as unanswered:  # noqa: PERF203 - twice at most
             if unanswered.again is None:
                 if unanswered.error is None:
                     return unanswered.response
@@ -81,31 +81,31 @@ def _asked(state: State, function: Callable[..., Any], extra: Mapping[str, Any])
             state.context = yield unanswered.again
 
 
-class _Unanswered(Exception):
-    """The provider refused, by an error or in its answer. `again` asks for the context to try once more with."""
+class _ProviderRefused(Exception):
+    """The provider refused, by an error or in its response. `again` requests the context for a retry, if any."""
 
     def __init__(self, error: Exception | None, response: Any = None, again: Request[ContextOut] | None = None) -> None:
         self.error, self.response, self.again = error, response, again
 
 
-def _answered(state: State, function: Callable[..., Any], given: dict[str, Any]) -> Flow[Any]:
-    swallow = _usage_asked_for(state, given)
+def _call_once(state: State, function: Callable[..., Any], given: dict[str, Any]) -> Flow[Any]:
+    swallow = _request_usage(state, given)
     state.began = time.monotonic()
     try:
         response = yield Invoke(function, given)
     except Exception as error:
-        raise _Unanswered(error, again=(yield from failed(state, error))) from error
+        raise _ProviderRefused(error, again=(yield from failed(state, error))) from error
     enter = getattr(response, "__aenter__", None) or getattr(response, "__enter__", None)
     if enter is not None and not _iterable(response):  # a streaming helper
         leave = getattr(response, "__aexit__", None) or response.__exit__
         stream = yield Invoke(enter)
-        return (yield from _streamed(state, stream, Invoke(lambda: leave(None, None, None)), swallow))
+        return (yield from _read_stream(state, stream, Invoke(lambda: leave(None, None, None)), swallow))
     if _iterable(response):
         close = getattr(response, "close", None) or getattr(response, "aclose", None) or (lambda: None)
-        return (yield from _streamed(state, response, Invoke(close), swallow))
+        return (yield from _read_stream(state, response, Invoke(close), swallow))
     failure = state.format.read(as_dict(response)).failure
     if failure is not None:
-        raise _Unanswered(None, response, (yield from _reported(state, _error(failure))))
+        raise _ProviderRefused(None, response, (yield from _report_error(state, _error(failure))))
     return response
 
 
@@ -113,16 +113,16 @@ def _iterable(response: Any) -> bool:
     return not hasattr(response, "model_dump") and (hasattr(response, "__next__") or hasattr(response, "__aiter__"))
 
 
-def _usage_asked_for(state: State, given: dict[str, Any]) -> bool:
-    """Have a streamed chat completion say its usage; whether its extra chunk is to be kept from the caller."""
+def _request_usage(state: State, given: dict[str, Any]) -> bool:
+    """Make a streamed chat completion report its usage; return whether to hide the extra chunk from the caller."""
     if state.context.format != "openai" or not given.get("stream") or "stream_options" in given:
         return False
     given["stream_options"] = {"include_usage": True}
     return True
 
 
-def _streamed(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[dict[str, Any]]:
-    """The whole answer, its chunks emitted as they come. Nothing is emitted before the model has begun to answer."""
+def _read_stream(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[dict[str, Any]]:
+    """Return the complete answer, emitting its chunks as they arrive, but none before the model has begun to answer."""
     whole, chunks, held = state.format.accumulator(), chunks_of(stream), list[Any]()
     try:
         while (chunk := (yield Pull(chunks))) is not END:
@@ -134,45 +134,45 @@ def _streamed(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[d
     except Abandoned as error:
         state.abandoned = True
         if whole.ended:
-            with suppress(Exception):  # what is left are figures
+            with suppress(Exception):  # only usage figures are missing
                 while (chunk := (yield Pull(chunks))) is not END:
                     whole.feed(chunk)
             yield close
             return whole.response()
         yield close
-        yield from _partial(state, whole.text, error)
+        yield from _log_partial(state, whole.text, error)
         raise
     except Exception as error:
         yield close
         again = yield from failed(state, error)
         if whole.begun:
-            yield from _partial(state, whole.text, None)
-        raise _Unanswered(error, again=None if whole.begun else again) from error
+            yield from _log_partial(state, whole.text, None)
+        raise _ProviderRefused(error, again=None if whole.begun else again) from error
     yield close
     response = whole.response()
     failure = state.format.read(response).failure
     if failure is not None:
-        again = yield from _reported(state, _error(failure))
+        again = yield from _report_error(state, _error(failure))
         if not whole.begun and again is not None:
-            raise _Unanswered(None, response, again)
+            raise _ProviderRefused(None, response, again)
         for chunk in held:
             yield Emit(chunk)
-        raise _Unanswered(None, response)
+        raise _ProviderRefused(None, response)
     for chunk in held:
         yield Emit(chunk)
     return response
 
 
-def _partial(state: State, text: str, error: Exception | None) -> Flow[None]:
-    """Log what the model had said when its stream broke. Half a tool call is none."""
+def _log_partial(state: State, text: str, error: Exception | None) -> Flow[None]:
+    """Log the text received before a stream broke, as partial. Incomplete tool calls are not logged."""
     if error is not None:
         yield from failed(state, error)
     if text:
         event: EventIn = {"type": "assistant.message", "content": text, "metadata": {"partial": True}}
         try:
             yield events.append_events(state.session, events=[event])
-        except PalimpsestError as away:  # what broke the stream is what the caller must see
-            _log.warning("what call %s had answered was not logged: %s", state.context.call_id, away)
+        except PalimpsestError as unreported:  # the caller must see the error that broke the stream
+            _log.warning("the partial answer of call %s was not logged: %s", state.context.call_id, unreported)
 
 
 def finish(state: State, response: Any) -> Flow[Logged]:
@@ -189,7 +189,7 @@ def finish(state: State, response: Any) -> Flow[Logged]:
     )
     state.open = list(parsed.tool_calls)
     if parsed.failure is not None:
-        return reply  # it has been reported
+        return reply  # the failure was reported already
     try:
         if parsed.messages:
             yield events.append_messages(state.session, format=state.context.format, messages=parsed.messages)
@@ -206,43 +206,43 @@ def finish(state: State, response: Any) -> Flow[Logged]:
 
 def failed(state: State, error: BaseException) -> Flow[Request[ContextOut] | None]:
     """Report a provider's error; what to ask for in place of the context that was too long, if it was."""
-    return (yield from _reported(state, error_said(error)))
+    return (yield from _report_error(state, error_said(error)))
 
 
 def error_said(error: BaseException) -> ErrorIn:
-    """A provider's error as it is reported. Google's SDK has the status as `code`, and the code as `status`."""
-    said: ErrorIn = {"message": str(error) or type(error).__name__}
-    told = [getattr(error, name, None) for name in ("status_code", "code", "status")]
-    for one in reversed(told):
-        if isinstance(one, int) and one in HTTP_STATUSES:
-            said["status"] = one
-        elif isinstance(one, str):
-            said["code"] = one
-    return said
+    """Return a provider's error for a report. Google's SDK has the status as `code`, and the code as `status`."""
+    reported: ErrorIn = {"message": str(error) or type(error).__name__}
+    attributes = [getattr(error, name, None) for name in ("status_code", "code", "status")]
+    for value in reversed(attributes):
+        if isinstance(value, int) and value in HTTP_STATUSES:
+            reported["status"] = value
+        elif isinstance(value, str):
+            reported["code"] = value
+    return reported
 
 
 def _error(failure: Mapping[str, Any]) -> ErrorIn:
-    said: ErrorIn = {"message": str(failure.get("message") or failure)}
+    reported: ErrorIn = {"message": str(failure.get("message") or failure)}
     if isinstance(failure.get("code"), str):
-        said["code"] = failure["code"]
-    return said
+        reported["code"] = failure["code"]
+    return reported
 
 
-def _reported(state: State, error: ErrorIn) -> Flow[Request[ContextOut] | None]:
+def _report_error(state: State, error: ErrorIn) -> Flow[Request[ContextOut] | None]:
     try:
         outcome: OutcomeOut = yield contexts.report_outcome(
             state.session, state.context.call_id, error=error, latency_ms=state.latency_ms
         )
-    except PalimpsestError as away:  # the provider's error is what the caller must see
-        _log.warning("the error of call %s was not reported: %s", state.context.call_id, away)
+    except PalimpsestError as unreported:  # the caller must see the provider's error
+        _log.warning("the error of call %s was not reported: %s", state.context.call_id, unreported)
         return None
     if outcome.action != "retry" or outcome.next is None:
         return None
     return Request(outcome.next.method, outcome.next.path, ContextOut, body=outcome.next.body)
 
 
-def _recalled(state: State, call: ToolCall) -> Flow[None]:
-    """Answer a call of the recall tool; what is wrong with its arguments is told to the model."""
+def _answer_recall(state: State, call: ToolCall) -> Flow[None]:
+    """Answer a call of the recall tool; errors in its arguments are returned to the model."""
     event: EventIn = {"type": "tool.result", "call_id": call.id}
     try:
         body = {**call.arguments, "call_id": state.context.call_id}

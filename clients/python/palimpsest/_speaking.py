@@ -1,4 +1,4 @@
-"""What is said in a session, as flows: its beginning, prompts, messages, tools and results."""
+"""Flows of a session: creating it, and appending prompts, messages, tools and results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CREATED = 201
 
 @dataclass
 class Speaker:
-    """A session's settings, and what the client knows of its state."""
+    """A session's settings, and the client's knowledge of its state."""
 
     id: str
     format: Format
@@ -53,7 +53,7 @@ class Speaker:
             raise ValueError(f"format must be one of {', '.join(FORMATS)}")
 
     def begin(self) -> Flow[None]:
-        """Create the session, or give it its settings, before its first use. Another view leaves them alone."""
+        """Create the session or set its settings before its first use; a view other than `main` does not set them."""
         if self.begun:
             return
         of_session: dict[str, Any] = {"metadata": self.metadata}
@@ -64,27 +64,27 @@ class Speaker:
         self.begun = True
 
     def system(self, prompt: Content) -> Flow[AppendedOut]:
-        """Set the system prompt; nothing is appended if it is the one that stands."""
-        return (yield from self._standing("system.prompt", "system", prompt))
+        """Set the system prompt; nothing is appended if it is the current one."""
+        return (yield from self._set_current("system.prompt", "system", prompt))
 
     def tools(self, tools: Iterable[Message]) -> Flow[AppendedOut]:
-        """Set the tools, with the recall tool among them unless it was declined."""
+        """Set the tools, with the recall tool unless it was declined."""
         given = [dict(plain(tool)) for tool in tools]
         names = [name for tool in given for name in FORMATS[self.format].tool_names(tool)]
         if self.recall is not False:
             if RECALL in names:
                 raise ValueError(
-                    f"a tool of yours is named {RECALL} too: rename it, or open the session with recall=False"
+                    f"one of your tools is named {RECALL} too: rename it, or open the session with recall=False"
                 )
             given.append((yield tenant.recall_tool(format=self.format)))
             self.recalls = True
-        return (yield from self._standing("tools", "tools", given))
+        return (yield from self._set_current("tools", "tools", given))
 
-    def _standing(self, kind: Literal["system.prompt", "tools"], block: str, content: Any) -> Flow[AppendedOut]:
-        """Append what stands until it is replaced, unless it stands already: a new one costs the provider's cache.
+    def _set_current(self, kind: Literal["system.prompt", "tools"], block: str, content: Any) -> Flow[AppendedOut]:
+        """Append a system prompt or tools unless they are current: new ones invalidate the provider's cache.
 
-        Its id is made of its content, so that appending it again does nothing. Then it either stands still, or it stood
-        before another one and is appended anew.
+        The event's id is a hash of its content, so that appending it again changes nothing. If the content was appended
+        before but is no longer current, it is appended again without an id.
         """
         yield from self.begin()
         event: EventIn = {"type": kind, "content": content}
@@ -92,27 +92,27 @@ class Speaker:
         named: EventIn = {**event, "id": f"{kind}:{digest}"}
         appended: AppendedOut
         status, appended = yield WithStatus(events.append_events(self.id, events=[named]))
-        if status == CREATED or (yield from self._stands(block, appended.events[0].seq, content)):
+        if status == CREATED or (yield from self._is_current(block, appended.events[0].seq, content)):
             return appended
-        anew: AppendedOut = yield events.append_events(self.id, events=[event])
-        return anew
+        repeated: AppendedOut = yield events.append_events(self.id, events=[event])
+        return repeated
 
-    def _stands(self, block: str, seq: int, content: Any) -> Flow[bool]:
+    def _is_current(self, block: str, seq: int, content: Any) -> Flow[bool]:
         try:
             preview: PreviewOut = yield contexts.preview_context(self.id, format="blocks", **self._window())
         except NothingToSendError:
-            return True  # nothing has been said yet, so that nothing stands in its place
-        except InvalidRequestError:  # nothing fits: to append it anew is right at least
+            return True  # the log has nothing else yet that could have replaced it
+        except InvalidRequestError:  # no context fits; appending it again is correct in any case
             return False
         shown = [one["seq"] for one in preview.request["blocks"] if one["kind"] == block]
         if not shown or shown[-1] == seq:
             return bool(shown)
-        event: EventOut = yield events.get_event(self.id, shown[-1])  # it was appended anew at an earlier start
+        event: EventOut = yield events.get_event(self.id, shown[-1])  # an earlier start may have appended it again
         same: bool = event.content == content
         return same
 
     def user(self, content: Content) -> Flow[AppendedOut]:
-        """Append what the user says."""
+        """Append a message of the user."""
         return (yield from self.log([FORMATS[self.format].user(content)]))
 
     def log(self, messages: Sequence[Message]) -> Flow[AppendedOut]:
@@ -134,7 +134,7 @@ class Speaker:
         return appended
 
     def call(self, **given: Any) -> Flow[State]:
-        """Get a context for a call; what is None in its options is the session's."""
+        """Get a context for a call; options that are None are those of the session."""
         yield from self.begin()
         if self.recall and not self.recalls:
             yield from self.tools([])
@@ -150,7 +150,7 @@ class Speaker:
         return {"model": self.model, "max_tokens": self.max_tokens}
 
     def explain(self, seq: int, view: str | None) -> Flow[Explanation]:
-        """What became of an event in every call."""
+        """Explain how every call showed an event."""
         event = yield events.get_event(self.id, seq)
         listing = records.get_event_history(self.id, seq, view=view)
         calls: list[HistoryItem] = []
@@ -162,25 +162,25 @@ class Speaker:
             listing = listing.after(cursor)
 
     def fork(self, id: str, at: int | None, metadata: Mapping[str, Any] | None) -> Flow[Speaker]:
-        """Create a fork, which has everything that this session was given."""
+        """Create a fork with the settings of this session."""
         yield from self.begin()
         made: ForkOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
         return replace(self, id=made.id, metadata=None, begun=True, last=None)
 
     def rewind(self, to: int) -> Flow[RewindOut]:
-        """Go back to a seq; what was open behind it no longer is."""
+        """Rewind to a seq, and forget open tool calls."""
         rewound: RewindOut = yield sessions.rewind_session(self.id, to=to)
         self.last = None
         return rewound
 
 
 def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolCall]) -> Iterable[tuple[str, Any]]:
-    """Each result with the id of its call."""
+    """Yield each result with the id of its call."""
     known = {call.id for call in open_calls}
     if isinstance(given, Mapping):
         if known and not known & set(given):
             raise ValueError(
-                f"a mapping says whose results are in it, by {known}; one result goes into a list: [result]"
+                f"a mapping of results must have call ids as keys, such as {known}; put a single result in a list"
             )
         yield from given.items()
         return
@@ -188,7 +188,7 @@ def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolC
         given = [given]
     in_order: list[Any] = []
     for one in given:
-        named = _named(one, known)
+        named = _with_call_id(one, known)
         if named is None:
             in_order.append(one)
         else:
@@ -196,13 +196,13 @@ def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolC
     if in_order and len(in_order) != len(open_calls):
         raise ValueError(
             f"there are {len(in_order)} results for {len(open_calls)} open tool calls; give one for each in order, or "
-            "say whose they are: {call.id: result}"
+            "map them by call: {call.id: result}"
         )
     yield from zip((call.id for call in open_calls), in_order, strict=False)
 
 
-def _named(one: Any, known: set[str]) -> tuple[str, Any] | None:
-    """A result that names its call: a pair, or a message in a provider's format."""
+def _with_call_id(one: Any, known: set[str]) -> tuple[str, Any] | None:
+    """Return the call's id and the result if the result names its call: a pair, or a provider's message."""
     if isinstance(one, tuple) and len(one) == 2 and (isinstance(one[0], ToolCall) or one[0] in known):
         return (one[0].id if isinstance(one[0], ToolCall) else one[0]), one[1]
     if isinstance(one, Mapping):

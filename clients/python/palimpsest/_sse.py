@@ -1,4 +1,4 @@
-"""Server-sent events, decoded from bytes in any pieces without any I/O, and within a bound."""
+"""Decoder of server-sent events, with a size limit and without any I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from palimpsest.errors import PalimpsestError
 
 EVENT_BYTES_MAX = 64 * 1024 * 1024
-"""Size of the largest event that is kept: twice the largest request that a server takes by default."""
+"""The maximum size of an event: twice the largest request that a server accepts by default."""
 _END = re.compile(rb"\r\n|\n|\r")
 
 
@@ -23,7 +23,7 @@ class Message:
 
 
 class Decoder:
-    """Turns a stream into messages. `last_id` and `retry_seconds` are what to go on with after a break."""
+    """Decodes a stream to messages. `last_id` and `retry_seconds` are for reconnecting after a break."""
 
     def __init__(self, last_id: str | None = None) -> None:
         self.last_id = last_id
@@ -32,11 +32,11 @@ class Decoder:
         self._rest, self._searched, self._size = bytearray(), 0, 0
 
     def read(self, piece: bytes) -> Iterator[Message]:
-        """Yield the messages that a piece of the stream ends. Raises PalimpsestError for one above EVENT_BYTES_MAX."""
+        """Yield the messages that a piece completes. Raises PalimpsestError for one larger than EVENT_BYTES_MAX."""
         self._rest += piece
         start, search = 0, self._searched
         while (found := _END.search(self._rest, search)) is not None:
-            if found.end() == len(self._rest) and found[0] == b"\r":  # a line feed may belong to it
+            if found.end() == len(self._rest) and found[0] == b"\r":  # a line feed may follow
                 break
             line = self._rest[start : found.start()].decode("utf-8", "replace")
             self._size += len(line)
@@ -50,7 +50,7 @@ class Decoder:
         self._check(self._size + len(self._rest))
 
     def feed(self, line: str) -> Message | None:
-        """The message that a line ends, if it ends one."""
+        """Process a line; return the message that it completes, if any."""
         if not line:
             return self._end()
         name, _, value = line.partition(":")

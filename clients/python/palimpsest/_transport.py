@@ -1,4 +1,4 @@
-"""Requests over HTTP, with retries: the same shell twice, blocking and not. All decisions are made elsewhere."""
+"""Requests over HTTP with retries, blocking and asynchronous. All decisions are made elsewhere."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from palimpsest.operations.names import plain
 
 T = TypeVar("T")
 STREAM_SILENCE_SECONDS = 90.0
-"""How long a stream may be silent; the server sends a comment more often than that."""
+"""The read timeout of a stream; the server sends comments more often."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where requests go, and how."""
+    """The server's address, the key, and the options of requests."""
 
     base_url: str
     api_key: str | None = field(repr=False)
@@ -49,7 +49,7 @@ class Options:
         max_retries: int | None,
         headers: Mapping[str, str] | None,
     ) -> Options:
-        """The same options but those given; headers are added."""
+        """Return a copy with the options that are not None replaced; headers are added."""
         return Options(
             self.base_url if base_url is None else base_url.rstrip("/"),
             self.api_key if api_key is None else api_key,
@@ -59,7 +59,7 @@ class Options:
         )
 
     def request(self, asked: Request[Any]) -> dict[str, Any]:
-        """The arguments of httpx for a request; each of its attempts is sent with the same ones."""
+        """Return httpx's arguments for a request, used for all of its attempts."""
         headers = {"User-Agent": f"palimpsest-context-client/{VERSION}", **self.headers}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
@@ -72,7 +72,7 @@ class Options:
             content = json.dumps(body, default=plain, separators=(",", ":")).encode()
         return {
             "method": asked.method,
-            "url": self.base_url + asked.path,  # whole: `context:preview` alone would be read as a URL with a scheme
+            "url": self.base_url + asked.path,  # absolute: `context:preview` alone would be parsed as having a scheme
             "params": asked.params(),
             "content": content,
             "headers": headers,
@@ -80,61 +80,61 @@ class Options:
         }
 
     def again(self, asked: Request[Any], error: PalimpsestError, attempt: int) -> float | None:
-        """Seconds until the next attempt; None if there is to be none."""
+        """Return the seconds until the next attempt; None if there is none."""
         if isinstance(error, ConnectionFailed) and not asked.repeatable:
             return None
         return _retry.wait(error, attempt, self.max_retries)
 
 
 def content_of(asked: Request[T], response: httpx2.Response) -> Any:
-    """What an answer holds: JSON, text, or nothing."""
+    """Return a response's content: JSON, text, or None."""
     if asked.answer is None or response.status_code == 204:
         return None
     return response.text if asked.answer is str else response.json()
 
 
 def answer_of(asked: Request[T], response: httpx2.Response) -> T:
-    """The typed answer. Raises UnreadableAnswer."""
+    """Return the typed response. Raises UnreadableAnswer."""
     try:
         answer = asked.parse(content_of(asked, response))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UnreadableAnswer(f"{response.url} gave an answer that cannot be read: {error!r}") from error
+        raise UnreadableAnswer(f"{response.url} returned a response that cannot be read: {error!r}") from error
     kind = asked.answer
     is_model = not isinstance(asked, Listing) and isinstance(kind, type) and issubclass(kind, Model)
     if is_model and not (isinstance(answer, kind) and answer.to_dict().keys() & kind.__dataclass_fields__.keys()):
-        raise UnreadableAnswer(f"{response.url} gave an answer that is no {kind.__name__}")
+        raise UnreadableAnswer(f"{response.url} returned a response that is not a {kind.__name__}")
     return answer
 
 
 def _failed(error: httpx2.RequestError, url: str) -> ConnectionFailed:
     what = str(error) or type(error).__name__
     if isinstance(error, httpx2.TimeoutException):
-        return ConnectionTimedOut(f"{url} did not answer in time: {what}")
-    return ConnectionFailed(f"{url} cannot be reached: {what}. Is the server running, and is PALIMPSEST_URL right?")
+        return ConnectionTimedOut(f"{url} did not respond in time: {what}")
+    return ConnectionFailed(f"{url} cannot be reached: {what}. Is the server running, and is PALIMPSEST_URL correct?")
 
 
 class Connections(httpx2.Client):
-    """Connections that nobody has to close: they are closed when the last client or session lets go of them."""
+    """Connections that close themselves when no client or session refers to them any more."""
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # `__init__` raised, and there is nothing to close
+        with suppress(AttributeError):  # `__init__` raised, so there is nothing to close
             self.close()
 
 
 class Transport:
-    """Sends requests and waits for their answers."""
+    """Sends requests and blocks until their responses arrive."""
 
     def __init__(self, options: Options, http: httpx2.Client) -> None:
         self.options = options
         self.http = http
 
     def send(self, asked: Request[Any]) -> httpx2.Response:
-        """The answer, if it is a success. Raises ConnectionFailed or StatusError, after the retries."""
+        """Return the successful response. Raises ConnectionFailed or StatusError, after the retries."""
         arguments = self.options.request(asked)
         attempt = 0
         while True:
             try:
-                response = self._once(arguments)
+                response = self._attempt(arguments)
                 if response.is_success:
                     return response
                 raise from_response(response)
@@ -145,19 +145,19 @@ class Transport:
             time.sleep(seconds)
             attempt += 1
 
-    def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+    def _attempt(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return self.http.request(**arguments)
         except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error
 
     def ask(self, asked: Request[T]) -> T:
-        """The typed answer."""
+        """Return the typed response."""
         return answer_of(asked, self.send(asked))
 
     @contextmanager
     def stream(self, asked: Request[Any], headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
-        """The answer while it comes; it is not tried again."""
+        """Open a streamed response, without retries."""
         arguments = self.options.request(asked)
         arguments["headers"].update(headers or {})
         arguments["timeout"] = httpx2.Timeout(self.options.timeout, read=STREAM_SILENCE_SECONDS)
@@ -172,19 +172,19 @@ class Transport:
 
 
 class AsyncTransport:
-    """Sends requests and awaits their answers."""
+    """Sends requests and awaits their responses."""
 
     def __init__(self, options: Options, http: httpx2.AsyncClient) -> None:
         self.options = options
         self.http = http
 
     async def send(self, asked: Request[Any]) -> httpx2.Response:
-        """The answer, if it is a success. Raises ConnectionFailed or StatusError, after the retries."""
+        """Return the successful response. Raises ConnectionFailed or StatusError, after the retries."""
         arguments = self.options.request(asked)
         attempt = 0
         while True:
             try:
-                response = await self._once(arguments)
+                response = await self._attempt(arguments)
                 if response.is_success:
                     return response
                 raise from_response(response)
@@ -195,21 +195,21 @@ class AsyncTransport:
             await asyncio.sleep(seconds)
             attempt += 1
 
-    async def _once(self, arguments: dict[str, Any]) -> httpx2.Response:
+    async def _attempt(self, arguments: dict[str, Any]) -> httpx2.Response:
         try:
             return await self.http.request(**arguments)
         except httpx2.RequestError as error:
             raise _failed(error, self.options.base_url) from error
 
     async def ask(self, asked: Request[T]) -> T:
-        """The typed answer."""
+        """Return the typed response."""
         return answer_of(asked, await self.send(asked))
 
     @asynccontextmanager
     async def stream(
         self, asked: Request[Any], headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[httpx2.Response]:
-        """The answer while it comes; it is not tried again."""
+        """Open a streamed response, without retries."""
         arguments = self.options.request(asked)
         arguments["headers"].update(headers or {})
         arguments["timeout"] = httpx2.Timeout(self.options.timeout, read=STREAM_SILENCE_SECONDS)

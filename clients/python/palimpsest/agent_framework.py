@@ -1,9 +1,9 @@
-"""Microsoft Agent Framework: every model call of an agent within its budget.
+"""Microsoft Agent Framework: keep every model call of an agent within its budget.
 
-`Agent(client=…, context_providers=[PalimpsestProvider()])` is all of it: the provider adds a chat middleware, which the
-framework calls before each model call of a run. The agent's session is the session in Palimpsest; its messages stay as
-they are, and only what the model is sent is changed. `PalimpsestStrategy` is for places that take a compaction
-strategy and nothing else.
+Use `Agent(client=…, context_providers=[PalimpsestProvider()])`. The provider adds a chat middleware, which the
+framework calls before each model call of a run. The agent's session has the same id in Palimpsest. Its messages stay
+unchanged; only those sent to the model are replaced. `PalimpsestStrategy` is for places that accept only a compaction
+strategy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OURS = "_palimpsest"
-"""Mark of the messages that a strategy put into a list."""
+"""The property that marks messages inserted by a strategy."""
 _log = logging.getLogger("palimpsest")
 CallNext = Callable[[], Awaitable[None]]
 
@@ -45,14 +45,14 @@ class PalimpsestProvider(Adapter, ContextProvider):
     """Keeps every model call of an agent within its budget, and gives it the recall tool if `recall` is set."""
 
     def __init__(self, *, session: str | None = None, **settings: Unpack[Settings]) -> None:
-        """`session` is the id in Palimpsest; by default that of the agent's session."""
+        """Create a provider. `session` is the id in Palimpsest; by default that of the agent's session."""
         super().__init__("palimpsest")
         self._session = session
         self._budget = Budget("anthropic", settings)
         self._middleware = PalimpsestMiddleware(self._budget, session)
 
     async def before_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
-        """Add the middleware, and the recall tool."""
+        """Add the middleware and, if set, the recall tool."""
         context.extend_middleware(self.source_id, self._middleware)
         if self._budget.recall:
             sid = self._session or session_name(session.session_id)
@@ -65,13 +65,13 @@ class PalimpsestProvider(Adapter, ContextProvider):
 
 
 class PalimpsestMiddleware(ChatMiddleware):
-    """Sends the model what fits; on too long an answer it asks once more with less. `PalimpsestProvider` adds it."""
+    """Sends the model a context that fits, and retries once with a smaller one. `PalimpsestProvider` adds it."""
 
     def __init__(self, budget: Budget, session: str | None = None) -> None:
         self._budget, self._session = budget, session
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Put what is to be sent into the context, and report what became of the call."""
+        """Replace the messages by those that fit, and report the outcome of the call."""
         fit = await self._fit(context)
         if fit is None:
             await call_next()
@@ -80,17 +80,17 @@ class PalimpsestMiddleware(ChatMiddleware):
         context.messages = _applied(fit, own)
         if context.stream:
             await call_next()
-            context.result = self._streamed(fit, own, context, call_next)
+            context.result = self._stream_answer(fit, own, context, call_next)
             return
         while True:
             try:
                 await call_next()
             except Exception as error:  # noqa: PERF203 - twice at most
-                fit = await self._again(fit, error, own, context)
+                fit = await self._retry_smaller(fit, error, own, context)
             else:
                 break
         if isinstance(context.result, ChatResponse):
-            await self._answered(fit, context.result)
+            await self._report_answer(fit, context.result)
 
     async def _fit(self, context: ChatContext) -> Fit | None:
         session = self._session or (session_name(context.session.session_id) if context.session else None)
@@ -103,22 +103,22 @@ class PalimpsestMiddleware(ChatMiddleware):
             for one in options.get("tools") or ()
             if isinstance(one, FunctionTool | Mapping)
         )
-        messages = (_shaped(one) for one in context.messages)
+        messages = (_anthropic_message(one) for one in context.messages)
         model = options.get("model") or getattr(context.client, "model", None)
         flow = self._budget.fit(session, messages, model=model, system=options.get("instructions"), tools=tools)
         return await self._budget.arun(flow)
 
-    async def _again(self, fit: Fit, error: Exception, own: Sequence[Message], context: ChatContext) -> Fit:
+    async def _retry_smaller(self, fit: Fit, error: Exception, own: Sequence[Message], context: ChatContext) -> Fit:
         again = await self._budget.arun(self._budget.failed(fit, error))
         if again is None:
             raise error
         context.messages = _applied(again, own)
         return again
 
-    def _streamed(
+    def _stream_answer(
         self, fit: Fit, own: Sequence[Message], context: ChatContext, call_next: CallNext
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
-        """The stream of the answer. One that fails before its first piece, as too long, is begun once more."""
+        """Return the answer's stream. If it fails as too long before its first piece, it is retried once."""
         stream: Any = context.result
 
         async def updates() -> AsyncIterator[ChatResponseUpdate]:
@@ -130,11 +130,11 @@ class PalimpsestMiddleware(ChatMiddleware):
                         begun = True
                         yield update
                     return
-                except GeneratorExit:  # nobody reads on
+                except GeneratorExit:  # the caller stopped reading
                     await stream.close()
                     raise
                 except Exception as error:
-                    again = await self._again(fit, error, own, context)
+                    again = await self._retry_smaller(fit, error, own, context)
                     if begun:
                         raise
                     fit = again
@@ -143,12 +143,12 @@ class PalimpsestMiddleware(ChatMiddleware):
 
         async def finished(_: Sequence[ChatResponseUpdate]) -> ChatResponse[Any]:
             response: ChatResponse[Any] = await stream.get_final_response()
-            await self._answered(fit, response)
+            await self._report_answer(fit, response)
             return response
 
         return ResponseStream(updates(), finalizer=finished)
 
-    async def _answered(self, fit: Fit, response: ChatResponse[Any]) -> None:
+    async def _report_answer(self, fit: Fit, response: ChatResponse[Any]) -> None:
         used: Mapping[str, Any] = response.usage_details or {}
         usage = _blocks.usage(
             used.get("input_token_count"),
@@ -157,16 +157,16 @@ class PalimpsestMiddleware(ChatMiddleware):
             used.get("cache_creation_input_token_count"),
         )
         calls = any(content.type == "function_call" for one in response.messages for content in one.contents)
-        reply = [] if calls else [_shaped(one) for one in response.messages]
+        reply = [] if calls else [_anthropic_message(one) for one in response.messages]
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
 
 class PalimpsestStrategy(Adapter):
     """A compaction strategy, `Agent(compaction_strategy=PalimpsestStrategy(session="…"))`.
 
-    It knows neither the agent's session nor its tools and instructions, and learns nothing of the answer: say how large
-    these are (`outside_tokens`), and give each conversation its own. What is left out stays in the list, marked as
-    excluded, as the framework's own strategies do it.
+    It does not see the agent's session, tools, instructions or answers: set the size of these (`outside_tokens`), and
+    create one strategy per conversation. Messages that are left out stay in the list, marked as excluded, as with the
+    framework's own strategies.
     """
 
     def __init__(self, *, session: str, **settings: Unpack[Settings]) -> None:
@@ -174,10 +174,10 @@ class PalimpsestStrategy(Adapter):
         self._budget = Budget("anthropic", settings)
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Mark what is left out, and put in what stands for it. True if anything changed."""
+        """Mark messages that are left out, and insert those that replace them. Return whether anything changed."""
         own = [one for one in messages if OURS not in one.additional_properties]
         before = _state(messages)
-        fit = await self._budget.arun(self._budget.fit(self._session, map(_shaped, own)))
+        fit = await self._budget.arun(self._budget.fit(self._session, map(_anthropic_message, own)))
         shown = own if fit is None else _applied(fit, own)
         kept = {id(one) for one in shown}
         left, result = deque(own), list[Message]()
@@ -203,8 +203,8 @@ def _applied(fit: Fit, own: Sequence[Message]) -> list[Message]:
     return fit.applied(own, _replaced, _inserted)
 
 
-def _shaped(own: Message) -> dict[str, Any]:
-    """A message as the server reads it."""
+def _anthropic_message(own: Message) -> dict[str, Any]:
+    """Return a message in the format `anthropic`."""
     role = "user" if own.role == "tool" else own.role
     return _blocks.message(role, (_block(content) for content in own.contents))
 

@@ -1,9 +1,9 @@
-"""Every call of `messages.create` and `messages.stream` within its budget.
+"""Anthropic's SDK: keep every call of `messages.create` and `messages.stream` within its budget.
 
     Anthropic(middleware=[PalimpsestMiddleware("support-42")])
 
-The program goes on sending its whole conversation with each call. What leaves the machine is the context that the
-server made of it. Tools, sampling, betas and `stream` are untouched.
+The program still passes its complete conversation with each call; the provider receives the context that the server
+made of it. Tools, sampling, betas and `stream` are unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PalimpsestMiddleware(Adapter, Middleware):
     """Client middleware for `Anthropic` and `AsyncAnthropic`.
 
     The session of a call is the one in its header `x-palimpsest-session` (`extra_headers`), else the one given here,
-    else `metadata.user_id`. A call without any passes untouched, and so does one that sends an increment to a thread.
+    else `metadata.user_id`. A call without a session is sent unchanged, and so is one that continues a thread.
     """
 
     def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
@@ -45,11 +45,11 @@ class PalimpsestMiddleware(Adapter, Middleware):
         self._warned = False
 
     def handle(self, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
-        """Send the budgeted request; once more, tighter, if it was too long after all."""
-        budget, asked = self._budget, self._asked(request)
+        """Send the budgeted request, and retry once with a smaller context if it was too long."""
+        budget, asked = self._budget, self._request_fit(request)
         fit = None if asked is None else budget.run(asked)
         if fit is None:
-            return call_next(_bare(request))
+            return call_next(_without_header(request))
         response = self._attempt(fit, request, call_next)
         if not response.http_response.is_success:
             response.http_response.read()
@@ -63,36 +63,38 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 return response
         if request.stream:
             stream = response.parse()
-            stream._iterator = self._teed(fit, stream._iterator)
-        elif response.http_response.is_closed:  # it has been read, unless the program is to do that
-            budget.run(self._answered(fit, response.http_response.json()))
+            stream._iterator = self._report_at_end(fit, stream._iterator)
+        elif response.http_response.is_closed:  # it was read; otherwise the program reads it itself
+            budget.run(self._report_answer(fit, response.http_response.json()))
         return response
 
     def _attempt(self, fit: Fit, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
         try:
-            return call_next(_bare(request, _body(fit, request)))
+            return call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
             self._budget.run(self._budget.failed(fit, error))
             raise
 
-    def _teed(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
+    def _report_at_end(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             for event in events:
                 whole.feed(event)
                 yield event
         except BaseException as error:
-            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            done = (
+                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            )
             self._budget.run(done)
             raise
-        self._budget.run(self._answered(fit, whole.response()))
+        self._budget.run(self._report_answer(fit, whole.response()))
 
     async def handle_async(self, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
-        """As `handle`."""
-        budget, asked = self._budget, self._asked(request)
+        """Handle a request of an asynchronous client, as `handle` does."""
+        budget, asked = self._budget, self._request_fit(request)
         fit = None if asked is None else await budget.arun(asked)
         if fit is None:
-            return await call_next(_bare(request))
+            return await call_next(_without_header(request))
         response = await self._aattempt(fit, request, call_next)
         if not response.http_response.is_success:
             await response.http_response.aread()
@@ -106,32 +108,34 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 return response
         if request.stream:
             stream = await response.parse()
-            stream._iterator = self._ateed(fit, stream._iterator)
+            stream._iterator = self._areport_at_end(fit, stream._iterator)
         elif response.http_response.is_closed:
-            await budget.arun(self._answered(fit, response.http_response.json()))
+            await budget.arun(self._report_answer(fit, response.http_response.json()))
         return response
 
     async def _aattempt(self, fit: Fit, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
         try:
-            return await call_next(_bare(request, _body(fit, request)))
+            return await call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
             await self._budget.arun(self._budget.failed(fit, error))
             raise
 
-    async def _ateed(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _areport_at_end(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             async for event in events:
                 whole.feed(event)
                 yield event
         except BaseException as error:
-            done = self._answered(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            done = (
+                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+            )
             await self._budget.arun(done)
             raise
-        await self._budget.arun(self._answered(fit, whole.response()))
+        await self._budget.arun(self._report_answer(fit, whole.response()))
 
-    def _asked(self, request: APIRequest) -> Flow[Fit | None] | None:
-        """What asks for the context of a request; None for one that is to pass."""
+    def _request_fit(self, request: APIRequest) -> Flow[Fit | None] | None:
+        """Return the flow that requests the context of a call; None for a call to be sent unchanged."""
         body = request.json
         if request.method.lower() != "post" or request.url not in PATHS or not isinstance(body, Mapping):
             return None
@@ -144,20 +148,20 @@ class PalimpsestMiddleware(Adapter, Middleware):
             if not self._warned:
                 self._warned = True
                 what = "a call without a session" if session is None else "an increment of a thread"
-                _log.warning("%s passes untouched", what)
+                _log.warning("%s is sent unchanged", what)
             return None
         return self._budget.fit(
             str(session), body["messages"], model=body.get("model"), system=body.get("system"), tools=body.get("tools")
         )
 
-    def _answered(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
+    def _report_answer(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
         answer = ANTHROPIC.read(response)
         last = not answer.tool_calls and answer.stop_reason != "pause_turn"
         return self._budget.answered(fit, usage=answer.usage, reply=answer.messages if last else ())
 
 
 class _Refusal(Exception):
-    """The provider's error response, as the server wants to hear of it."""
+    """The provider's error response, for the report to the server."""
 
     def __init__(self, response: APIResponse[Any] | AsyncAPIResponse[Any]) -> None:
         self.status_code = response.http_response.status_code
@@ -168,15 +172,17 @@ def _reason(error: BaseException) -> BaseException:
     return Abandoned() if isinstance(error, GeneratorExit) else error
 
 
-def _bare(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequest:
-    """The request as it leaves: without our header, and with another body if one is given."""
+def _without_header(request: APIRequest, body: Mapping[str, Any] | None = None) -> APIRequest:
+    """Return the request to send: without our header, and with another body if one is given."""
     headers = {name: value for name, value in request.headers.items() if name != SESSION_HEADER}
     return request.copy(headers=headers) if body is None else request.copy(headers=headers, body=body)
 
 
 def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
-    """The client's body with the messages and the system prompt of the context, and its cache markers in place of the
-    client's own: a request may have four."""
+    """Return the client's body with the context's messages and system prompt.
+
+    The context's cache markers replace the client's own, since a request may have only four.
+    """
     body: dict[str, Any] = dict(request.json)  # type: ignore[call-overload]  # a mapping, or there were no fit
     made = fit.context.request
     for name in ("system", "cache_control"):
@@ -191,9 +197,9 @@ def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
 
 
 def _alternating(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with those of the user in a row, such as a note and what the user says next, as one.
+    """Join consecutive messages of the user, such as a note and the user's next message.
 
-    The provider reads them as one; proxies and other servers of its API refuse them.
+    The provider treats them as one; proxies and other servers of its API refuse them.
     """
     joined: list[Mapping[str, Any]] = []
     for message in messages:

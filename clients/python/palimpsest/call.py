@@ -1,4 +1,4 @@
-"""One model call: a context that fits, sent to the provider, its answer logged."""
+"""One model call: get a context that fits, send it to the provider, and log the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palimpsest.types import ContextOut, TokensOut
 
 
 class AnyCall:
-    """A call under way. After a tighter context or a recall, all that it says is of the newest context."""
+    """A call in progress. After a retry or a recall, its properties are those of the newest context."""
 
     def __init__(self) -> None:
         self._state: State | None = None
@@ -22,12 +22,12 @@ class AnyCall:
     @property
     def _now(self) -> State:
         if self._state is None:
-            raise RuntimeError("a call is entered first: `with memory.call() as call: …`")
+            raise RuntimeError("enter the call first: `with memory.call() as call: …`")
         return self._state
 
     @property
     def context(self) -> ContextOut:
-        """The context, with everything that the server says of it."""
+        """The complete context, as the server returned it."""
         return self._now.context
 
     @property
@@ -37,21 +37,21 @@ class AnyCall:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What goes to the provider: the keyword arguments that hold messages, system prompt and tools."""
+        """The request to the provider: keyword arguments with messages, system prompt and tools."""
         return self.context.request
 
     @property
     def tokens(self) -> TokensOut:
-        """The budget, and what was used of it."""
+        """The token budget and its use."""
         return self.context.tokens
 
     @property
     def left_out(self) -> LeftOut:
-        """What the model does not see verbatim, by which rule and why."""
+        """The events that the model does not see verbatim, with the rule and the reason for each."""
         return LeftOut(self.context.evictions)
 
     def arguments(self, **extra: Any) -> dict[str, Any]:
-        """The provider's keyword arguments as `send` would give them, for whoever asks the provider by themselves."""
+        """Return the provider's keyword arguments as `send` would pass them, to call the provider yourself."""
         return arguments(self.context, extra)
 
 
@@ -72,22 +72,22 @@ class Call(AnyCall):
             self._reply.close()
 
     def send(self, function: Callable[..., Any], **arguments: Any) -> Reply:
-        """Call the provider's function with the context and these arguments; log what it answers, report the usage.
+        """Call the provider's function with the context and these arguments, log the answer, and report the usage.
 
-        `function` is a method of an SDK, such as `OpenAI().chat.completions.create`, or anything that takes and gives
-        the same. With `stream=True`, iterate over the reply. A context that was too long after all is made tighter and
-        sent once more. Calls of the recall tool are answered here, and the model is asked again. The provider's own
-        errors are reported and raised as they are.
+        `function` is a method of an SDK, such as `OpenAI().chat.completions.create`, or a function with the same
+        arguments and results. With `stream=True`, iterate over the reply. If the context was too long, the call is
+        retried once with a smaller one. Calls of the recall tool are answered here, and the model is called again.
+        Errors of the provider are reported and raised unchanged.
         """
         self._reply = Reply(send(self._now, function, arguments), self._transport)
         return self._reply
 
     def log(self, response: Any) -> Reply:
-        """Log an answer that was got by other means than `send`, and report its usage."""
+        """Log an answer that was obtained without `send`, and report its usage."""
         return Reply(finish(self._now, response), self._transport)
 
     def failed(self, error: Exception) -> bool:
-        """Report the provider's error. If the context was too long, take a tighter one and return True: ask again."""
+        """Report the provider's error. If the context was too long, get a smaller one and return True: call again."""
         again = run(failed(self._now, error), self._transport)
         if again is not None:
             self._now.context = self._transport.ask(again)
@@ -111,16 +111,16 @@ class AsyncCall(AnyCall):
             await self._reply.close()
 
     async def send(self, function: Callable[..., Any], **arguments: Any) -> AsyncReply:
-        """As `Call.send`, with a function that is awaited, such as `AsyncOpenAI().chat.completions.create`."""
+        """Do what `Call.send` does, with an asynchronous function, such as `AsyncOpenAI().chat.completions.create`."""
         self._reply = AsyncReply(send(self._now, function, arguments), self._transport)
         return await self._reply.begin()
 
     async def log(self, response: Any) -> AsyncReply:
-        """Log an answer that was got by other means than `send`, and report its usage."""
+        """Log an answer that was obtained without `send`, and report its usage."""
         return await AsyncReply(finish(self._now, response), self._transport).begin()
 
     async def failed(self, error: Exception) -> bool:
-        """Report the provider's error. If the context was too long, take a tighter one and return True: ask again."""
+        """Report the provider's error. If the context was too long, get a smaller one and return True: call again."""
         again = await arun(failed(self._now, error), self._transport)
         if again is not None:
             self._now.context = await self._transport.ask(again)

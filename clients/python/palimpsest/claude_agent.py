@@ -1,10 +1,10 @@
-"""A `SessionStore` for the Claude Agent SDK: its transcripts mirrored to Palimpsest, and resumed from there.
+"""A `SessionStore` for the Claude Agent SDK: mirror its transcripts to Palimpsest, and resume from there.
 
-`ClaudeAgentOptions(session_store=PalimpsestSessionStore())` is all of it. What the user and the model said, the tool
-calls and their results become events of a session's log, so that they can be searched, recalled, forked and audited;
-each entry of the transcript is kept beside them, whole, and comes back as it was.
+Use `ClaudeAgentOptions(session_store=PalimpsestSessionStore())`. Messages, tool calls and tool results become events of
+a session's log, so that they can be searched, recalled, forked and audited. Each transcript entry is stored with them
+and is returned unchanged.
 
-A store does not budget model calls: the SDK's own process makes them. For that, point it at the gateway.
+A store does not budget model calls, since the SDK's own process makes them. For that, point the SDK at the gateway.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from palimpsest.errors import IdempotencyConflictError, InvalidRequestError, Not
 from palimpsest.types import EventIn, SessionOut
 
 PROJECT, SESSION, SUBPATH = "claude_project", "claude_session", "claude_subpath"
-"""Metadata of a session: the key of its transcript."""
+"""The metadata of a session: the key of its transcript."""
 ENTRY = "claude_entry"
-"""Metadata of an event: the transcript's entry that it came of, as JSON text; of several events, on the first."""
+"""The metadata of an event: the transcript entry it was made from, as JSON text; of several events, on the first."""
 EVENTS_PER_APPEND_MAX = 1000
 PAGE = 1000
 
 
 class PalimpsestSessionStore(SessionStore):
-    """Transcripts in Palimpsest, one session for each, and one for each sub-agent's.
+    """Transcripts in Palimpsest, one session for each transcript, and one for each sub-agent's.
 
-    What goes wrong is raised: the SDK tries an append three times and then tells its caller (`MirrorErrorMessage`)
-    while the agent runs on; a resume from a store that is away fails.
+    Errors are raised: the SDK attempts an append three times and then notifies its caller (`MirrorErrorMessage`) while
+    the agent continues; a resume fails if the server is unreachable.
     """
 
     def __init__(self, client: AsyncPalimpsest | None = None) -> None:
@@ -47,7 +47,7 @@ class PalimpsestSessionStore(SessionStore):
         self._known: set[str] = set()
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Append entries in their order. One with a `uuid` that is there already changes nothing."""
+        """Append entries in their order. An entry whose `uuid` was appended before changes nothing."""
         if not entries:
             return
         session = self._client.session(session_id(key))
@@ -61,13 +61,13 @@ class PalimpsestSessionStore(SessionStore):
                 await self._append_one(session.id, entry)
 
     async def _append_one(self, session: str, entry: SessionStoreEntry) -> None:
-        """Append an entry; as no message if the log does not take it as one, such as a result without its call."""
+        """Append an entry; if the log refuses its message, such as a result without its call, append it as a note."""
         try:
             await self._append(session, [*_events(entry)])
         except InvalidRequestError:
             with suppress(IdempotencyConflictError):
                 await self._append(session, [*_events(entry, read=False)])
-        except IdempotencyConflictError:  # its uuid is there
+        except IdempotencyConflictError:  # its uuid was appended before
             pass
 
     async def _append(self, session: str, events: Sequence[EventIn]) -> None:
@@ -75,7 +75,7 @@ class PalimpsestSessionStore(SessionStore):
             await self._client.session(session).append_events(events=events[at : at + EVENTS_PER_APPEND_MAX])
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """All entries of a transcript as they were appended; None if there are none."""
+        """Return all entries of a transcript as they were appended; None if there are none."""
         session = self._client.session(session_id(key))
         try:
             texts = [
@@ -88,7 +88,7 @@ class PalimpsestSessionStore(SessionStore):
         return [json.loads(text) for text in texts] or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """The main transcripts of a project, with the time of the last append of each."""
+        """Return the main transcripts of a project, each with the time of its last append."""
         return [
             {"session_id": one.metadata[SESSION], "mtime": int(one.updated_at.timestamp() * 1000)}
             async for one in self._transcripts({PROJECT: project_key})
@@ -96,14 +96,14 @@ class PalimpsestSessionStore(SessionStore):
         ]
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """The subpaths of a session's sub-agents."""
+        """Return the subpaths of a session's sub-agents."""
         of_session = {PROJECT: key["project_key"], SESSION: key["session_id"]}
         return [
             one.metadata[SUBPATH] async for one in self._transcripts(of_session) if one.metadata[SUBPATH] is not None
         ]
 
     async def delete(self, key: SessionKey) -> None:
-        """Erase a transcript; the main one takes those of its sub-agents with it."""
+        """Erase a transcript, and with a main transcript those of its sub-agents."""
         keys = [key]
         if not key.get("subpath"):
             of_session: SessionListSubkeysKey = {"project_key": key["project_key"], "session_id": key["session_id"]}
@@ -123,7 +123,7 @@ class PalimpsestSessionStore(SessionStore):
 
 
 def session_id(key: SessionKey) -> str:
-    """The Palimpsest session of a transcript."""
+    """Return the id of a transcript's session in Palimpsest."""
     subpath = key.get("subpath")
     return session_name("claude", key["project_key"], key["session_id"], *([subpath] if subpath else []))
 
@@ -133,9 +133,9 @@ def _metadata(key: SessionKey) -> dict[str, Any]:
 
 
 def _events(entry: SessionStoreEntry, *, read: bool = True) -> Iterator[EventIn]:
-    """The events of an entry: of a message that is `read`, one for its text and one for each tool call or result."""
-    said = [*_said(entry)] if read else []
-    for at, event in enumerate(said or [_unsaid(entry)]):
+    """Yield the events of an entry: if `read`, one for its message's text and one for each tool call or result."""
+    of_message = [*_message_events(entry)] if read else []
+    for at, event in enumerate(of_message or [_hidden_note(entry)]):
         if at == 0:
             event["metadata"] = {ENTRY: json.dumps(entry)}
         if "uuid" in entry:
@@ -143,7 +143,7 @@ def _events(entry: SessionStoreEntry, *, read: bool = True) -> Iterator[EventIn]
         yield event
 
 
-def _said(entry: Mapping[str, Any]) -> Iterator[EventIn]:
+def _message_events(entry: Mapping[str, Any]) -> Iterator[EventIn]:
     message = entry.get("message")
     if entry["type"] not in ("user", "assistant") or not isinstance(message, Mapping):
         return
@@ -166,6 +166,6 @@ def _said(entry: Mapping[str, Any]) -> Iterator[EventIn]:
         yield {"type": "user.message" if entry["type"] == "user" else "assistant.message", "content": rest}
 
 
-def _unsaid(entry: Mapping[str, Any]) -> EventIn:
-    """What holds an entry that is no message: it has expired from the first, so that no context shows it."""
+def _hidden_note(entry: Mapping[str, Any]) -> EventIn:
+    """Return the event for an entry without a message; it is already expired, so that no context shows it."""
     return {"type": "agent.note", "content": entry["type"], "ttl_seconds": 1, "occurred_at": "1970-01-01T00:00:00Z"}

@@ -1,4 +1,4 @@
-"""The clients: where the server is, and everything that belongs to no one session."""
+"""The clients: the connection to a server, and all operations that are not on one session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_RETRIES = 2
 
 
 class ClientOperations:
-    """Every operation of the API that is not on one session, by the name that it has in the API's document."""
+    """Every operation of the API that is not on one session, named as in the API's document."""
 
     list_sessions = listing(sessions.list_sessions)
     audit_calls = listing(records.audit_calls)
@@ -64,7 +64,7 @@ class ClientOperations:
 
 
 class Palimpsest(ClientOperations, Blocking):
-    """A client that waits for its answers. It can be shared by threads; a session is used by one at a time."""
+    """A blocking client. Threads may share it; a session must be used by one thread at a time."""
 
     def __init__(
         self,
@@ -76,9 +76,10 @@ class Palimpsest(ClientOperations, Blocking):
         headers: Mapping[str, str] | None = None,
         http_client: httpx2.Client | None = None,
     ) -> None:
-        """`base_url` is PALIMPSEST_URL unless given, else a server on this machine; `api_key` is PALIMPSEST_API_KEY.
+        """Create a client.
 
-        `timeout` is in seconds, for each of the attempts; after a failure that may pass there are `max_retries` more.
+        `base_url` defaults to PALIMPSEST_URL, else to a server on this machine; `api_key` to PALIMPSEST_API_KEY.
+        `timeout` is in seconds and applies to each attempt; temporary failures are retried up to `max_retries` times.
         """
         options = _options(base_url, api_key, timeout, max_retries, headers)
         self._transport = Transport(options, http_client or Connections())
@@ -95,11 +96,11 @@ class Palimpsest(ClientOperations, Blocking):
         recall: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Session:
-        """A session by your own name for it; it is created at its first use, if it is new.
+        """Return the session with your own `id`. A new session is created at its first use.
 
         `max_tokens` is the window that contexts are made for; by default that of the policy or the model. `policy` is
-        the name of one or a document. `view` reads the log with a window and policy of its own. `recall` says whether
-        the model gets the recall tool; by default it does if `tools` are set.
+        a policy's name or a document. `view` reads the log with its own window and policy. `recall` sets whether the
+        model gets the recall tool; by default it does if `tools` are set.
         """
         speaker = Speaker(id, format, model, max_tokens, policy, view, recall, metadata)
         return Session(self._transport, speaker)
@@ -113,7 +114,7 @@ class Palimpsest(ClientOperations, Blocking):
         max_retries: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Palimpsest:
-        """The same client with another `timeout`, `max_retries`, `headers`, `api_key` or `base_url`.
+        """Return a copy with another `timeout`, `max_retries`, `api_key` or `base_url`, or with more `headers`.
 
         Connections are shared.
         """
@@ -134,7 +135,7 @@ class Palimpsest(ClientOperations, Blocking):
 
 
 class AsyncPalimpsest(ClientOperations, Asynchronous):
-    """A client whose answers are awaited."""
+    """An asynchronous client."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class AsyncPalimpsest(ClientOperations, Asynchronous):
         headers: Mapping[str, str] | None = None,
         http_client: httpx2.AsyncClient | None = None,
     ) -> None:
-        """As `Palimpsest`."""
+        """Create a client, with the arguments of `Palimpsest`."""
         options = _options(base_url, api_key, timeout, max_retries, headers)
         self._transport = AsyncTransport(options, http_client or httpx2.AsyncClient())
 
@@ -162,7 +163,7 @@ class AsyncPalimpsest(ClientOperations, Asynchronous):
         recall: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> AsyncSession:
-        """As `Palimpsest.session`."""
+        """Return a session; see `Palimpsest.session`."""
         speaker = Speaker(id, format, model, max_tokens, policy, view, recall, metadata)
         return AsyncSession(self._transport, speaker)
 
@@ -175,7 +176,7 @@ class AsyncPalimpsest(ClientOperations, Asynchronous):
         max_retries: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncPalimpsest:
-        """As `Palimpsest.with_options`."""
+        """Return a copy with other options; see `Palimpsest.with_options`."""
         options = self._transport.options.changed(base_url, api_key, timeout, max_retries, headers)
         changed = object.__new__(AsyncPalimpsest)
         changed._transport = AsyncTransport(options, self._transport.http)

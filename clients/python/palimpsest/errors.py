@@ -1,7 +1,7 @@
-"""Everything that this package raises, as a tree: by HTTP status, and below that by the kind of problem.
+"""All errors that this package raises, as a tree: by HTTP status, and below that by the kind of problem.
 
-`except ConflictError` takes every 409; `except HeadConflictError` only a wrong `expected_head`. The server describes a
-problem as RFC 9457 does: `slug` names its kind, `detail` says what happened, `problem` has all of its members.
+`except ConflictError` catches every 409; `except HeadConflictError` only a wrong `expected_head`. The server describes
+a problem as RFC 9457 does: `slug` names its kind, `detail` describes the occurrence, `problem` has all of its members.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class PalimpsestError(Exception):
-    """Whatever goes wrong in this package."""
+    """The base of all errors in this package."""
 
 
 class ConnectionFailed(PalimpsestError):
-    """The server could not be reached, or the connection broke before its answer had come."""
+    """The server could not be reached, or the connection broke before the response arrived."""
 
 
 class ConnectionTimedOut(ConnectionFailed):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
 
 class UnreadableAnswer(PalimpsestError):
-    """The answer is a success but none of this server's: a proxy's page, or JSON of another shape."""
+    """The response is a success but not from a Palimpsest server: a proxy's page, or JSON of another shape."""
 
 
 class RecallLoop(PalimpsestError):
-    """The model used the recall tool again and again and did nothing else. All it asked for is in the log."""
+    """The model repeatedly did nothing but use the recall tool. All of its calls and their results are in the log."""
 
 
 class ReplyNotLogged(PalimpsestError):
-    """The model answered, but the answer could not be logged: `reply` has it, and the error is `__cause__`."""
+    """The model's answer could not be logged. It is in `reply`, and the error is `__cause__`."""
 
     def __init__(self, reply: Logged, error: PalimpsestError) -> None:
         super().__init__(f"the model's answer was not logged: {error}")
@@ -44,7 +44,7 @@ class ReplyNotLogged(PalimpsestError):
 
 
 class StatusError(PalimpsestError):
-    """The server answered with an error."""
+    """The server responded with an error."""
 
     slug_of: ClassVar[str | None] = None
     status_of: ClassVar[int | None] = None
@@ -61,13 +61,13 @@ class StatusError(PalimpsestError):
 
 
 class BadRequestError(StatusError):
-    """400: not a request at all."""
+    """400: the server did not receive a valid HTTP request."""
 
     status_of = 400
 
 
 class AuthenticationError(StatusError):
-    """401: no valid API key came with the request."""
+    """401: the request has no valid API key."""
 
     status_of = 401
 
@@ -79,25 +79,25 @@ class PermissionDeniedError(StatusError):
 
 
 class NotFoundError(StatusError):
-    """404: there is no such thing, or the key does not reach it."""
+    """404: the resource does not exist, or the key has no access to it."""
 
     status_of = 404
 
 
 class GoneError(StatusError):
-    """410: what was asked for has been erased."""
+    """410: the requested data was erased."""
 
     status_of = 410
 
 
 class SessionErasedError(GoneError):
-    """The session was erased on request. To create it with its metadata is to begin again under its name."""
+    """The session was erased on request. To start again under its name, create it with its metadata."""
 
     slug_of = "session-erased"
 
 
 class ContentsErasedError(GoneError):
-    """The key that the tenant's contents were sealed with was dropped. Nothing of them can be read again."""
+    """The key that the tenant's contents were encrypted with was dropped, so they can never be read again."""
 
     slug_of = "contents-erased"
 
@@ -109,7 +109,7 @@ class RequestTimeoutError(StatusError):
 
 
 class ConflictError(StatusError):
-    """409: the request does not fit what is there. It is an answer and is never sent again."""
+    """409: the request conflicts with the current state. It is never retried."""
 
     status_of = 409
 
@@ -121,51 +121,51 @@ class TooLargeError(StatusError):
 
 
 class InvalidRequestError(StatusError):
-    """422: the request was understood and cannot be done as it stands."""
+    """422: the request was understood but cannot be executed."""
 
     status_of = 422
 
     @property
     def field(self) -> str | None:
-        """The field of the request that is wrong, if one is."""
+        """The field of the request at fault, if any."""
         return self.problem.get("field")
 
 
 class RateLimitError(StatusError):
-    """429: too much at once, even after the retries."""
+    """429: a limit was exceeded, even after the retries."""
 
     status_of = 429
 
 
 class ServerError(StatusError):
-    """500 and above: the server's own failure, even after the retries."""
+    """500 and above: the server failed, even after the retries."""
 
 
 class NotLocalError(PermissionDeniedError):
-    """A server without keys answers only its own machine."""
+    """A server without keys answers only requests from its own machine."""
 
     slug_of = "not-local"
 
 
 class HeadConflictError(ConflictError):
-    """Somebody else appended first: the session's head is not `expected_head`. Nothing was appended."""
+    """Events were appended in the meantime: the session's head is not `expected_head`. Nothing was appended."""
 
     slug_of = "head-conflict"
 
     @property
     def head(self) -> int:
-        """The session's real head."""
+        """The session's actual head."""
         return int(self.problem["head"])
 
 
 class IdempotencyConflictError(ConflictError):
-    """The key or event id was used before, with other content."""
+    """The idempotency key or event id was used before with different content."""
 
     slug_of = "idempotency-conflict"
 
 
 class ErasureCountConflictError(ConflictError):
-    """The erasure would erase another number of sessions than `expected`. Nothing was erased."""
+    """The erasure would erase a different number of sessions than `expected`. Nothing was erased."""
 
     slug_of = "erasure-count-conflict"
 
@@ -176,25 +176,25 @@ class ErasureCountConflictError(ConflictError):
 
 
 class TooManySessionsError(ConflictError):
-    """The tenant may have no more sessions."""
+    """The tenant has reached its limit of sessions."""
 
     slug_of = "too-many-sessions"
 
 
 class TooManyLinesError(ConflictError):
-    """The session may have no more lines."""
+    """The session has reached its limit of lines."""
 
     slug_of = "too-many-lines"
 
 
 class InvalidEventError(InvalidRequestError):
-    """An event is not one that the log can hold."""
+    """An event is invalid."""
 
     slug_of = "invalid-event"
 
 
 class InvalidMessageError(InvalidRequestError):
-    """A message is not valid in the format it was said to have."""
+    """A message is not valid in the given format."""
 
     slug_of = "invalid-message"
 
@@ -206,53 +206,53 @@ class InvalidPolicyError(InvalidRequestError):
 
 
 class UnknownCallError(InvalidRequestError):
-    """A tool result names no tool call that is open."""
+    """A tool result names no open tool call."""
 
     slug_of = "unknown-call"
 
 
 class DuplicateCallError(InvalidRequestError):
-    """A tool call has the id of one that is still open."""
+    """A tool call has the same id as one that is still open."""
 
     slug_of = "duplicate-call"
 
 
 class ContextInfeasibleError(InvalidRequestError):
-    """No valid context fits the budget. `max_tokens` must be at least `minimum_tokens`, or something must go."""
+    """No valid context fits the target. The smallest one has `minimum_tokens`."""
 
     slug_of = "context-infeasible"
 
     @property
     def minimum_tokens(self) -> int:
-        """The smallest context that would be valid."""
+        """The size of the smallest valid context, in the model's tokens."""
         return int(self.problem["minimum_tokens"])
 
     @property
     def by_source(self) -> dict[str, int]:
-        """What takes the room: tokens by part of the context."""
+        """Tokens by part of the smallest context."""
         return dict(self.problem.get("by_source", {}))
 
 
 class NothingToSendError(InvalidRequestError):
-    """The session holds nothing that a model could be sent yet."""
+    """The session has nothing to send to a model yet."""
 
     slug_of = "nothing-to-send"
 
 
 class InjectionOverReserveError(InvalidRequestError):
-    """Injected content exceeds what is reserved for it."""
+    """Injected content exceeds its reserve."""
 
     slug_of = "injection-over-reserve"
 
 
 class NotReproducibleError(ServerError):
-    """A recorded call no longer renders to the same bytes. Trying again would not help, so it is not tried."""
+    """A recorded call no longer renders to the same bytes. It is not retried, since that would not help."""
 
     slug_of = "not-reproducible"
 
 
 class UnavailableError(ServerError):
-    """503: the server is too busy, or its database is away, even after the retries."""
+    """503: the server is too busy, or its database is unreachable, even after the retries."""
 
     status_of = 503
 
@@ -267,7 +267,7 @@ BY_STATUS = {one.status_of: one for one in _KINDS if "status_of" in vars(one) an
 
 
 def from_response(response: httpx2.Response) -> StatusError:
-    """The error for an answer that was read and is not a success."""
+    """Return the error for an unsuccessful response that was read."""
     try:
         problem = response.json()
     except ValueError:

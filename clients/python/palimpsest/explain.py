@@ -1,4 +1,4 @@
-"""What the model was not shown, and why: of one call, and of one event over all calls."""
+"""Explanations of left-out events: for one call, and for one event over all calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from palimpsest.types import EventOut, EvictionOut, HistoryItem
 
 
 class LeftOut(list[EvictionOut]):
-    """Ranges of events that one context did not show verbatim. Printed, it says what, by which rule and why."""
+    """Ranges of events that one context did not show verbatim. Print it for the rules and reasons."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that this saved."""
+        """The tokens that this saved."""
         return sum(one.tokens_saved for one in self)
 
     def __str__(self) -> str:
@@ -21,15 +21,15 @@ class LeftOut(list[EvictionOut]):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of one event. Printed, it says how the calls showed it, and what changed that."""
+    """The history of one event. Print it for how the calls showed the event, and for the reasons of changes."""
 
     event: EventOut
     calls: list[HistoryItem]
-    """Each recorded call since the event, oldest first."""
+    """All recorded calls since the event, oldest first."""
 
     @property
     def changes(self) -> list[HistoryItem]:
-        """The first call, and each that showed the event otherwise than the call before."""
+        """The first call, and each call that showed the event differently from the one before."""
         shown = [(one.disposition, one.summary, one.reducer, one.reason) for one in self.calls]
         return [one for at, one in enumerate(self.calls) if at == 0 or shown[at] != shown[at - 1]]
 

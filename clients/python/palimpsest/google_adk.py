@@ -1,7 +1,7 @@
-"""Google ADK: every model call of a runner within its budget.
+"""Google ADK: keep every model call of a runner within its budget.
 
-`Runner(…, plugins=[PalimpsestPlugin()])` or `App(…, plugins=[PalimpsestPlugin()])` is all of it. ADK's session stays as
-it is; before each model call of any agent, the contents of that one request are changed to what fits.
+Use `Runner(…, plugins=[PalimpsestPlugin()])` or `App(…, plugins=[PalimpsestPlugin()])`. ADK's session stays unchanged;
+before each model call of any agent, the contents of that request are replaced by contents that fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CALLS_KEPT = 1_000
-"""Model calls under way that are remembered; what became of older ones is not reported."""
+"""The number of model calls in progress that are remembered; outcomes of older ones are not reported."""
 
 
 class PalimpsestPlugin(Adapter, BasePlugin):
@@ -38,7 +38,10 @@ class PalimpsestPlugin(Adapter, BasePlugin):
     def __init__(
         self, *, session: str | Callable[[CallbackContext], str] | None = None, **settings: Unpack[Settings]
     ) -> None:
-        """`session` is the id in Palimpsest, or a function that gives it; by default `app:user:session` of ADK's."""
+        """Create a plugin.
+
+        `session` is the id in Palimpsest, or a function that returns it; by default ADK's `app:user:session`.
+        """
         super().__init__(name="palimpsest")
         self._session = session
         self._budget = Budget("gemini", settings)
@@ -47,8 +50,10 @@ class PalimpsestPlugin(Adapter, BasePlugin):
     async def before_model_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest
     ) -> LlmResponse | None:
-        """Put what fits into the request."""
-        if llm_request.previous_interaction_id:  # the provider keeps the conversation, and this is only what is new
+        """Replace the request's contents by those that fit."""
+        if (
+            llm_request.previous_interaction_id
+        ):  # the provider stores the conversation; the request has only new contents
             return None
         sid = self._session_id(callback_context)
         if self._budget.recall:
@@ -86,18 +91,18 @@ class PalimpsestPlugin(Adapter, BasePlugin):
             error = RuntimeError(llm_response.error_message or llm_response.error_code)
             await self._budget.arun(self._budget.failed(call.fit, error))
             return None
-        told = llm_response.usage_metadata
+        metadata = llm_response.usage_metadata
         reply: list[dict[str, Any]] = []
         if content is not None and not any(part.function_call for part in content.parts or ()):
             reply = list(_contents.messages([content]))
-        used = None if told is None else without_zeros(usage(told.model_dump()))  # ADK's LiteLlm sets a 0
+        used = None if metadata is None else without_zeros(usage(metadata.model_dump()))  # ADK's LiteLlm sets zeros
         await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
         return None
 
     async def on_model_error_callback(
         self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
     ) -> LlmResponse | None:
-        """Report the error. If the request was too long, and nothing of an answer had come: ask once more with less."""
+        """Report the error. If the request was too long and no answer had begun, retry with a smaller one."""
         call = self._calls.pop(_key(callback_context), None)
         if call is None:
             return None
@@ -112,7 +117,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         except Exception as once_more:
             self._calls.pop(_key(callback_context), None)
             await self._budget.arun(self._budget.failed(again, once_more))
-            return None  # what was wrong at first is raised
+            return None  # the first error is raised
         return responses[-1] if responses else None
 
     def _session_id(self, context: CallbackContext) -> str:
@@ -124,12 +129,12 @@ class PalimpsestPlugin(Adapter, BasePlugin):
 
 @dataclass
 class _Call:
-    """A model call under way."""
+    """A model call in progress."""
 
     fit: Fit
     own: Sequence[types.Content]
     begun: bool = field(default=False)
-    """Whether something of the answer has come, or it is asked for a second time."""
+    """Whether a part of the answer has arrived, or the call is a retry."""
 
 
 def _key(context: CallbackContext) -> tuple[str, str]:

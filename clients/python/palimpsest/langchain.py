@@ -1,9 +1,9 @@
-"""Every model call of a LangChain agent within its budget.
+"""LangChain: keep every model call of an agent within its budget.
 
     create_agent(model, tools, middleware=[PalimpsestMiddleware()])
 
-The graph's state keeps all messages; only the model sees what fits. Messages that are sent verbatim are the very
-objects of the state.
+The graph's state keeps all messages; the model gets those that fit. Messages sent verbatim are the same objects as in
+the state.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ CALL_BLOCKS = frozenset({"tool_use", "tool_call", "function_call", "input_json_d
 class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
     """Middleware for agents of `create_agent`. The session is the thread's id, unless one is given.
 
-    With `recall=True` it is a `PalimpsestRecallMiddleware`: only that one adds a node for tools to the agent's graph.
+    With `recall=True` it is a `PalimpsestRecallMiddleware`, since only that one adds a node for tools to the graph.
     """
 
     def __new__(cls, session: str | None = None, **settings: Unpack[Settings]) -> PalimpsestMiddleware:
-        """Choose the class. Raises TypeError for a subclass that cannot answer the recall tool."""
+        """Choose the class. Raises TypeError if `recall` is set for a subclass that cannot answer the recall tool."""
         if settings.get("recall") and not issubclass(cls, PalimpsestRecallMiddleware):
             if cls is not PalimpsestMiddleware:
                 raise TypeError("a middleware with recall=True must be a subclass of PalimpsestRecallMiddleware")
@@ -66,64 +66,64 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
 
     @property
     def name(self) -> str:
-        """The name in the agent's graph, whichever class it is."""
+        """The name in the agent's graph, the same for both classes."""
         return PalimpsestMiddleware.__name__
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelCallResult[Any]:
-        """Call the model with what fits; once more, with less, if it was too long after all."""
-        budget, own = self._budget, _own(request)
-        fit = budget.run(self._asked(request, own))
+        """Call the model with the messages that fit, and retry with fewer if they were too long."""
+        budget, own = self._budget, _all_messages(request)
+        fit = budget.run(self._request_fit(request, own))
         while fit is not None:
             try:
-                response = handler(_fitted(request, own, fit))
+                response = handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
                 fit = budget.run(budget.failed(fit, error))
                 if fit is None:
                     raise
             else:
-                budget.run(self._answered(fit, response))
+                budget.run(self._report_answer(fit, response))
                 return response
         return handler(request)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelCallResult[Any]:
-        """As `wrap_model_call`."""
-        budget, own = self._budget, _own(request)
-        fit = await budget.arun(self._asked(request, own))
+        """Call the model asynchronously; see `wrap_model_call`."""
+        budget, own = self._budget, _all_messages(request)
+        fit = await budget.arun(self._request_fit(request, own))
         while fit is not None:
             try:
-                response = await handler(_fitted(request, own, fit))
+                response = await handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
                 fit = await budget.arun(budget.failed(fit, error))
                 if fit is None:
                     raise
             else:
-                await budget.arun(self._answered(fit, response))
+                await budget.arun(self._report_answer(fit, response))
                 return response
         return await handler(request)
 
-    def _named(self, runtime: Any) -> str:
+    def _session_id_of(self, runtime: Any) -> str:
         thread = getattr(getattr(runtime, "execution_info", None), "thread_id", None)
         if self._session is None and thread is None:
             raise ValueError(
-                "which session is this? Call the agent with config={'configurable': {'thread_id': '…'}}, "
-                "or give the middleware a session"
+                "no session is given: call the agent with config={'configurable': {'thread_id': '…'}}, or give the "
+                "middleware a session"
             )
         return self._session or session_name(str(thread))
 
-    def _asked(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
+    def _request_fit(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         return self._budget.fit(
-            self._named(request.runtime),
+            self._session_id_of(request.runtime),
             (openai_message(message) for message in own),
             model=model if isinstance(model, str) else None,
             tools=(convert_to_openai_tool(tool) for tool in request.tools),
         )
 
-    def _answered(self, fit: Fit, response: Any) -> Flow[None]:
+    def _report_answer(self, fit: Fit, response: Any) -> Flow[None]:
         reply = next((one for one in getattr(response, "result", [response]) if isinstance(one, AIMessage)), None)
         usage = None if reply is None else _usage(reply)
         last = [] if reply is None or reply.tool_calls or not reply.content else [openai_message(reply)]
@@ -136,40 +136,40 @@ class PalimpsestRecallMiddleware(PalimpsestMiddleware):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        """Answer the recall tool; run all others."""
+        """Answer calls of the recall tool; run all other tools."""
         call = request.tool_call
         if call["name"] != RECALL:
             return handler(request)
-        text = self._budget.run(self._budget.recalled(self._named(request.runtime), call["args"]))
+        text = self._budget.run(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
-        """As `wrap_tool_call`."""
+        """Answer calls of the recall tool asynchronously; see `wrap_tool_call`."""
         call = request.tool_call
         if call["name"] != RECALL:
             return await handler(request)
-        text = await self._budget.arun(self._budget.recalled(self._named(request.runtime), call["args"]))
+        text = await self._budget.arun(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
 
 def openai_message(message: BaseMessage) -> dict[str, Any]:
-    """A message as OpenAI's chat completions have it, without reasoning."""
+    """Return a message in the format of OpenAI's chat completions, without reasoning."""
     role = message.role if isinstance(message, ChatMessage) else ROLES.get(message.type, "user")
     if isinstance(message.content, str):
         content: Any = message.content
     else:
         content = [part for block in message.content if (part := _part(block)) is not None]
-    told: dict[str, Any] = {"role": role, "content": content or None if role == "assistant" else content}
+    converted: dict[str, Any] = {"role": role, "content": content or None if role == "assistant" else content}
     if isinstance(message, ToolMessage):
-        told["tool_call_id"] = message.tool_call_id
+        converted["tool_call_id"] = message.tool_call_id
     if isinstance(message, AIMessage) and message.tool_calls:
-        told["tool_calls"] = [
+        converted["tool_calls"] = [
             {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": _json(call["args"])}}
             for call in message.tool_calls
         ]
-    return told
+    return converted
 
 
 def _part(block: str | Mapping[str, Any]) -> Any:
@@ -188,12 +188,12 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _own(request: ModelRequest[Any]) -> list[BaseMessage]:
-    """The system message, if there is one, and the messages."""
+def _all_messages(request: ModelRequest[Any]) -> list[BaseMessage]:
+    """Return the system message, if any, and the other messages."""
     return [*([] if request.system_message is None else [request.system_message]), *request.messages]
 
 
-def _fitted(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
+def _with_context(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
     messages: list[Any] = fit.applied(own, _replaced, _inserted)
     if request.system_message is not None:  # it is always kept, and always first
         messages = messages[1:]
@@ -207,7 +207,7 @@ def _inserted(one: Mapping[str, Any]) -> BaseMessage:
 
 
 def _replaced(message: BaseMessage, step: Mapping[str, Any]) -> BaseMessage | None:
-    """The copy of a message with other text, other arguments, or without some of its calls."""
+    """Return a copy of a message with other text, arguments or fewer calls; None if nothing is left."""
     if not isinstance(message, AIMessage) or not message.tool_calls:
         action, text = change(step, getattr(message, "tool_call_id", None))
         return message.model_copy(update={"content": text}) if action == "replace" else message
@@ -228,7 +228,7 @@ def _replaced(message: BaseMessage, step: Mapping[str, Any]) -> BaseMessage | No
 
 
 def _with_call(content: Any, call_id: str | None, action: str, text: str | None) -> Any:
-    """Content in which the block of a tool call, as some providers have it, says the same as the call."""
+    """Return content in which the block of a tool call, which some providers have, matches the changed call."""
     if isinstance(content, str) or action == "keep":
         return content
     blocks: list[Any] = []
@@ -242,14 +242,14 @@ def _with_call(content: Any, call_id: str | None, action: str, text: str | None)
 
 
 def _with_text(content: Any, text: str | None) -> Any:
-    """Content with another text, or with none, in place of all that is no reasoning and no call."""
+    """Return content with all blocks but reasoning and calls replaced by a text, or removed."""
     if isinstance(content, str):
         return text or ""
     kept = SILENT_BLOCKS | CALL_BLOCKS
     others = [block for block in content if not isinstance(block, str) and block.get("type") in kept]
     calls_from = next((at for at, block in enumerate(others) if block["type"] in CALL_BLOCKS), len(others))
-    said = [{"type": "text", "text": text}] if text else []
-    return [*others[:calls_from], *said, *others[calls_from:]]
+    new = [{"type": "text", "text": text}] if text else []
+    return [*others[:calls_from], *new, *others[calls_from:]]
 
 
 def _usage(reply: AIMessage) -> UsageIn | None:

@@ -1,8 +1,8 @@
-"""LiteLLM: every chat completion of `acompletion`, a Router or the proxy within its budget.
+"""LiteLLM: keep every chat completion of `acompletion`, a Router or the proxy within its budget.
 
-`litellm.callbacks = [PalimpsestHook()]` is all of it, and a session's id in each call: `litellm_session_id="…"`, or the
-proxy's header `x-litellm-session-id`. LiteLLM calls the hook before each attempt at a deployment, with its model; so
-retries and fallbacks are budgeted for the model that they go to. The blocking `litellm.completion` has no such hook.
+Set `litellm.callbacks = [PalimpsestHook()]`, and pass a session's id with each call: `litellm_session_id="…"`, or the
+proxy's header `x-litellm-session-id`. LiteLLM calls the hook before each attempt at a deployment, with its model, so
+that retries and fallbacks are budgeted for the model they use. The blocking `litellm.completion` has no such hook.
 """
 
 from __future__ import annotations
@@ -23,96 +23,98 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CALLS_KEPT = 1_000
-"""Calls under way that are remembered; what became of older ones is not reported."""
+"""The number of calls in progress that are remembered; outcomes of older ones are not reported."""
 _log = logging.getLogger("palimpsest")
 Message = dict[str, Any]
 
 
 class PalimpsestHook(Adapter, CustomLogger):
-    """Keeps chat completions within their budget. Calls without a session, and other kinds of calls, go untouched.
+    """Keeps chat completions within their budget. Calls without a session, and other kinds of calls, stay unchanged.
 
-    A hook cannot call again: after a call that was too long, the next attempt of the same conversation gets less, such
-    as a Router's by `context_window_fallbacks=[{"gpt": ["gpt"]}]`.
+    A hook cannot retry: after a call that was too long, the next attempt for the same conversation gets a smaller
+    context, such as a Router's by `context_window_fallbacks=[{"gpt": ["gpt"]}]`.
     """
 
     def __init__(
         self, *, session: Callable[[Mapping[str, Any]], str | None] | None = None, **settings: Unpack[Settings]
     ) -> None:
-        """`session` gives the id for a call's keyword arguments; by default it is LiteLLM's session id."""
+        """Create a hook. `session` returns the id for a call's keyword arguments; by default LiteLLM's session id."""
         if settings.get("recall"):
             raise ValueError("a hook of LiteLLM cannot answer the recall tool; give it to your agent instead")
         super().__init__()
         self._session = session or _session_of
         self._budget = Budget("openai", settings)
-        self._under_way: OrderedDict[str, Fit] = OrderedDict()
-        self._tighter: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
-        self._said = False
+        self._fits_in_progress: OrderedDict[str, Fit] = OrderedDict()
+        self._retry_fits: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
+        self._warned_no_session = False
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
-        """Put what fits into the call."""
+        """Replace the call's messages by those that fit."""
         messages = kwargs.get("messages")
         if getattr(call_type, "value", call_type) not in ("acompletion", "completion") or not messages:
             return None
         session = self._session(kwargs)
         if session is None:
-            if not self._said:
-                self._said = True
-                _log.warning("calls without a litellm_session_id go to the model as they are")
+            if not self._warned_no_session:
+                self._warned_no_session = True
+                _log.warning("calls without a litellm_session_id go to the model unchanged")
             return None
         own = messages.own if isinstance(messages, _Fitting) else messages
-        before, fit = self._tighter.pop(session, (None, None))
+        before, fit = self._retry_fits.pop(session, (None, None))
         if before != own or fit is None:
             flow = self._budget.fit(session, own, model=kwargs.get("model"), tools=kwargs.get("tools") or None)
             fit = await self._budget.arun(flow)
         if fit is None:
             return {**kwargs, "messages": own}
-        _keep(self._under_way, str(kwargs.get("litellm_call_id")), fit)
+        _keep(self._fits_in_progress, str(kwargs.get("litellm_call_id")), fit)
         return {**kwargs, "messages": _Fitting(fit.applied(own, _replaced, _inserted), own)}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
     ) -> None:
         """Report the usage, and log the reply."""
-        await self._answered(request_data, response)
+        await self._report_answer(request_data, response)
 
     async def async_log_success_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        """The same, for an answer that was streamed."""
-        await self._answered(kwargs, response_obj)
+        """Report the usage of a streamed answer, and log the reply."""
+        await self._report_answer(kwargs, response_obj)
 
     async def async_post_call_failure_deployment_hook(
         self, request_data: Mapping[str, Any], exception: Exception, call_type: Any, fallback_depth: int | None = None
     ) -> None:
-        """Report the error; if the call was too long, keep a tighter context for the next attempt."""
-        await self._failed(request_data, exception)
+        """Report the error; if the call was too long, keep a smaller context for the next attempt."""
+        await self._report_error(request_data, exception)
 
     async def async_log_failure_event(
         self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any
     ) -> None:
-        """The same, for an answer that broke while it was streamed."""
-        await self._failed(kwargs, kwargs.get("exception") or RuntimeError("the call failed"))
+        """Report the error of a streamed answer, as `async_post_call_failure_deployment_hook` does."""
+        await self._report_error(kwargs, kwargs.get("exception") or RuntimeError("the call failed"))
 
-    async def _answered(self, about: Mapping[str, Any], response: Any) -> None:
-        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+    async def _report_answer(self, about: Mapping[str, Any], response: Any) -> None:
+        fit = self._fits_in_progress.pop(str(about.get("litellm_call_id")), None)
         if fit is None or not hasattr(response, "choices"):
             return
-        said = FORMATS["openai"].read(as_dict(response))
-        reply = [] if said.tool_calls else said.messages
-        usage = without_zeros(said.usage) if _counted(about) else None  # of the Messages API it sets a 0
+        answer = FORMATS["openai"].read(as_dict(response))
+        reply = [] if answer.tool_calls else answer.messages
+        usage = (
+            without_zeros(answer.usage) if _is_usage_reported(about) else None
+        )  # LiteLLM sets zeros for the Messages API
         await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
 
-    async def _failed(self, about: Mapping[str, Any], error: BaseException) -> None:
-        fit = self._under_way.pop(str(about.get("litellm_call_id")), None)
+    async def _report_error(self, about: Mapping[str, Any], error: BaseException) -> None:
+        fit = self._fits_in_progress.pop(str(about.get("litellm_call_id")), None)
         if fit is None:
             return
         again = await self._budget.arun(self._budget.failed(fit, error))
         if again is not None:
-            _keep(self._tighter, fit.session, (fit.asked["messages"], again))
+            _keep(self._retry_fits, fit.session, (fit.asked["messages"], again))
 
 
 class _Fitting(list[Message]):
-    """Messages that fit, and those they were made of, should LiteLLM send them once more."""
+    """Messages that fit, with the original ones in case LiteLLM sends them again."""
 
     def __init__(self, messages: Sequence[Message], own: Sequence[Message]) -> None:
         super().__init__(messages)
@@ -133,8 +135,8 @@ def _session_of(kwargs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _counted(about: Mapping[str, Any]) -> bool:
-    """Whether the usage is that of this call, by its provider: LiteLLM guesses that of a stream not asked to say it."""
+def _is_usage_reported(about: Mapping[str, Any]) -> bool:
+    """Return whether the provider reported the usage for this call: LiteLLM guesses it for streams without usage."""
     if about.get("cache_hit"):
         return False
     options = about.get("optional_params") or about

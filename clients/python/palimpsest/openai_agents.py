@@ -1,9 +1,9 @@
-"""Every model call of the OpenAI Agents SDK within its budget, and a `Session` that keeps the conversation.
+"""OpenAI Agents SDK: keep every model call within its budget, and store the conversation in a `Session`.
 
     memory = PalimpsestSession("support-42", max_tokens=32_000)
     await Runner.run(agent, "Where is order 7?", session=memory, run_config=memory.run_config())
 
-The filter budgets each call; the session gives a run the conversation so far, whole. Either can be used by itself.
+The filter budgets each call; the session gives a run the complete conversation so far. Either can be used alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _current: ContextVar[Fit | None] = ContextVar("palimpsest_fit", default=None)
 
 
 class PalimpsestSession(Adapter, SessionABC):
-    """A conversation that is kept by the server."""
+    """A conversation stored by the server."""
 
     def __init__(
         self,
@@ -63,25 +63,26 @@ class PalimpsestSession(Adapter, SessionABC):
         require_history: bool = False,
         **settings: Unpack[Settings],
     ) -> None:
-        """`require_history` says that a run is to fail if the conversation so far cannot be read at its beginning.
+        """Create a session. With `require_history`, a run fails if the conversation so far cannot be read.
 
-        By default it goes on with what this process knows of the conversation, which after a start is nothing.
+        By default a run continues with the part of the conversation that this process knows, which is nothing after a
+        restart.
         """
         self._require_history = require_history
         self.session_id = session_id
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
         self._budget = Budget("openai-responses", settings)
         self._model: str | Model | None = None  # the one that a run's configuration has for all agents
-        self._unclaimed: list[str] = []  # what the filter logged and the runner has not added yet
-        self._unwritten: list[tuple[str, list[Item]]] = []  # what could not be written, each with its idempotency key
-        self._known: list[Item] | None = None  # the conversation, for the time of an outage
-        self._blind = False  # whether a run goes on without the conversation, which no line of the session is then
+        self._unclaimed: list[str] = []  # items that the filter logged and the runner has not added yet
+        self._unwritten: list[tuple[str, list[Item]]] = []  # items not written yet, each with its idempotency key
+        self._known: list[Item] | None = None  # a copy of the conversation for outages
+        self._blind = False  # whether the run lacks the conversation, so that its messages must not be reconciled
 
     def run_config(self, **more: Any) -> RunConfig:
-        """A configuration of runs with which every call is budgeted and reported. `more` are fields of `RunConfig`.
+        """Return a run configuration with which every call is budgeted and reported. `more` are fields of `RunConfig`.
 
-        The agents' models have to be given by name, or as `run_config(model=…)`, or wrapped with `model`; calls of any
-        other are budgeted too, but not reported.
+        Agents' models must be given by name, as `run_config(model=…)`, or wrapped with `model`; calls of other models
+        are budgeted but not reported.
         """
         more["model_provider"] = _Provider(self._budget, more.get("model_provider") or MultiProvider())
         self._model = more.get("model")
@@ -90,11 +91,11 @@ class PalimpsestSession(Adapter, SessionABC):
         return RunConfig(call_model_input_filter=self.filter, **more)
 
     def model(self, model: Model) -> Model:
-        """The same model with its calls reported, and one that was too long made once more with a tighter input."""
-        return _Reported(self._budget, model)
+        """Wrap a model so that its calls are reported, and retried with a smaller input if they were too long."""
+        return _ReportingModel(self._budget, model)
 
     def recall_tool(self) -> FunctionTool:
-        """The tool with which a model gets back what it does not see, to be added to an agent's tools."""
+        """Return the recall tool, to be added to an agent's tools."""
 
         async def invoke(_: Any, arguments: str) -> str:
             try:
@@ -106,7 +107,7 @@ class PalimpsestSession(Adapter, SessionABC):
         return FunctionTool(RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, invoke, strict_json_schema=False)
 
     async def filter(self, data: CallModelData[Any]) -> ModelInputData:
-        """`RunConfig.call_model_input_filter`: leave in the input of a call what fits."""
+        """Replace a call's input by the items that fit, as `RunConfig.call_model_input_filter`."""
         sent, agent = data.model_data, data.agent
         _current.set(None)
         if self._blind:
@@ -125,29 +126,29 @@ class PalimpsestSession(Adapter, SessionABC):
         _current.set(fit)
         if fit is None:
             return sent
-        self._unwritten.clear()  # it was among the messages
+        self._unwritten.clear()  # these items were among the messages
         new = (one["index"] for one in fit.context.to_dict()["appended"])
-        self._unclaimed += [_said(sent.input[index]) for index in new if index is not None]
+        self._unclaimed += [_fingerprint(sent.input[index]) for index in new if index is not None]
         return ModelInputData(input=_applied(fit), instructions=sent.instructions)
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The conversation, or its last `limit` items, as they were added.
+        """Return the conversation, or its last `limit` items, as they were added.
 
-        During an outage, what this process knows of it. Raises PalimpsestError if that is nothing and `require_history`
-        was set.
+        During an outage, return the part that this process knows; if it knows none and `require_history` is set, raise
+        PalimpsestError.
         """
         self._unclaimed.clear()
-        items = await self._budget.arun(self._whole())
+        items = await self._budget.arun(self._load_conversation())
         last = resolve_session_limit(limit, self.session_settings)
         return items if last is None else items[-last:] if last > 0 else []
 
     async def add_items(self, items: list[Item]) -> None:
-        """Append items, but those that the filter has logged. In an outage they are kept, and written later."""
+        """Append the items that the filter has not logged already. During an outage they are kept and written later."""
         new = []
         for item in items:
-            said = _said(item)
-            if said in self._unclaimed:
-                self._unclaimed.remove(said)
+            fingerprint = _fingerprint(item)
+            if fingerprint in self._unclaimed:
+                self._unclaimed.remove(fingerprint)
             else:
                 new.append(item)
         if self._known is not None:
@@ -157,17 +158,17 @@ class PalimpsestSession(Adapter, SessionABC):
         await self._budget.arun(self._write())
 
     async def pop_item(self) -> Item | None:
-        """Go back by one item, and return it. The log keeps it, on a line of its own."""
+        """Remove and return the last item. The log keeps it on another line."""
         found = await self._budget.arun(self._pop())
         self._unclaimed.clear()
         return found
 
     async def clear_session(self) -> None:
-        """Begin anew. The log keeps the lines there were; `Session.delete_session` erases them."""
+        """Start an empty conversation. The log keeps the previous lines; `Session.delete_session` erases them."""
         self._unclaimed, self._unwritten, self._known = [], [], None
-        await self._budget.arun(self._rewound(0))
+        await self._budget.arun(self._rewind_to(0))
 
-    def _whole(self) -> Flow[list[Item]]:
+    def _load_conversation(self) -> Flow[list[Item]]:
         yield from self._write()
         if self._known is None and self._require_history:
             read: list[tuple[int, Item]] | None = yield from self._read()
@@ -178,7 +179,7 @@ class PalimpsestSession(Adapter, SessionABC):
         if read is not None:
             self._known = [*(item for _, item in read), *unwritten]
         elif self._blind:
-            _log.warning("session %s: the run goes on without what was said before", self.session_id)
+            _log.warning("session %s: the run continues without the previous conversation", self.session_id)
             return unwritten
         return list(self._known or ())
 
@@ -193,7 +194,7 @@ class PalimpsestSession(Adapter, SessionABC):
                     return items_of(found)
                 listing = listing.after(cursor)
         except NotFoundError as error:
-            if error.slug is None:  # a proxy's answer
+            if error.slug is None:  # a proxy's response
                 raise
             return []
 
@@ -201,11 +202,11 @@ class PalimpsestSession(Adapter, SessionABC):
         for batch in list(self._unwritten):
             if (yield from self._budget.guard(self._append(*batch), self.session_id)) is None:
                 return
-            with suppress(ValueError):  # the filter has written it meanwhile
+            with suppress(ValueError):  # the filter has written it in the meantime
                 self._unwritten.remove(batch)
 
     def _append(self, key: str, items: list[Item]) -> Flow[bool | None]:
-        """Append items; as part of the complete list, in which the server takes what it refuses to append alone."""
+        """Append items; if the server refuses them, send the complete conversation, where it accepts more."""
         try:
             yield events.append_messages(
                 self.session_id, format="openai-responses", messages=items, idempotency_key=key
@@ -221,11 +222,11 @@ class PalimpsestSession(Adapter, SessionABC):
         if not items:
             return None
         seq, item = items[-1]
-        yield from self._rewound(seq - 1)
+        yield from self._rewind_to(seq - 1)
         self._known = [item for _, item in items[:-1]]
         return item
 
-    def _rewound(self, seq: int) -> Flow[None]:
+    def _rewind_to(self, seq: int) -> Flow[None]:
         try:
             yield sessions.rewind_session(self.session_id, to=seq)
         except NotFoundError:
@@ -239,13 +240,13 @@ class _Provider(ModelProvider):
         self._budget, self._inner = budget, inner
 
     def get_model(self, model_name: str | None) -> Model:
-        return _Reported(self._budget, self._inner.get_model(model_name))
+        return _ReportingModel(self._budget, self._inner.get_model(model_name))
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Reported(Model):
+class _ReportingModel(Model):
     """A model whose calls are reported for the context that the filter made for them."""
 
     def __init__(self, budget: Budget, inner: Model) -> None:
@@ -263,7 +264,7 @@ class _Reported(Model):
     async def _cleanup_on_run_end(self, owner: object) -> None:
         await self._inner._cleanup_on_run_end(owner)
 
-    async def get_response(  # the same, passed on as it came
+    async def get_response(  # other arguments are passed through
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> ModelResponse:
         budget, fit = self._budget, _current.get()
@@ -278,12 +279,12 @@ class _Reported(Model):
                 input = _applied(fit)
         if fit is not None:
             usage = response.usage
-            said: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-            said["input_tokens_details"] = as_dict(usage.input_tokens_details)
-            await budget.arun(budget.answered(fit, usage=without_zeros(RESPONSES.read({"usage": said}).usage)))
+            counts: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+            counts["input_tokens_details"] = as_dict(usage.input_tokens_details)
+            await budget.arun(budget.answered(fit, usage=without_zeros(RESPONSES.read({"usage": counts}).usage)))
         return response
 
-    async def stream_response(  # the same, passed on as it came
+    async def stream_response(  # other arguments are passed through
         self, system_instructions: str | None, input: Any, *rest: Any, **more: Any
     ) -> AsyncIterator[Any]:
         budget, fit = self._budget, _current.get()
@@ -317,7 +318,7 @@ class _Reported(Model):
 
 
 class _Failure(Exception):
-    """The error in a response that failed."""
+    """The error in a failed response."""
 
     def __init__(self, failure: Mapping[str, Any]) -> None:
         super().__init__(str(failure.get("message") or failure))
@@ -325,7 +326,7 @@ class _Failure(Exception):
 
 
 def _applied(fit: Fit) -> list[Item]:
-    """The input with the plan carried out. Items that are replaced are as the server rendered them."""
+    """Return the input with the plan applied. Replaced tool calls and results are as the server rendered them."""
     rendered = {(item["type"], item["call_id"]): item for item in fit.context.request["input"] if item.get("call_id")}
 
     def replaced(item: Item, step: Mapping[str, Any]) -> Item:
@@ -346,7 +347,7 @@ def _inserted(one: Mapping[str, Any]) -> Item:
 
 
 def _tools(agent: Agent[Any]) -> list[dict[str, Any]]:
-    """An agent's own function tools and handoffs, to be counted. What MCP servers offer is not known here."""
+    """Return an agent's function tools and handoffs, for counting. Tools of MCP servers are not known here."""
     functions = [
         (tool.name, tool.description, tool.params_json_schema) for tool in agent.tools if isinstance(tool, FunctionTool)
     ]
@@ -358,6 +359,6 @@ def _tools(agent: Agent[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _said(item: Item) -> str:
-    """What an item says, to be compared."""
+def _fingerprint(item: Item) -> str:
+    """Return an item's content in a form that can be compared."""
     return json.dumps({n: v for n, v in item.items() if v is not None and n not in NOT_COMPARED}, sort_keys=True)

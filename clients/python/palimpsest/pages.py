@@ -1,4 +1,4 @@
-"""Lists that come in pages: iterate over all items, or take a page at a time."""
+"""Lists in pages: iterate over all items, or get one page at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 class Page(Generic[T]):
-    """A page of a list. Iterating over it goes on through all later pages, which are fetched when they are reached."""
+    """A page of a list. Iterating over it continues with all later pages, each fetched when it is reached."""
 
     def __init__(self, transport: Transport, asked: Listing[T]) -> None:
         self._transport, self._asked = transport, asked
         self.items: list[T]
-        """The items of this page alone."""
+        """The items of this page only."""
         self.next_cursor: str | None
-        """Where the next page begins; None on the last one."""
+        """The cursor of the next page; None on the last one."""
         page: Any = answer_of(asked, transport.send(asked))
         self.items, self.next_cursor = page
 
@@ -30,7 +30,7 @@ class Page(Generic[T]):
             page = page.next_page()
 
     def next_page(self) -> Page[T] | None:
-        """The page after this one; None if this is the last."""
+        """Return the next page; None if this is the last."""
         return None if self.next_cursor is None else Page(self._transport, self._asked.after(self.next_cursor))
 
     def __repr__(self) -> str:
@@ -38,7 +38,7 @@ class Page(Generic[T]):
 
 
 class AsyncPage(Generic[T]):
-    """A page of a list. `async for` goes on through all later pages, which are fetched when they are reached."""
+    """A page of a list. `async for` continues with all later pages, each fetched when it is reached."""
 
     def __init__(self, transport: AsyncTransport, asked: Listing[T], page: Any) -> None:
         self._transport, self._asked = transport, asked
@@ -52,7 +52,7 @@ class AsyncPage(Generic[T]):
             page = await page.next_page()
 
     async def next_page(self) -> AsyncPage[T] | None:
-        """The page after this one; None if this is the last."""
+        """Return the next page; None if this is the last."""
         if self.next_cursor is None:
             return None
         return await AsyncPager(self._transport, self._asked.after(self.next_cursor))
@@ -62,7 +62,7 @@ class AsyncPage(Generic[T]):
 
 
 class AsyncPager(Generic[T]):
-    """A list not fetched yet: `async for item in …` goes through all of it, `await …` gives its first page."""
+    """A list not fetched yet: `async for item in …` iterates over all items, `await …` returns the first page."""
 
     def __init__(self, transport: AsyncTransport, asked: Listing[T]) -> None:
         self._transport, self._asked = transport, asked

@@ -1,9 +1,9 @@
-"""Every model request of a Pydantic AI agent within its budget.
+"""Pydantic AI: keep every model request of an agent within its budget.
 
     Agent(model, capabilities=[PalimpsestCapability()])
 
-The run's history keeps all messages; only the model sees what fits. Messages that are sent verbatim are the very
-objects of the history.
+The run's history keeps all messages; the model gets those that fit. Messages sent verbatim are the same objects as in
+the history.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
         self._session = session
         self._budget = Budget("openai", settings)
         self._fit: Fit | None = None
-        self._tighter: Fit | None = None
+        self._retry_fit: Fit | None = None
 
     async def for_run(self, ctx: RunContext[Any]) -> PalimpsestCapability:
-        """A capability that holds the run's own calls, so that runs may be at once."""
+        """Return a copy with the run's own state, so that runs may be concurrent."""
         return copy.copy(self)
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
-        """The recall tool, if it was asked for."""
+        """Return the recall tool, if `recall` is set."""
         if not self._budget.recall:
             return None
 
         async def recall(ctx: RunContext[Any], **arguments: Any) -> str:
-            return await self._budget.arun(self._budget.recalled(self._named(ctx), arguments))
+            return await self._budget.arun(self._budget.recalled(self._session_id_of(ctx), arguments))
 
         tool = Tool.from_schema(recall, RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, takes_ctx=True)
         return FunctionToolset([tool])
@@ -75,11 +75,11 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     async def prepare_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Leave in the request what fits."""
+        """Replace the request's messages by those that fit."""
         pieces = _pieces(request_context.messages)
-        self._fit, self._tighter = self._tighter, None
+        self._fit, self._retry_fit = self._retry_fit, None
         if self._fit is None or len(self._fit.plan) != len(pieces):
-            self._fit = await self._budget.arun(self._asked(ctx, request_context, pieces))
+            self._fit = await self._budget.arun(self._request_fit(ctx, request_context, pieces))
         if self._fit is None:
             return request_context
         shown = self._fit.applied(pieces, _replaced, _inserted)
@@ -88,7 +88,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
-        """Report the usage."""
+        """Report the usage, and log the last answer of a run."""
         fit, self._fit = self._fit, None
         if fit is not None:
             last = not any(isinstance(part, ToolCallPart) for part in response.parts)
@@ -99,26 +99,26 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     async def on_model_request_error(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, error: Exception
     ) -> ModelResponse:
-        """Report the error; if the request was too long after all, make another attempt with a tighter one."""
+        """Report the error; if the request was too long, retry with a smaller one."""
         fit, self._fit = self._fit, None
         if fit is not None:
-            self._tighter = await self._budget.arun(self._budget.failed(fit, error))
-        if self._tighter is not None:
+            self._retry_fit = await self._budget.arun(self._budget.failed(fit, error))
+        if self._retry_fit is not None:
             raise RetryModelRequest from error
         raise error
 
-    def _named(self, ctx: RunContext[Any]) -> str:
+    def _session_id_of(self, ctx: RunContext[Any]) -> str:
         if self._session is None and ctx.conversation_id is None:
-            raise ValueError("which session is this? Run the agent with a conversation_id, or give the session here")
+            raise ValueError("no session is given: run the agent with a conversation_id, or give the capability one")
         return self._session or session_name(ctx.conversation_id or "")
 
-    def _asked(
+    def _request_fit(
         self, ctx: RunContext[Any], request_context: ModelRequestContext, pieces: Sequence[_Piece]
     ) -> Flow[Fit | None]:
         parameters = request_context.model_request_parameters
         system = "\n\n".join(part.content for part in parameters.instruction_parts or () if part.content)
         return self._budget.fit(
-            self._named(ctx),
+            self._session_id_of(ctx),
             [piece.message for piece in pieces],
             model=request_context.model.model_name,
             system=system,
@@ -138,12 +138,12 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
 
 @dataclass(frozen=True)
 class _Piece:
-    """A whole response, or a part of a request with those behind it that say nothing to a model by themselves."""
+    """A response, or a part of a request together with neighbouring parts that are no message of their own."""
 
     message: Mapping[str, Any] = field(repr=False)
-    """What it says, as a message of OpenAI's chat completions."""
+    """The piece in the format of OpenAI's chat completions."""
     source: ModelMessage | None
-    """The framework's message that it is or belongs to; None for one of the server's."""
+    """The framework's message that it is or belongs to; None for one inserted by the server."""
     parts: tuple[Any, ...] = ()
 
 
@@ -155,9 +155,9 @@ def _pieces(messages: Sequence[ModelMessage]) -> list[_Piece]:
             continue
         silent: list[Any] = []
         for part in message.parts:
-            said = _request_part(part)
-            if said is not None:
-                pieces.append(_Piece(said, message, (*silent, part)))
+            converted = _request_part(part)
+            if converted is not None:
+                pieces.append(_Piece(converted, message, (*silent, part)))
                 silent = []
             elif pieces and pieces[-1].source is message:
                 pieces[-1] = replace(pieces[-1], parts=(*pieces[-1].parts, part))
@@ -167,7 +167,7 @@ def _pieces(messages: Sequence[ModelMessage]) -> list[_Piece]:
 
 
 def _messages(pieces: Sequence[_Piece]) -> list[ModelMessage]:
-    """The framework's messages for pieces in order: those of which all pieces are left are the very objects."""
+    """Return the framework's messages for pieces in order; complete messages are the same objects as before."""
     result: list[ModelMessage] = []
     for _, group in groupby(pieces, key=lambda piece: id(piece.source or piece)):
         together = list(group)
@@ -186,7 +186,7 @@ def _messages(pieces: Sequence[_Piece]) -> list[ModelMessage]:
 
 
 def _request_part(part: Any) -> dict[str, Any] | None:
-    """A part of a request as a message; None if it says nothing to a model by itself."""
+    """Return a part of a request as a message; None if it is no message of its own."""
     if isinstance(part, ToolReturnPart):
         return {"role": "tool", "tool_call_id": part.tool_call_id, "content": part.model_response_str()}
     if isinstance(part, RetryPromptPart) and part.tool_name is not None:
@@ -216,7 +216,7 @@ def _user_content(content: Any) -> dict[str, Any]:
 
 
 def _response(response: ModelResponse) -> dict[str, Any]:
-    """A response as a message, without reasoning and what the provider does by itself."""
+    """Return a response as a message, without reasoning and the provider's built-in tools."""
     texts = [{"type": "text", "text": part.content} for part in response.parts if isinstance(part, TextPart)]
     message: dict[str, Any] = {"role": "assistant", "content": texts or None}
     calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
@@ -245,15 +245,15 @@ def _inserted(one: Mapping[str, Any]) -> _Piece:
 
 
 def _replaced(piece: _Piece, step: Mapping[str, Any]) -> _Piece | None:
-    """The piece with other text, other arguments, or without some of its calls."""
+    """Return the piece with other text or arguments, or without some of its calls; None if nothing is left."""
     if isinstance(piece.source, ModelResponse):
         parts = _response_parts(piece.source, step)
         return replace(piece, source=replace(piece.source, parts=parts)) if parts else None
     text = change(step)[1] or ""
-    return replace(piece, parts=tuple(_saying(part, text) if _request_part(part) else part for part in piece.parts))
+    return replace(piece, parts=tuple(_with_text(part, text) if _request_part(part) else part for part in piece.parts))
 
 
-def _saying(part: Any, text: str) -> Any:
+def _with_text(part: Any, text: str) -> Any:
     if isinstance(part, ToolReturnPart):
         return ToolReturnPart(part.tool_name, text, part.tool_call_id, timestamp=part.timestamp, outcome=part.outcome)
     return replace(part, content=text)
@@ -277,7 +277,7 @@ def _response_parts(response: ModelResponse, step: Mapping[str, Any]) -> list[An
 
 
 def _usage(response: ModelResponse) -> UsageIn | None:
-    named = vars(response.usage)  # its class has a 0 for each figure that was not set
+    named = vars(response.usage)  # not the attributes, which are 0 for figures that were not set
     if not named.get("input_tokens"):
         return None
     figures = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")

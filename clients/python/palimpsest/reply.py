@@ -1,4 +1,4 @@
-"""What a model answered: the same in every format."""
+"""Replies of a model, with the same interface in every format."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ToolCall:
     id: str
     name: str
     text: str
-    """The arguments as the model wrote them: JSON, as a rule."""
+    """The arguments as the model wrote them, usually JSON."""
     free_text: bool = False
-    """Whether the tool takes free text in place of JSON."""
+    """Whether the tool accepts free text instead of JSON."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments, parsed. Raises ValueError if the model wrote no JSON object; `results` takes that error."""
+        """The parsed arguments. Raises ValueError if they are not a JSON object; `results` accepts that error."""
         if self.free_text:
             return {"input": self.text}
         try:
@@ -41,21 +41,21 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer in its provider's format, taken apart."""
+    """A parsed answer of a provider."""
 
     messages: list[dict[str, Any]]
-    """What is logged, in the provider's own format."""
+    """The messages to log, in the provider's own format."""
     content: str
     tool_calls: list[ToolCall]
     usage: UsageIn | None
     stop_reason: str | None
     failure: Mapping[str, Any] | None = None
-    """The error that came in place of an answer, where a provider sends one with status 200."""
+    """The error that a provider sent instead of an answer, with status 200."""
 
 
 @dataclass(frozen=True)
 class Logged:
-    """A whole answer of the model."""
+    """A complete answer of the model."""
 
     content: str
     tool_calls: list[ToolCall]
@@ -67,11 +67,11 @@ class Logged:
 
 
 class AnyReply:
-    """A model's answer, logged."""
+    """A logged answer of a model."""
 
     _logged: Logged | None
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -81,55 +81,55 @@ class AnyReply:
 
     @property
     def content(self) -> str:
-        """What the model said: all text, without reasoning."""
-        return self._whole().content
+        """The text of the answer, without reasoning."""
+        return self._complete().content
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The tool calls that are yours to run. Calls of the recall tool have been answered by `send`."""
-        return self._whole().tool_calls
+        """The tool calls to run. Calls of the recall tool were answered by `send`."""
+        return self._complete().tool_calls
 
     @property
     def raw(self) -> Any:
-        """The answer as the SDK gave it; of a stream, the whole answer as a dict, put together."""
-        return self._whole().raw
+        """The answer as the SDK returned it; for a stream, the assembled answer as a dict."""
+        return self._complete().raw
 
     @property
     def usage(self) -> UsageIn | None:
-        """Tokens, as the provider counted them."""
-        return self._whole().usage
+        """The tokens used, as the provider counted them."""
+        return self._complete().usage
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the model stopped, in the provider's words."""
-        return self._whole().stop_reason
+        """The reason why the model stopped, in the provider's words."""
+        return self._complete().stop_reason
 
     @property
     def call_id(self) -> str:
-        """The recorded call that it answers."""
-        return self._whole().call_id
+        """The id of the recorded call that it answers."""
+        return self._complete().call_id
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The answer in its provider's format, as it was logged."""
-        return self._whole().messages
+        return self._complete().messages
 
 
 class Reply(AnyReply):
-    """A model's answer, logged. Iterate over one that is streamed to get the SDK's chunks.
+    """A logged answer of a model. Iterate over a streamed one to get the SDK's chunks.
 
-    Whoever asks a streamed one for its `content` or `tool_calls` reads it to its end.
+    Reading `content`, `tool_calls` or another property of a streamed reply first reads it to its end.
     """
 
     def __init__(self, flow: Flow[Logged], transport: Transport) -> None:
         self._flow, self._transport = flow, transport
-        self._given = False
+        self._was_yielded = False
         self._next, self._logged = until_emitted(flow, transport)
 
     def __iter__(self) -> Iterator[Any]:
         while self._next is not None:
-            if not self._given:
-                self._given = True
+            if not self._was_yielded:
+                self._was_yielded = True
                 yield self._next.chunk
             if self._next is not None:
                 self._advance()
@@ -140,17 +140,17 @@ class Reply(AnyReply):
         except Exception:
             self._next = None
             raise
-        self._given = False
+        self._was_yielded = False
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         for _ in self:
             pass
         if self._logged is None:
-            raise PalimpsestError("the reply was abandoned before its end, so only its text was logged, as partial")
+            raise PalimpsestError("the reply was not read to its end, so only its text was logged, as partial")
         return self._logged
 
     def close(self) -> None:
-        """Stop a streamed reply. What the model had said is logged, marked as partial; a whole one is logged whole."""
+        """Stop a streamed reply. If it is incomplete, the text received so far is logged as partial."""
         if self._next is not None:
             self._next = None
             with suppress(Abandoned):
@@ -158,26 +158,26 @@ class Reply(AnyReply):
 
 
 class AsyncReply(AnyReply):
-    """A model's answer, logged. Iterate over one that is streamed (`async for`) to get the SDK's chunks.
+    """A logged answer of a model. Iterate over a streamed one (`async for`) to get the SDK's chunks.
 
-    A streamed one must be read to its end before it is asked for its `content` or `tool_calls`.
+    A streamed reply must be read to its end before its `content`, `tool_calls` or other properties.
     """
 
     def __init__(self, flow: Flow[Logged], transport: AsyncTransport) -> None:
         self._flow, self._transport = flow, transport
-        self._given = False
+        self._was_yielded = False
         self._next: Emit | None = None
         self._logged: Logged | None = None
 
     async def begin(self) -> AsyncReply:
-        """Wait for the first chunk, or for the whole of a reply that is not streamed."""
+        """Wait for the first chunk, or for the complete reply if it is not streamed."""
         self._next, self._logged = await auntil_emitted(self._flow, self._transport)
         return self
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while self._next is not None:
-            if not self._given:
-                self._given = True
+            if not self._was_yielded:
+                self._was_yielded = True
                 yield self._next.chunk
             if self._next is not None:
                 await self._advance()
@@ -188,15 +188,15 @@ class AsyncReply(AnyReply):
         except Exception:
             self._next = None
             raise
-        self._given = False
+        self._was_yielded = False
 
-    def _whole(self) -> Logged:
+    def _complete(self) -> Logged:
         if self._logged is None:
             raise PalimpsestError("read the reply to its end first: `async for chunk in reply: …`")
         return self._logged
 
     async def close(self) -> None:
-        """Stop a streamed reply. What the model had said is logged, marked as partial; a whole one is logged whole."""
+        """Stop a streamed reply. If it is incomplete, the text received so far is logged as partial."""
         if self._next is not None:
             self._next = None
             with suppress(Abandoned):

@@ -1,4 +1,4 @@
-"""A session: what an agent says and does, and the contexts that are made of it."""
+"""Sessions: logging what an agent does, and getting contexts for its model calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palimpsest.types import AppendedOut, InjectionIn, PolicyDocument, RewindOut
 
 
 class SessionOperations:
-    """Every operation of the API on one session, by the name that it has in the API's document."""
+    """Every operation of the API on one session, named as in the API's document."""
 
     id: str
 
@@ -70,16 +70,18 @@ class Session(SessionOperations, Blocking):
         self.id = speaker.id
 
     def system(self, prompt: Content) -> AppendedOut:
-        """Set the system prompt. Setting the one that stands appends nothing, so a program may do it at each start."""
+        """Set the system prompt. Setting the current one appends nothing, so a program may do it at each start."""
         return run(self._speaker.system(prompt), self._transport)
 
     def tools(self, tools: Iterable[Message]) -> AppendedOut:
-        """Set the agent's tools, defined as the provider's SDK takes them. The recall tool is added (`recall=False`
-        declines it) and answered by `send`. Setting those that stand appends nothing."""
+        """Set the agent's tools, defined as the provider's SDK accepts them. Setting the current ones appends nothing.
+
+        The recall tool is added, unless the session has `recall=False`, and answered by `send`.
+        """
         return run(self._speaker.tools(tools), self._transport)
 
     def user(self, content: Content) -> AppendedOut:
-        """Append what the user says: text, or parts as the provider's SDK takes them."""
+        """Append a message of the user: text, or parts as the provider's SDK accepts them."""
         return run(self._speaker.user(content), self._transport)
 
     def log(self, *messages: Message) -> AppendedOut:
@@ -89,8 +91,9 @@ class Session(SessionOperations, Blocking):
     def results(self, results: Iterable[Any] | Mapping[str, Any]) -> AppendedOut:
         """Append the results of the last reply's tool calls: one for each, in their order.
 
-        A result is text, a list of parts, an exception (marked as a failure), or anything that JSON can hold. Where the
-        order is another, say whose they are: `{call.id: result}`, pairs `(call, result)`, or the provider's messages.
+        A result is text, a list of parts, an exception (logged as a failure), or anything that can be encoded as JSON.
+        Results in another order must name their calls: `{call.id: result}`, pairs `(call, result)`, or the provider's
+        messages.
         """
         return run(self._speaker.results(results), self._transport)
 
@@ -108,7 +111,10 @@ class Session(SessionOperations, Blocking):
         injections: Sequence[InjectionIn] | None = None,
         now: str | datetime | None = None,
     ) -> Call:
-        """Make the context of the next model call, in a `with` block. What is not given is the session's."""
+        """Start the next model call; its context is made when the `with` block is entered.
+
+        Options that are not given are those of the session.
+        """
         begin = self._speaker.call(
             view=view,
             model=model,
@@ -124,15 +130,15 @@ class Session(SessionOperations, Blocking):
         return Call(begin, self._transport)
 
     def explain(self, seq: int, *, view: str | None = None) -> Explanation:
-        """What became of an event in every call, and what changed it. Print it, or look at its `changes`."""
+        """Explain how every call showed an event, and why that changed. Print the result, or read its `changes`."""
         return run(self._speaker.explain(seq, view), self._transport)
 
     def fork(self, id: str, *, at: int | None = None, metadata: Mapping[str, Any] | None = None) -> Session:
-        """A new session that shares the log up to `at`, or all of it, to go on from there. Nothing is copied."""
+        """Create a session that shares the log up to `at` (default: all of it). Nothing is copied."""
         return Session(self._transport, run(self._speaker.fork(id, at, metadata), self._transport))
 
     def rewind(self, to: int) -> RewindOut:
-        """Go back: from now on the session's name means a line of it that ends at `to`. Nothing is destroyed."""
+        """Rewind: from now on the session's id means a new line that ends at `to`. Nothing is destroyed."""
         return run(self._speaker.rewind(to), self._transport)
 
     def stream(
@@ -142,9 +148,9 @@ class Session(SessionOperations, Blocking):
         types: Iterable[StreamKind] | None = None,
         last_id: str | None = None,
     ) -> Iterator[StreamEvent]:
-        """What happens to the session, from the event after `after` on (or after the stream's `last_id`), endlessly.
+        """Iterate endlessly over the session's events and changes after the seq `after`, or after a stream's `last_id`.
 
-        A broken connection is taken up again where it broke.
+        After a broken connection, the stream is resumed.
         """
         return watch(self._transport, self.id, after, types, last_id)
 
@@ -160,23 +166,26 @@ class AsyncSession(SessionOperations, Asynchronous):
         self.id = speaker.id
 
     async def system(self, prompt: Content) -> AppendedOut:
-        """As `Session.system`."""
+        """Set the system prompt; see `Session.system`."""
         return await arun(self._speaker.system(prompt), self._transport)
 
     async def tools(self, tools: Iterable[Message]) -> AppendedOut:
-        """As `Session.tools`."""
+        """Set the agent's tools; see `Session.tools`."""
         return await arun(self._speaker.tools(tools), self._transport)
 
     async def user(self, content: Content) -> AppendedOut:
-        """As `Session.user`."""
+        """Append a message of the user; see `Session.user`."""
         return await arun(self._speaker.user(content), self._transport)
 
     async def log(self, *messages: Message) -> AppendedOut:
-        """As `Session.log`."""
+        """Append messages; see `Session.log`."""
         return await arun(self._speaker.log(messages), self._transport)
 
     async def results(self, results: Iterable[Any] | Mapping[str, Any]) -> AppendedOut:
-        """As `Session.results`. Await your tools first: `await asyncio.gather(*(run(c) for c in reply.tool_calls))`."""
+        """Append results; see `Session.results`.
+
+        Await your tools first: `await asyncio.gather(*(run(c) for c in reply.tool_calls))`.
+        """
         return await arun(self._speaker.results(results), self._transport)
 
     def call(
@@ -193,7 +202,7 @@ class AsyncSession(SessionOperations, Asynchronous):
         injections: Sequence[InjectionIn] | None = None,
         now: str | datetime | None = None,
     ) -> AsyncCall:
-        """As `Session.call`, in an `async with` block."""
+        """Start the next model call, in an `async with` block; see `Session.call`."""
         begin = self._speaker.call(
             view=view,
             model=model,
@@ -209,15 +218,15 @@ class AsyncSession(SessionOperations, Asynchronous):
         return AsyncCall(begin, self._transport)
 
     async def explain(self, seq: int, *, view: str | None = None) -> Explanation:
-        """As `Session.explain`."""
+        """Explain how every call showed an event; see `Session.explain`."""
         return await arun(self._speaker.explain(seq, view), self._transport)
 
     async def fork(self, id: str, *, at: int | None = None, metadata: Mapping[str, Any] | None = None) -> AsyncSession:
-        """As `Session.fork`."""
+        """Create a session that shares the log; see `Session.fork`."""
         return AsyncSession(self._transport, await arun(self._speaker.fork(id, at, metadata), self._transport))
 
     async def rewind(self, to: int) -> RewindOut:
-        """As `Session.rewind`."""
+        """Rewind the session; see `Session.rewind`."""
         return await arun(self._speaker.rewind(to), self._transport)
 
     def stream(
@@ -227,7 +236,7 @@ class AsyncSession(SessionOperations, Asynchronous):
         types: Iterable[StreamKind] | None = None,
         last_id: str | None = None,
     ) -> AsyncIterator[StreamEvent]:
-        """As `Session.stream`, with `async for`."""
+        """Iterate over events and changes with `async for`; see `Session.stream`."""
         return awatch(self._transport, self.id, after, types, last_id)
 
     def __repr__(self) -> str:

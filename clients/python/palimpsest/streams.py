@@ -1,4 +1,4 @@
-"""What happens to a session, as it happens. A broken connection is taken up again where it broke."""
+"""Streams of a session's events and changes, resumed after a broken connection."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _DATA = {"appended": EventOut, "epoch": EpochChange, "compaction": CompactionCha
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One thing that happened."""
+    """A message of a stream: an appended event, or a change."""
 
     kind: StreamKind
     data: EventOut | EpochChange | CompactionChange
     id: str
-    """The place in the stream, to resume after it."""
+    """The position in the stream, from which it can be resumed."""
 
 
 class _Watch:
-    """What both streams do between two connections: remember the place, and when to give up."""
+    """The state of a stream across connections: its position, and the number of failures."""
 
     def __init__(
         self, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None, retries: int
@@ -42,19 +42,19 @@ class _Watch:
         self.decoder = Decoder(last_id)
 
     def headers(self) -> dict[str, str]:
-        """The headers of the next connection."""
+        """Return the headers for the next connection."""
         self.decoder = Decoder(self.decoder.last_id)
         return {} if self.decoder.last_id is None else {"Last-Event-ID": self.decoder.last_id}
 
     def read(self, piece: bytes) -> Iterator[StreamEvent]:
-        """What a piece of the stream completes."""
+        """Yield the events that a piece of the stream completes."""
         self._failures = 0
         for message in self.decoder.read(piece):
             if message.event in _DATA:
                 yield _typed(message)
 
     def failed(self) -> bool:
-        """Count a failure; whether it is one too many."""
+        """Count a failure, and return whether there were too many."""
         self._failures += 1
         return self._failures > self._retries
 
@@ -67,7 +67,7 @@ def _typed(message: Message) -> StreamEvent:
 def watch(
     transport: Transport, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None
 ) -> Iterator[StreamEvent]:
-    """Everything from a place on, then each change as it happens, until the caller stops."""
+    """Yield the events and changes after a position, then new ones as they happen, until the caller stops."""
     state = _Watch(session, after, types, last_id, transport.options.max_retries)
     while True:
         try:
@@ -83,7 +83,7 @@ def watch(
 async def awatch(
     transport: AsyncTransport, session: str, after: int | None, types: Iterable[StreamKind] | None, last_id: str | None
 ) -> AsyncIterator[StreamEvent]:
-    """Everything from a place on, then each change as it happens, until the caller stops."""
+    """Yield the events and changes after a position, then new ones as they happen, until the caller stops."""
     state = _Watch(session, after, types, last_id, transport.options.max_retries)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the client must know of each provider's format: to read answers, whole or streamed. No SDK is imported."""
+"""Providers' formats, for reading complete and streamed answers. No SDK is imported."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from palimpsest.reply import Answer
 
 
 class Accumulator(Protocol):
-    """Puts a streamed answer together, chunk by chunk."""
+    """Assembles a streamed answer from its chunks."""
 
     @property
     def begun(self) -> bool:
-        """Whether the model has begun to answer; before that, a failure can be made good unseen."""
+        """Whether the model has begun to answer; before that, a call can be retried unnoticed."""
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the stop reason was received."""
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text received so far."""
 
     def feed(self, chunk: Any) -> None:
-        """Take one chunk as the SDK gives it."""
+        """Add one chunk as the SDK returns it."""
 
     def response(self) -> dict[str, Any]:
-        """The whole answer, as it would have come without streaming."""
+        """Return the complete answer as it would be without streaming."""
 
 
 class ProviderFormat(Protocol):
     """One provider's format."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
-        """Take a whole answer apart."""
+        """Parse a complete answer."""
 
     def accumulator(self) -> Accumulator:
-        """Something to put a streamed answer together."""
+        """Return a new accumulator for a streamed answer."""
 
     def user(self, content: Any) -> dict[str, Any]:
-        """A message of the user."""
+        """Return a message of the user."""
 
     def arguments(self, request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments of the SDK's method: a rendered request, and what the caller adds."""
+        """Return the keyword arguments of the SDK's method: a rendered request, and the caller's own arguments."""
 
     def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
-        """The names in a tool's definition."""
+        """Return the names in a tool's definition."""
 
 
 FORMATS: Mapping[str, ProviderFormat] = {
@@ -59,13 +59,13 @@ FORMATS: Mapping[str, ProviderFormat] = {
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """An SDK's object, or the JSON of one, as a dict without what is unset."""
+    """Convert an SDK's object, or its JSON, to a dict without unset values."""
     if isinstance(value, Mapping):
         return dict(value)
     if hasattr(value, "model_dump"):
         dumped: dict[str, Any] = value.model_dump(mode="json", exclude_none=True, warnings=False)
         return dumped
     raise TypeError(
-        f"the model's answer is a {type(value).__name__}; `send` takes the SDK's method itself, such as "
-        "OpenAI().chat.completions.create, or a function that returns what it does"
+        f"the model's answer is a {type(value).__name__}; pass `send` the SDK's method itself, such as "
+        "OpenAI().chat.completions.create, or a function that returns the same"
     )

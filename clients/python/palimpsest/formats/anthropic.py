@@ -16,14 +16,14 @@ CONTINUED = {
     "signature_delta": "signature",
     "compaction_delta": "content",
 }
-"""Members of a block that deltas of a type continue."""
+"""The member of a block to which a delta of each type is appended."""
 
 
 class Messages(Common):
     """The format `anthropic`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
-        """Take a whole answer apart. An answer without any content is logged as nothing."""
+        """Parse a complete answer. An answer without content gives no message to log."""
         content = [dict(block) for block in response.get("content") or ()]
         calls = [
             ToolCall(block["id"], block["name"], _arguments(block.get("input")))
@@ -35,12 +35,12 @@ class Messages(Common):
         return Answer(messages, text, calls, _usage(response.get("usage")), response.get("stop_reason"))
 
     def accumulator(self) -> MessageStream:
-        """Something to put a streamed answer together."""
+        """Return a new accumulator for a streamed answer."""
         return MessageStream()
 
 
 class MessageStream:
-    """Events of a message. What a streaming helper derives from them is passed over."""
+    """Accumulator of a message's events. Events that a streaming helper adds are ignored."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}
@@ -54,16 +54,16 @@ class MessageStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the stop reason was received."""
         return self._message.get("stop_reason") is not None
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text received so far."""
         return "".join(block.get("text", "") for block in self._blocks.values() if block.get("type") == "text")
 
     def feed(self, chunk: Any) -> None:
-        """Take one event."""
+        """Add one event."""
         event = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
         kind = event.get("type")
         if kind == "message_start":
@@ -90,14 +90,14 @@ class MessageStream:
             block[name] = (block.get(name) or "") + (delta.get(name) or "")
 
     def response(self) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the complete answer."""
         return {**self._message, "content": [self._blocks[index] for index in sorted(self._blocks)]}
 
 
 def _input(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:  # cut off by the limit of output tokens: the log takes what was written
+    except ValueError:  # cut off by the limit of output tokens; the log accepts any text
         return text
 
 

@@ -12,32 +12,32 @@ from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
 IN_CONFIG = {"systemInstruction": "system_instruction", "tools": "tools"}
-"""Members of a request that the SDK's methods take within `config`, and what they are called there."""
+"""The members of a request that the SDK's methods accept in `config`, with their names there."""
 
 
 class Gemini(Common):
     """The format `gemini`, for the SDK's `generate_content` and `generate_content_stream`."""
 
     def user(self, content: Any) -> dict[str, Any]:
-        """A content of the user: one text, or the parts that were given."""
+        """Return a content of the user: one text, or the given parts."""
         return {"role": "user", "parts": [{"text": content}] if isinstance(content, str) else content}
 
     def arguments(self, request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments: the contents beside the caller's, the rest within the `config`."""
+        """Return the keyword arguments: `contents`, the caller's own, and everything else in `config`."""
         given: Any = extra.get("config") or {}
         if not isinstance(given, Mapping):  # the SDK's own object
             given = {name: getattr(given, name) for name in given.model_fields_set}
         of_session = {IN_CONFIG[name]: value for name, value in request.items() if name in IN_CONFIG}
         config = joined(of_session, {IN_CONFIG.get(name, name): value for name, value in given.items()})
-        beside = {name: value for name, value in request.items() if name not in IN_CONFIG}
-        return joined(beside, {**extra, **({"config": config} if config else {})})
+        others = {name: value for name, value in request.items() if name not in IN_CONFIG}
+        return joined(others, {**extra, **({"config": config} if config else {})})
 
     def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
-        """The names of the functions that a tool declares."""
+        """Return the names of the functions that a tool declares."""
         return [one["name"] for one in field(tool, "functionDeclarations") or ()]
 
     def read(self, response: Mapping[str, Any]) -> Answer:
-        """Take a whole answer apart. An answer without any part is logged as nothing."""
+        """Parse a complete answer. An answer without parts gives no message to log."""
         candidate = (response.get("candidates") or [{}])[0]
         content = {"role": "model", **(candidate.get("content") or {})}
         parts = content.get("parts") or []
@@ -50,12 +50,12 @@ class Gemini(Common):
         return Answer([content] if parts else [], _text(parts), calls, usage(field(response, "usageMetadata")), stop)
 
     def accumulator(self) -> ContentStream:
-        """Something to put a streamed answer together."""
+        """Return a new accumulator for a streamed answer."""
         return ContentStream()
 
 
 class ContentStream:
-    """Chunks of an answer, each of which has the shape of a whole one."""
+    """Accumulator of an answer's chunks, each of which has the shape of a complete answer."""
 
     def __init__(self) -> None:
         self._rest: dict[str, Any] = {}
@@ -69,16 +69,16 @@ class ContentStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the stop reason was received."""
         return field(self._candidate, "finishReason") is not None
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text received so far."""
         return _text(self._parts)
 
     def feed(self, chunk: Any) -> None:
-        """Take one chunk."""
+        """Add one chunk."""
         whole = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json", exclude_none=True)
         self._rest |= {name: value for name, value in whole.items() if name != "candidates"}
         for candidate in (whole.get("candidates") or ())[:1]:
@@ -87,7 +87,7 @@ class ContentStream:
                 self._add(part)
 
     def _add(self, part: Mapping[str, Any]) -> None:
-        """Add a part, or continue the text before it. A part with a signature stays apart, which it was made for."""
+        """Add a part, or append its text to the previous part. A part with a signature stays separate, as signed."""
         before = self._parts[-1] if self._parts else {}
         texts = all("text" in one and one.keys() <= {"text", "thought"} for one in (part, before))
         if texts and bool(part.get("thought")) == bool(before.get("thought")):
@@ -96,36 +96,38 @@ class ContentStream:
             self._parts.append(dict(part))
 
     def response(self) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the complete answer."""
         content = {"role": "model", "parts": self._parts}
         return {**self._rest, "candidates": [{**self._candidate, "content": content}]}
 
 
 def field(value: Mapping[str, Any], name: str) -> Any:
-    """A member by its name in the API, found in the SDK's notation as well."""
+    """Return a member by its API name, also if it has the SDK's snake_case name."""
     found = value.get(name)
     return found if found is not None else value.get("".join(f"_{c.lower()}" if c.isupper() else c for c in name))
 
 
 def call_id(given: str | None, name: str, counts: Counter[str]) -> str:
-    """The id by which the server knows a call. One that came without is numbered among those of its name in its
-    content; `counts` are those so far."""
+    """Return the id that the server gives a call: its own, else its name and number.
+
+    Calls are numbered by name within a content; `counts` has the numbers so far and is updated.
+    """
     if given:
         return given
     counts[name] += 1
     return f"{name}#{counts[name]}"
 
 
-def usage(told: Mapping[str, Any] | None) -> UsageIn | None:
-    """What a call used."""
-    if not told:
+def usage(metadata: Mapping[str, Any] | None) -> UsageIn | None:
+    """Return a call's usage from the answer's usage metadata."""
+    if not metadata:
         return None
-    said = [field(told, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-    named = [count for count in said if count is not None]
+    outputs = [field(metadata, name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    reported = [count for count in outputs if count is not None]
     return usage_of(
-        input_tokens=field(told, "promptTokenCount"),
-        cache_read_tokens=field(told, "cachedContentTokenCount"),
-        output_tokens=sum(named) if named else None,
+        input_tokens=field(metadata, "promptTokenCount"),
+        cache_read_tokens=field(metadata, "cachedContentTokenCount"),
+        output_tokens=sum(reported) if reported else None,
     )
 
 

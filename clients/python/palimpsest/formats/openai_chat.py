@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, which many other providers speak too."""
+"""OpenAI's chat completions, which many other providers offer too."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from palimpsest.reply import Answer, ToolCall
 from palimpsest.types import UsageIn
 
 ONCE = frozenset({"id", "type", "role", "name", "index"})
-"""Members of a delta that come whole, some from some providers in every chunk; all other text is continued."""
+"""The members of a delta that are complete, even if a provider repeats them in every chunk; other text is appended."""
 
 
 class Chat(Common):
     """The format `openai`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
-        """Take a whole answer apart. Of several choices the first is the one that is gone on with."""
+        """Parse a complete answer. Of several choices, the first is used."""
         choice = (response.get("choices") or [{}])[0]
         message = {"role": "assistant", **(choice.get("message") or {})}
         calls = [_call(call) for call in message.get("tool_calls") or ()]
         return Answer([message], _text(message), calls, _usage(response.get("usage")), choice.get("finish_reason"))
 
     def accumulator(self) -> ChatStream:
-        """Something to put a streamed answer together."""
+        """Return a new accumulator for a streamed answer."""
         return ChatStream()
 
     def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
-        """The name in a tool's definition."""
+        """Return the name in a tool's definition, as a list."""
         return super().tool_names(tool.get("function") or tool.get("custom") or {})
 
 
 class ChatStream:
-    """Chunks of a chat completion. A streaming helper's events count by the chunks that they carry."""
+    """Accumulator of a chat completion's chunks, also of those in a streaming helper's events."""
 
     def __init__(self) -> None:
         self._message: dict[str, Any] = {}
@@ -47,20 +47,20 @@ class ChatStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the stop reason was received."""
         return self._stop is not None
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text received so far."""
         return self._message.get("content") or ""
 
     def feed(self, chunk: Any) -> None:
-        """Take one chunk."""
+        """Add one chunk."""
         if getattr(chunk, "type", None) == "chunk":
             chunk = chunk.chunk
         elif not hasattr(chunk, "choices") and not isinstance(chunk, Mapping):
-            return  # what a helper derives from chunks
+            return  # an event that a helper derives from chunks
         data = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
         self._rest |= {name: value for name, value in data.items() if name != "choices" and value is not None}
         for choice in data.get("choices") or ():
@@ -69,7 +69,7 @@ class ChatStream:
                 self._stop = choice.get("finish_reason") or self._stop
 
     def response(self) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the complete answer."""
         message = {"role": "assistant", "content": None, **self._message}
         if "tool_calls" in message:
             calls = message["tool_calls"]
@@ -79,7 +79,7 @@ class ChatStream:
 
 
 def _continue(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta to what came before it."""
+    """Merge a delta into `whole`."""
     for name, value in delta.items():
         if value is None:
             continue

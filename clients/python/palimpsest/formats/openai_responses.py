@@ -17,7 +17,7 @@ class Responses(Common):
     """The format `openai-responses`."""
 
     def read(self, response: Mapping[str, Any]) -> Answer:
-        """Take a whole answer apart."""
+        """Parse a complete answer."""
         output = [dict(item) for item in response.get("output") or ()]
         calls = [call for item in output if (call := _call(item)) is not None]
         text = "".join(
@@ -31,12 +31,12 @@ class Responses(Common):
         return Answer(output, text, calls, _usage(response.get("usage")), stop, failure)
 
     def accumulator(self) -> ResponsesStream:
-        """Something to put a streamed answer together."""
+        """Return a new accumulator for a streamed answer."""
         return ResponsesStream()
 
 
 class ResponsesStream:
-    """Events of a response. The last one holds all of it."""
+    """Accumulator of a response's events. The last one has the complete response."""
 
     def __init__(self) -> None:
         self._response: dict[str, Any] = {}
@@ -50,16 +50,16 @@ class ResponsesStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the model has said why it stopped."""
+        """Whether the stop reason was received."""
         return bool(self._response)
 
     @property
     def text(self) -> str:
-        """What the model has said so far."""
+        """The text received so far."""
         return "".join(self._text)
 
     def feed(self, chunk: Any) -> None:
-        """Take one event."""
+        """Add one event."""
         event = chunk if isinstance(chunk, Mapping) else chunk.model_dump(exclude_none=True, warnings=False)
         kind = event.get("type", "")
         if kind in ENDS:
@@ -72,11 +72,11 @@ class ResponsesStream:
         self._begun = self._begun or not (kind in PROLOGUE or failed)
 
     def response(self) -> dict[str, Any]:
-        """The whole answer; of a stream without an end, what was said."""
+        """Return the complete answer; for a stream without an end, the text received."""
         if self._response or not self._text:
             return self._response
-        said = {"type": "output_text", "text": self.text, "annotations": []}
-        message = {"type": "message", "role": "assistant", "status": "incomplete", "content": [said]}
+        part = {"type": "output_text", "text": self.text, "annotations": []}
+        message = {"type": "message", "role": "assistant", "status": "incomplete", "content": [part]}
         return {"status": "incomplete", "output": [message]}
 
 

@@ -1,4 +1,4 @@
-"""Contexts, and what became of them."""
+"""Contexts, and the outcomes of calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def get_context(
     recall: bool | None = None,
     wait_ms: int | None = None,
 ) -> Request[ContextOut]:
-    """Get the context of the next model call: a request within the budget that the provider accepts as it is."""
+    """Get the context of the next model call: a request within the budget that the provider accepts unchanged."""
     query = {
         "view": view,
         "format": format,
@@ -67,11 +67,11 @@ def post_context(
     tools: Sequence[Message] | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ContextOut]:
-    """Get the context of the next model call, with options that only a body can hold.
+    """Get the context of the next model call, with options that need a body.
 
-    With `messages`, the client's complete list in `format` (and its `system` and `tools` where the format keeps them
-    apart), the log is first brought up to it: what is new is appended, an edited history becomes a line of its own.
-    The answer then has a plan for each message: kept, replaced or dropped.
+    With `messages`, the client's complete list in `format` (and its `system` and `tools` if the format has them
+    separately), the log is updated first: new messages are appended, an edited history becomes a line of its own. The
+    response then has a plan for each message: keep, replace or drop.
     """
     body: dict[str, Any] = {
         "view": view,
@@ -150,7 +150,7 @@ def report_outcome(
     error: ErrorIn | None = None,
     idempotency_key: str | None = None,
 ) -> Request[OutcomeOut]:
-    """Report what became of a call: its token usage, its duration, or its error. The answer says what to do next."""
+    """Report the outcome of a call: its token usage, its duration, or its error. The response says what to do next."""
     body = {"usage": usage, "latency_ms": latency_ms, "error": error}
     outcome = path("sessions", session, "calls", call_id, "outcome")
     return Request("POST", outcome, OutcomeOut, None, body, idempotency_key)

@@ -1,4 +1,4 @@
-"""The log: what is appended to it, and what it holds."""
+"""The log: appending and reading events, visibility, recall, layers and turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def append_events(
 ) -> Request[AppendedOut]:
     """Append 1 to 1,000 events, all or none. A session that does not exist is created.
 
-    With `expected_head`, nothing is appended unless the log ends there (HeadConflictError).
+    With `expected_head`, raises HeadConflictError and appends nothing unless that is the log's last seq.
     """
     body = {"events": list(events), "expected_head": expected_head}
     return Request("POST", path("sessions", session, "events"), AppendedOut, None, body, idempotency_key)
@@ -54,8 +54,7 @@ def list_events(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Listing[EventOut]:
-    """List the events of the session in order, as they were appended: from the one after `after` on, of one type, or by
-    one author."""
+    """List the events of the session in order, as they were appended: after a seq, of one type, or by one author."""
     query = {"after": after, "type": type, "author": author, "limit": limit, "cursor": cursor}
     return Listing("GET", path("sessions", session, "events"), EventOut, query)
 
@@ -66,7 +65,7 @@ def get_event(session: str, seq: int) -> Request[EventOut]:
 
 
 def redact_event(session: str, seq: int) -> Request[None]:
-    """Destroy the content of an event for good. Its place in the log stays, summaries of it are written again."""
+    """Permanently erase the content of an event. Its place in the log stays; summaries that cover it are rewritten."""
     return Request("DELETE", path("sessions", session, "events", seq), None)
 
 
@@ -80,7 +79,7 @@ def patch_visibility(
     view: str | None = None,
     force: bool | None = None,
 ) -> Request[VisibilityOut]:
-    """Hide, show, pin and unpin events for all contexts to come. Each item is decided by itself, or refused."""
+    """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""
     body = {"hide": hide, "show": show, "pin": pin, "unpin": unpin, "view": view, "force": force}
     return Request("PATCH", path("sessions", session, "visibility"), VisibilityOut, body=body)
 
@@ -96,7 +95,7 @@ def recall(
     call_id: str | None = None,
     offset: int | None = None,
 ) -> Request[RecallOut]:
-    """Get back the originals of events from the whole log by seq, path or search, but not what a call shows anyway."""
+    """Recall the originals of events from the whole log by seq, path or search, but not those that a call shows."""
     body = {"query": query, "seqs": seqs, "paths": paths, "limit": limit, "max_tokens": max_tokens}
     body |= {"call_id": call_id, "offset": offset}
     return Request("POST", path("sessions", session, "recall"), RecallOut, body=body)
@@ -108,7 +107,7 @@ def get_layers(session: str) -> Request[LayersOut]:
 
 
 def put_layer(session: str, kind: str, *, content: Content) -> Request[LayerOut]:
-    """Set the content of a layer (`sources` or `announce`), replacing what it held."""
+    """Set the content of a layer (`sources` or `announce`), replacing the previous content."""
     return Request("PUT", path("sessions", session, "layers", kind), LayerOut, body={"content": content})
 
 
@@ -118,6 +117,6 @@ def delete_layer(session: str, kind: str) -> Request[None]:
 
 
 def end_turn(session: str, *, turn_id: str | None = None, idempotency_key: str | None = None) -> Request[TurnEndedOut]:
-    """End the running turn: its announce is appended to the log, its layers are cleared, compaction may begin."""
+    """End the running turn: append its announcement to the log, clear its layers, and allow compaction to begin."""
     body = {"turn_id": turn_id}
     return Request("POST", path("sessions", session, "turns", "end"), TurnEndedOut, None, body, idempotency_key)

@@ -1,4 +1,4 @@
-"""Names that several operations share."""
+"""Types that several operations share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
-"""Whose requests and messages: OpenAI's chat completions, its Responses API, Anthropic's messages, Gemini's, or neutral
-blocks."""
+"""The format of requests and messages: OpenAI's chat completions, its Responses API, Anthropic's messages, Gemini's
+contents, or neutral blocks."""
 Content = str | list[dict[str, Any]]
 """Text, or a list of parts: objects with a `type` such as `text` or `image`."""
 Message = Any
-"""A message as a provider's SDK takes or gives it: a mapping, or one of the SDK's own objects."""
+"""A message as a provider's SDK accepts or returns it: a mapping, or one of the SDK's own objects."""
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: SDK objects become mappings, without what they leave unset; times become text."""
+    """Convert a value for JSON: SDK objects become mappings without unset members, and times become text."""
     if isinstance(value, Mapping):
         return dict(value)
-    if hasattr(value, "model_dump"):  # pydantic's, which all providers' SDKs use
+    if hasattr(value, "model_dump"):  # pydantic, which all providers' SDKs use
         return value.model_dump(mode="json", exclude_none=True)
     if hasattr(value, "to_dict"):
         return value.to_dict()

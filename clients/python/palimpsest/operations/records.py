@@ -1,4 +1,4 @@
-"""Records: what each call was shown and why, what it cost, and what was summarized."""
+"""Records of calls, their costs, and summaries."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ RunState = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 def list_calls(
     session: str, *, view: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Listing[CallItem]:
-    """List the recorded calls of the session, newest first. Every context that was answered is recorded."""
+    """List the recorded calls of the session, newest first. Every context that was returned is recorded."""
     query = {"view": view, "limit": limit, "cursor": cursor}
     return Listing("GET", path("sessions", session, "calls"), CallItem, query)
 
 
 def get_call(session: str, call_id: str) -> Request[Manifest]:
-    """Get the record of a call: everything its context was made from, and what became of every event."""
+    """Get the record of a call: everything its context was made from, and how it showed every event."""
     return Request("GET", path("sessions", session, "calls", call_id), Manifest)
 
 
 def get_call_context(session: str, call_id: str) -> Request[ContextAgain]:
-    """Render a recorded call again, to the same bytes as then."""
+    """Render a recorded call again, to the same bytes as when it was made."""
     return Request("GET", path("sessions", session, "calls", call_id, "context"), ContextAgain)
 
 
 def diff_calls(session: str, call_id: str, other_id: str) -> Request[DiffOut]:
-    """Compare two calls: what the second shows differently, which decisions made it so, and the tokens."""
+    """Compare two calls: the events that the second shows differently, the reasons, and the tokens."""
     return Request("GET", path("sessions", session, "calls", call_id, "diff", other_id), DiffOut)
 
 
 def get_event_history(
     session: str, seq: int, *, view: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Listing[HistoryItem]:
-    """List what the model saw of an event in each call since it was logged, oldest first, and by which decision."""
+    """List how each call since an event was logged has shown it to the model, oldest first, and why."""
     query = {"view": view, "limit": limit, "cursor": cursor}
     return Listing("GET", path("sessions", session, "events", seq, "history"), HistoryItem, query)
 
@@ -57,7 +57,7 @@ def get_event_history(
 def get_ledger(
     session: str, *, view: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Request[LedgerOut]:
-    """Get the ledger of a view: what each call cost, newest first, what each epoch cost and saved, and the totals."""
+    """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
     query = {"view": view, "limit": limit, "cursor": cursor}
     return Request("GET", path("sessions", session, "ledger"), LedgerOut, query)
 
@@ -81,7 +81,7 @@ def get_summary(session: str, summary_id: str) -> Request[SummaryWhole]:
 
 
 def compact(session: str, *, focus: str | None = None, wait_ms: int | None = None) -> Request[CompactionRun]:
-    """Request a compaction: the older part of the log is summarized now, however small."""
+    """Request a compaction: the older part of the log is summarized now, however small it is."""
     body = {"focus": focus, "wait_ms": wait_ms}
     return Request("POST", path("sessions", session, "compactions"), CompactionRun, body=body)
 
@@ -136,5 +136,5 @@ def audit_calls(
 def get_audit_ledger(
     *, since: str | datetime, until: str | datetime | None = None, model: str | None = None
 ) -> Request[AuditLedgerOut]:
-    """Get the token usage and price of the calls of all sessions that the key reaches, by model."""
+    """Get the token usage and price of the calls of all sessions that the key can access, by model."""
     return Request("GET", path("audit", "ledger"), AuditLedgerOut, {"since": since, "until": until, "model": model})

@@ -1,4 +1,4 @@
-"""How long data is kept, and the erasure of all sessions that a filter finds."""
+"""Rules for how long data is kept, and erasures of all sessions that match a filter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def put_retention(
     change_days: int | None = None,
     delivery_days: int | None = None,
 ) -> Request[RetentionOut]:
-    """Set for how many days the tenant's data is kept; what is omitted is kept for ever."""
+    """Set how many days the tenant's data is kept. The rules replace all previous ones; an omitted rule is unset."""
     body = {
         "session_days": session_days,
         "idle_days": idle_days,
@@ -34,12 +34,12 @@ def put_retention(
 
 
 def get_retention() -> Request[RetentionOut]:
-    """Get for how many days the tenant's data is kept."""
+    """Get how many days the tenant's data is kept."""
     return Request("GET", path("retention"), RetentionOut)
 
 
 def preview_retention(*, limit: int | None = None, cursor: str | None = None) -> Request[RetentionPreview]:
-    """Get what the rules would erase now, without erasing it."""
+    """Preview the data that the rules would erase now. Nothing is erased."""
     return Request("GET", path("retention:preview"), RetentionPreview, {"limit": limit, "cursor": cursor})
 
 
@@ -53,9 +53,9 @@ def create_erasure(
     expected: int | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ErasureOut]:
-    """Erase all sessions for which the conditions hold; a worker does it. This cannot be undone.
+    """Erase all sessions that meet the conditions, in a worker. This cannot be undone.
 
-    More than 100 are erased only if `expected` is the preview's number of `sessions`.
+    To erase more than 100 sessions, `expected` must be the preview's `sessions`.
     """
     body = {
         "metadata": metadata,
@@ -78,13 +78,13 @@ def preview_erasure(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Request[ErasurePreview]:
-    """Get what an erasure with these conditions would erase now, without erasing it."""
+    """Preview the sessions that an erasure with these conditions would erase now. Nothing is erased."""
     body = {"metadata": metadata, "model": model, "since": since, "until": until, "forks": forks}
     return Request("POST", path("erasures:preview"), ErasurePreview, {"limit": limit, "cursor": cursor}, body)
 
 
 def get_erasure(erasure_id: str) -> Request[ErasureOut]:
-    """Get an erasure: how far it is, or its receipt."""
+    """Get an erasure: its progress or, once it is done, its receipt."""
     return Request("GET", path("erasures", erasure_id), ErasureOut)
 
 
@@ -96,7 +96,7 @@ def list_erasures(*, limit: int | None = None, cursor: str | None = None) -> Lis
 def list_erased_sessions(
     erasure_id: str, *, limit: int | None = None, cursor: str | None = None
 ) -> Listing[ErasedSessionOut]:
-    """List the sessions that an erasure has erased so far, by ids that are made of their names."""
+    """List the sessions that an erasure has erased so far, by UUIDs derived from their names."""
     return Listing(
         "GET", path("erasures", erasure_id, "sessions"), ErasedSessionOut, {"limit": limit, "cursor": cursor}
     )

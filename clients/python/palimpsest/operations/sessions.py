@@ -1,4 +1,4 @@
-"""Sessions: their settings, their branches, and what happens to them."""
+"""Sessions: their settings, epochs, turns, lines, forks and streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def put_session(
     metadata: Mapping[str, Any] | None = None,
     outside_tokens: int | None = None,
 ) -> Request[SessionOut]:
-    """Create the session, or change the settings of one that exists. Omitted settings keep their value."""
+    """Create the session, or change its settings if it exists. Omitted settings keep their value."""
     body = {"policy": policy, "model": model, "metadata": metadata, "outside_tokens": outside_tokens}
     return Request("PUT", path("sessions", session), SessionOut, body=body)
 
@@ -44,8 +44,10 @@ def list_sessions(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Listing[SessionOut]:
-    """List the sessions that the key reaches, newest first: all, the forks of a `parent`, those of a `model`, those
-    made between two times, or those whose metadata has certain members."""
+    """List the sessions that the key can access, newest first; all conditions must hold.
+
+    Conditions are the `parent` of a fork, a `model`, the time of creation, and members of the metadata.
+    """
     query = _page(limit, cursor, parent=parent, model=model, since=since, until=until)
     query["metadata"] = None if metadata is None else json.dumps(dict(metadata))
     return Listing("GET", path("sessions"), SessionOut, query)
@@ -54,12 +56,12 @@ def list_sessions(
 def list_epochs(
     session: str, *, view: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Listing[EpochOut]:
-    """List the epochs of a view in order: when and why its contexts were rewritten."""
+    """List the epochs of a view in order, each with its cause: the times at which its contexts were rewritten."""
     return Listing("GET", path("sessions", session, "epochs"), EpochOut, _page(limit, cursor, view=view))
 
 
 def list_turns(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[TurnOut]:
-    """List the turns of the session in order: where each begins and ends, and whether it was ended."""
+    """List the turns of the session in order, each with its range of seqs and its state."""
     return Listing("GET", path("sessions", session, "turns"), TurnOut, _page(limit, cursor))
 
 
@@ -71,25 +73,25 @@ def fork_session(
     metadata: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> Request[ForkOut]:
-    """Create a session that shares the log of this one up to `at`, or up to its head. Nothing is copied."""
+    """Create a session that shares the log of this one up to `at` (default: its head). Nothing is copied."""
     body = {"id": id, "at": at, "metadata": metadata}
     return Request("POST", path("sessions", session, "fork"), ForkOut, None, body, idempotency_key)
 
 
 def rewind_session(session: str, *, to: int, idempotency_key: str | None = None) -> Request[RewindOut]:
-    """Go back: from now on the session's id means a line of it that ends at `to`. Nothing is destroyed."""
+    """Rewind the session: from now on its id means a new line that ends at `to`. Nothing is destroyed."""
     return Request("POST", path("sessions", session, "rewind"), RewindOut, None, {"to": to}, idempotency_key)
 
 
 def list_lines(session: str, *, limit: int | None = None, cursor: str | None = None) -> Listing[LineOut]:
-    """List the lines of the session in the order in which they began; the session's id means the current one."""
+    """List the lines (branches) of the session, oldest first. The session's id means the current one."""
     return Listing("GET", path("sessions", session, "lines"), LineOut, _page(limit, cursor))
 
 
 def stream_session(
     session: str, *, after: int | None = None, types: Iterable[str] | None = None
 ) -> Request[dict[str, Any]]:
-    """Stream what happens to the session, from the event after `after` on."""
+    """Stream the events and changes of the session after the seq `after`."""
     query = {"after": after, "types": None if types is None else ",".join(types)}
     return Request("GET", path("sessions", session, "stream"), dict, query)
 

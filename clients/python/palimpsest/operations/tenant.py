@@ -1,4 +1,4 @@
-"""What belongs to no session: policies, tools, keys, webhooks, calibrations, and the server's health."""
+"""Operations of the tenant and the server: policies, tools, keys, webhooks, calibrations, and health."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ def put_policy(name: str, policy: PolicyDocument) -> Request[PolicyOut]:
 
 
 def get_policy(name: str, *, version: int | None = None) -> Request[PolicyOut]:
-    """Get one version of a policy; the newest by default."""
+    """Get one version of a policy, by default the newest."""
     return Request("GET", path("policies", name), PolicyOut, {"version": version})
 
 
 def list_policies(*, limit: int | None = None, cursor: str | None = None) -> Listing[PolicyOut]:
-    """List the policies in their newest version: presets first, then the tenant's own by name."""
+    """List the policies in their newest versions: presets first, then the tenant's own by name."""
     return Listing("GET", path("policies"), PolicyOut, {"limit": limit, "cursor": cursor})
 
 
 def recall_tool(*, format: Format | None = None) -> Request[dict[str, Any]]:
-    """Get the definition of the recall tool: in one format, or in each by its name."""
+    """Get the definition of the recall tool in one format, or in all formats by name."""
     return Request("GET", path("tools", "recall"), dict, {"format": format})
 
 
 def compact_tool(*, format: Format | None = None) -> Request[dict[str, Any]]:
-    """Get the definition of the compaction tool: in one format, or in each by its name."""
+    """Get the definition of the compaction tool in one format, or in all formats by name."""
     return Request("GET", path("tools", "compact"), dict, {"format": format})
 
 
 def list_calibrations(*, limit: int | None = None, cursor: str | None = None) -> Listing[CalibrationOut]:
-    """List what reported usage has taught about how each model counts tokens."""
+    """List the calibrations: how each model counts tokens, as learned from reported usage."""
     return Listing("GET", path("calibrations"), CalibrationOut, {"limit": limit, "cursor": cursor})
 
 
 def delete_calibrations(*, model: str | None = None, estimator: str | None = None) -> Request[CalibrationsForgotten]:
-    """Forget what reported usage has taught about models' token counts: of all of them, or of those named."""
+    """Forget how models count tokens, for all models or for those selected."""
     return Request("DELETE", path("calibrations"), CalibrationsForgotten, {"model": model, "estimator": estimator})
 
 
@@ -67,7 +67,7 @@ def create_key(
     expires_at: str | datetime | None = None,
     session_prefix: str | None = None,
 ) -> Request[KeyMade]:
-    """Create an API key. It cannot reach other sessions, or live longer, than the key it is made with."""
+    """Create an API key. It cannot access more sessions, or live longer, than the key that creates it."""
     body = {"name": name, "scopes": list(scopes), "expires_at": expires_at, "session_prefix": session_prefix}
     return Request("POST", path("keys"), KeyMade, body=body, repeatable=False)
 
@@ -96,7 +96,7 @@ def get_webhook(name: str) -> Request[WebhookOut]:
 
 
 def delete_webhook(name: str) -> Request[None]:
-    """Delete a webhook and its deliveries; pending ones are not made."""
+    """Delete a webhook and its deliveries; pending ones are not attempted."""
     return Request("DELETE", path("webhooks", name), None)
 
 
@@ -114,12 +114,12 @@ def list_deliveries(
 
 
 def retry_delivery(name: str, delivery_id: str) -> Request[DeliveryOut]:
-    """Attempt a failed or pending delivery now, and count its attempts from 0 again."""
+    """Attempt a failed or pending delivery now, and reset its number of attempts."""
     return Request("POST", path("webhooks", name, "deliveries", delivery_id) + ":retry", DeliveryOut)
 
 
 def healthz() -> Request[dict[str, str]]:
-    """Check that the process is up, without asking the database."""
+    """Check that the process is running, without using the database."""
     return Request("GET", "/healthz", dict)
 
 

@@ -12,14 +12,14 @@ from palimpsest.types.policies import PolicyRef
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOut(Model):
-    """A block of a context: one event, or the server's own words in place of several."""
+    """A block of a context: one event, or a text of the server in place of several."""
 
     seq: int
     """Seq of the event that it shows; for several events, that of the last."""
     kind: str
-    """Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (the server's own words)."""
+    """Kind of block: `tools`, `system`, `user`, `assistant`, `call`, `result` or `note` (a text of the server)."""
     replaced: bool
-    """Whether its content is a stub, or other text in place of the event's own."""
+    """Whether a stub or other text replaces the event's own content."""
     ephemeral: bool
     """Whether it comes after the cached prefix and may differ in the next call."""
     chars: int
@@ -30,7 +30,7 @@ class BlockOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class CallUsage(Model):
-    """Token usage of a call, as the provider reported it. A figure that was not reported is null."""
+    """Token usage of a call, as reported by the provider. A figure that was not reported is null."""
 
     input_tokens: int | None
     """All input tokens, including those read from and written to the cache."""
@@ -44,21 +44,21 @@ class CallUsage(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedError(Model):
-    """Error of a call, as it was reported; what was not given is absent."""
+    """Error of a call, as reported; fields that were not reported are absent."""
 
     status: int | None = None
-    """HTTP status of the provider's answer."""
+    """HTTP status of the provider's response."""
     message: str | None = None
     """Text of the error, as the provider wrote it."""
     code: str | None = None
     """Provider's code or type of the error."""
     overflow: MatchedOut | None = None
-    """How an overflow was recognized; absent if it was not one."""
+    """Pattern by which an overflow was recognized; absent if it was not one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallOutcome(Model):
-    """Outcome of a call, as it was reported."""
+    """Outcome of a call, as reported."""
 
     reported_at: datetime
     """Time of the report."""
@@ -83,15 +83,15 @@ class CallItem(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -103,7 +103,7 @@ class CallItem(Model):
     target: int
     """Maximum size of the context, in the model's tokens."""
     evicted_tokens: int
-    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
+    """Estimated tokens saved by not sending everything verbatim, in the model's tokens."""
     summaries: int
     """Number of summaries that were shown."""
     outcome: CallOutcome | None
@@ -111,7 +111,7 @@ class CallItem(Model):
     sent.
     """
     overflow: bool
-    """Whether the provider refused the request as too long, as far as reported."""
+    """Whether the provider was reported to have refused the request as too long."""
     input_tokens: int | None
     """Input tokens that the provider reported, including cached ones; null until they are reported."""
     retry_of: str | None
@@ -132,7 +132,7 @@ class CallPage(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class CallRef(Model):
-    """A recorded call, and what its context was made with."""
+    """A recorded call, and the settings of its context."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
@@ -141,15 +141,15 @@ class CallRef(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -167,15 +167,15 @@ class Change(Model):
     to_seq: int
     """Last seq of the range, inclusive."""
     change: Literal["added", "removed", "changed"]
-    """Kind of change: only the second context shows something of them (`added`), only the first does (`removed`),
+    """Kind of change: only the second context shows any of the events (`added`), only the first does (`removed`),
     or both or neither do (`changed`).
     """
     from_: str | None = field(metadata={"name": "from"})
-    """Disposition in the first context, as in `DispositionRun`; null if they were not logged yet."""
+    """Disposition in the first context, as in `DispositionRun`; null if the events were not logged yet."""
     to: str | None
-    """Disposition in the second context, as in `DispositionRun`; null if they were not logged yet."""
+    """Disposition in the second context, as in `DispositionRun`; null if the events were not logged yet."""
     summary: str | None = None
-    """Id of the summary that covers them in the later call; null or absent if none does."""
+    """Id of the summary that covers the events in the later call; null or absent if none does."""
     reducer: str | None = None
     """Rule that decided this, as in `EvictionOut.reducer`; null or absent if no rule did."""
     reason: str | None = None
@@ -194,7 +194,7 @@ class Change(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ContextAgain(Model):
-    """A recorded call, rendered again from what its record names."""
+    """A recorded call, rendered again from its record."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
@@ -203,15 +203,15 @@ class ContextAgain(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -219,23 +219,25 @@ class ContextAgain(Model):
     policy: PolicyRef
     """Version of the policy that the context was made with."""
     reproduced: bool
-    """Whether the request has the same bytes as the call's. False only if events that it showed were erased since."""
+    """Whether the request has the same bytes as when the call was made. False only if events that it showed were
+    erased since.
+    """
     redacted: list[int]
     """Seqs of the erased events that make the bytes differ; empty if `reproduced`."""
     request: dict[str, Any]
-    """Request in the given format, to be sent together with the client's own parameters such as the model:
-    `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
-    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
-    absent.
+    """Request in the given format, to be sent together with the client's own parameters, such as the model. Its
+    fields are `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`,
+    `messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks` (blocks).
+    Fields without content are absent.
     """
     tokens: TokensOut
     """Token budget and its use, as recorded."""
     summaries: list[SummaryRef]
     """Summaries that were shown, in the order of the log."""
     evictions: list[EvictionOut]
-    """Everything that was not sent verbatim, in the order of the log."""
+    """Events that were not sent verbatim, in the order of the log."""
     cache: CacheOut
-    """What the provider could cache of the request; `prefix_sha256` is of this rendering."""
+    """Part of the request that the provider could cache; `prefix_sha256` is of this rendering."""
     sha256: str
     """SHA-256 of `request` as rendered now, in hex."""
     recorded_sha256: str
@@ -249,9 +251,9 @@ class FirstDifference(Model):
     index: int
     """Position of the block in each context, counted from 0."""
     a: BlockOut | None
-    """Block of the first context; null if that has fewer blocks."""
+    """Block of the first context; null if it has fewer blocks."""
     b: BlockOut | None
-    """Block of the second context; null if that has fewer blocks."""
+    """Block of the second context; null if it has fewer blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,10 +297,10 @@ class DispositionRun(Model):
     to_seq: int
     """Last seq of the range, inclusive."""
     disposition: str
-    """How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other text, by
-    nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); `dropped`
-    (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or `types`
-    exclude them); `redacted` (as erased on request).
+    """The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by
+    other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary that covers them
+    is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark turns, or the
+    policy's `authors` or `types` exclude them); `redacted` (erased on request).
     """
     summary: str | None = None
     """Id of the summary that covers the events; null or absent unless the disposition is `summarized`."""
@@ -306,7 +308,7 @@ class DispositionRun(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryItem(Model):
-    """The form in which the context of one call shows an event."""
+    """An event as the context of one call shows it."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
@@ -315,10 +317,10 @@ class HistoryItem(Model):
     view: str
     """Name of the view that the context was made for."""
     disposition: str
-    """How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other text, by
-    nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); `dropped`
-    (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or `types`
-    exclude them); `redacted` (as erased on request).
+    """The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by
+    other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary that covers them
+    is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark turns, or the
+    policy's `authors` or `types` exclude them); `redacted` (erased on request).
     """
     summary: str | None = None
     """Id of the summary that covers the events; null or absent unless the disposition is `summarized`."""
@@ -327,7 +329,7 @@ class HistoryItem(Model):
     reason: str | None = None
     """Reason for this disposition, such as `superseded`; null or absent if it needs none."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     cause: str
     """Cause of that epoch, as in `EpochOut.cause`."""
     reported: bool
@@ -351,12 +353,12 @@ class InjectionRef(Model):
     name: str
     """Name of the content's source."""
     chars: int
-    """Number of characters of the content's text; other parts count as the words that stand for them."""
+    """Number of characters of the content's text; other parts count as the words shown for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(Model):
-    """Record of a call: everything its context was made from, and what became of each event."""
+    """Record of a call: everything its context was made from, and how it showed each event."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
@@ -365,15 +367,15 @@ class Manifest(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -381,23 +383,23 @@ class Manifest(Model):
     policy: PolicyRef
     """Version of the policy that the context was made with."""
     render_version: int
-    """Version of the rendering rules, by which the call is rendered again to the same bytes."""
+    """Version of the rendering rules, with which the call can be rendered again to the same bytes."""
     tokens: TokensOut
     """Token budget and its use."""
     summaries: list[SummaryRef]
     """Summaries that were shown, in the order of the log."""
     evictions: list[EvictionOut]
-    """Everything that was not sent verbatim, in the order of the log."""
+    """Events that were not sent verbatim, in the order of the log."""
     cause: str
     """Cause of that epoch, as in `EpochOut.cause`."""
     cache: CacheOut
-    """What the provider could cache of the request."""
+    """Part of the request that the provider could cache."""
     injections: list[InjectionRef]
     """Content that was injected into this call only."""
     layers: dict[str, int]
     """Versions of the layers that were shown, by kind of layer."""
     notice: str | None
-    """Notice shown to the model in this call only, that older content was pruned; null if there was none."""
+    """Notice that older content was pruned, shown to the model in this call only; null if there was none."""
     stalled: str | None
     """Reason why the context stayed above its trigger; null if it did not."""
     now: datetime | None
@@ -411,7 +413,7 @@ class Manifest(Model):
     expires_at: datetime | None
     """Time after which the record may be deleted; null if it is kept forever."""
     dispositions: list[DispositionRun]
-    """How each event from seq 1 to `head` was shown, as ranges in the order of the log."""
+    """Disposition of each event from seq 1 to `head`, as ranges in the order of the log."""
     redacted_since: list[int]
     """Seqs of events that were erased after the call was made."""
     sha256: str

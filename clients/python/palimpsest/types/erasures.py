@@ -9,54 +9,54 @@ from palimpsest._model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class ErasedSessionOut(Model):
-    """A session that was erased."""
+    """An erased session."""
 
     session_id: str
-    """UUID (version 5) of the tenant's id and the session's name."""
+    """UUID (version 5) derived from the tenant's id and the session's name."""
     erased_at: datetime
     """Time at which it was erased."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErasedSessionPage(Model):
-    """A page of the sessions that an erasure has erased."""
+    """A page of the sessions erased by an erasure."""
 
     items: list[ErasedSessionOut]
-    """Sessions by their id."""
+    """Erased sessions by `session_id`."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErasureOut(Model):
-    """An erasure: how far it is, and once it is done its receipt, which names no session."""
+    """An erasure: its progress and, once it is done, its receipt. It names no session."""
 
     id: str
     """Id of the erasure, a UUID."""
     state: Literal["running", "done"]
-    """State: `running` until a worker has done it, then `done`."""
+    """State: `running` until a worker has finished it, then `done`."""
     tenant_id: str
-    """Id of the tenant, a UUID: the ids of erased sessions are UUIDs (version 5) of it and their names."""
+    """Id of the tenant, a UUID, from which the UUIDs (version 5) of the erased sessions are derived."""
     key_id: str | None
-    """Id of the key that asked for it; null if it was asked for without one."""
+    """Id of the key that requested it; null if it was requested without a key."""
     filter_sha256: str
-    """SHA-256, in hex, of the conditions that were given as JSON: UTF-8, without whitespace, all keys sorted. The
-    conditions themselves are not kept.
+    """SHA-256, in hex, of the given conditions as JSON: UTF-8, without whitespace, all keys sorted. The conditions
+    themselves are not stored.
     """
     forks: Literal["keep", "erase"]
-    """What to do with a session that has forks for which the conditions do not hold, and which share its events:
-    `keep` keeps it; `erase` erases it with them.
+    """Treatment of a session with forks that do not meet the conditions but share its events: `keep` keeps the
+    session; `erase` erases it together with those forks.
     """
     sessions: int
-    """Number of sessions that were erased so far, with forks."""
+    """Number of sessions erased so far, including forks."""
     kept: int | None
-    """Number of sessions that were found and kept; null until it is done."""
+    """Number of sessions that met the conditions but were kept; null until it is done."""
     counts: dict[str, int] | None
-    """Number of rows that were erased, by table; null until it is done."""
+    """Number of erased rows by table; null until it is done."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     finished_at: datetime | None
-    """Time at which it was done; null until then."""
+    """Time at which it finished; null until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,27 +71,27 @@ class ErasurePage(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingOut(Model):
-    """A session that the conditions find."""
+    """A session that meets the conditions."""
 
     id: str
     """Id of the session, chosen by the client."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     kept: bool
-    """Whether it would be kept, for forks that share its events."""
+    """Whether it would be kept because of forks that share its events."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErasurePreview(Model):
-    """What an erasure would erase now. Nothing was changed."""
+    """Preview of an erasure. Nothing was changed."""
 
     sessions: int
-    """Number of sessions that would be erased, with forks."""
+    """Number of sessions that would be erased, including forks."""
     kept: int
-    """Number of sessions that the conditions find and that would be kept."""
+    """Number of sessions that meet the conditions but would be kept."""
     more: bool
-    """Whether counting ended at its limit, so that there may be more."""
+    """Whether counting stopped at its limit, so that there may be more."""
     items: list[MatchingOut]
-    """Sessions that the conditions find, newest first."""
+    """Sessions that meet the conditions, newest first."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""

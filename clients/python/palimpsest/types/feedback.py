@@ -9,7 +9,7 @@ from palimpsest._model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOut(Model):
-    """What reported usage has taught about how a model counts tokens, for one estimator."""
+    """Calibration of an estimator to a model, learned from reported usage."""
 
     model: str
     """Name of the model."""
@@ -22,9 +22,9 @@ class CalibrationOut(Model):
     samples: int
     """Number of calls with reported usage that it is based on."""
     window_tokens: int | None
-    """Context window that the provider named in an error; null if it named none smaller than assumed."""
+    """Window that the provider named in an error; null if it named none smaller than assumed."""
     updated_at: datetime
-    """Time at which it was last changed."""
+    """Time of the last change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class CalibrationsForgotten(Model):
 
 
 class ErrorIn(TypedDict, total=False):
-    """Error that the provider answered with. Its text decides whether the context was too long."""
+    """Error that the provider returned. Its text shows whether the context was too long."""
 
     status: int | None
-    """HTTP status of the provider's answer."""
+    """HTTP status of the provider's response."""
     message: str | None
     """Text of the error, as the provider wrote it."""
     code: str | None
@@ -69,12 +69,12 @@ class MatchedOut(Model):
     window: int | None = None
     """Context window of the model in tokens; absent if it names none."""
     answer: int | None = None
-    """Tokens of the window requested for the answer; absent if it names none."""
+    """Tokens that the request reserved for the answer; absent if it names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextOut(Model):
-    """Request for the context to retry the call with."""
+    """Request for a smaller context with which to retry the call."""
 
     method: str
     """HTTP method of the request."""
@@ -91,22 +91,21 @@ class OutcomeOut(Model):
     overflow: bool
     """Whether the error means that the context was too long."""
     action: Literal["none", "retry", "stop"]
-    """What to do: `retry` (ask for a smaller context as `next` says, once), `stop` (the call was such a retry
-    already, so a smaller context does not help) or `none` (no error, or one that a smaller context does not
-    cure).
+    """Next step: `retry` (once, with the smaller context that `next` requests), `stop` (the call was already such
+    a retry) or `none` (there was no error, or one that a smaller context does not fix).
     """
     next: NextOut | None = None
     """Request to send for the retry; absent unless `action` is `retry`."""
     matched: MatchedOut | None = None
-    """How the overflow was recognized; absent if it was not one."""
+    """Pattern by which an overflow was recognized; absent if it was not one."""
 
 
 class UsageIn(TypedDict, total=False):
-    """Token usage of a call, as the provider reports it. Omitted figures count as not reported."""
+    """Token usage of a call, as reported by the provider. Omitted figures count as not reported."""
 
     input_tokens: int | None
-    """Input tokens. For a call in the format `anthropic`, without those read from or written to the cache, as
-    Anthropic reports them; in other formats, all of them.
+    """Input tokens as the provider reports them: in the format `anthropic` without those read from or written to
+    the cache, in other formats all of them.
     """
     cache_read_tokens: int | None
     """Input tokens that were read from the provider's cache."""

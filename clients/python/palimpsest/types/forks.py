@@ -11,7 +11,7 @@ from palimpsest.types.sessions import ParentOut, SessionTokens
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOutOut(Model):
-    """A tool call or result that a fork was made in front of."""
+    """A tool call or result that was cut off by a fork or rewind."""
 
     seq: int
     """Seq of the event: its position in the session's log, counted from 1."""
@@ -25,93 +25,93 @@ class LeftOutOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ForkOut(Model):
-    """A fork, and what it left out of the round in which it was made."""
+    """A fork, and the events of its last round that were cut off."""
 
     id: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     head: int
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the one that its next context opens.
+    erasure, the number of the epoch that its next context opens.
     """
     turns: int
     """Number of turns that have begun."""
     policy: PolicyRef
-    """Version of the policy for views that have none of their own."""
+    """Version of the policy for views without one of their own."""
     model: str | None
-    """Name of the model for views that have none of their own; null if it was never given."""
+    """Name of the model for views without one of their own; null if it was never set."""
     window_assumed: bool
-    """Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 tokens
-    unless `max_tokens` or the policy's `window_tokens` says it.
+    """Whether `model` is not set or its window is not known: contexts then assume 128,000 tokens unless
+    `max_tokens` or the policy's `window_tokens` is set.
     """
     estimator: str
-    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first event on."""
+    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed by the first event."""
     metadata: dict[str, Any]
     """Client's own data about the session."""
     tokens: SessionTokens
     """Sizes of the log and of the current context."""
     outside_tokens: int | None
-    """Tokens that the client sends in addition to each request; null if it never said so."""
+    """Tokens that the client sends in addition to each request; null if it was never set."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     updated_at: datetime
     """Time of the last append, or change of settings or layers."""
     parent: ParentOut | None = None
-    """Session that this one is a fork of; null if it is none, or if the key does not reach the parent."""
+    """Session that this one is a fork of; null if it is not a fork or the key cannot access the parent."""
     left_out: list[LeftOutOut]
-    """Events of the parent behind `parent.at` that belong to what the fork shares: results of tool calls that have
-    none in the fork, and further calls of the same answer. Append the results to the fork, or fork behind them;
-    until then its contexts show the calls as pending. Empty for a fork between rounds.
+    """Events of the parent after `parent.at` that belong to the last round of the fork: results of its tool calls,
+    and further calls of the same response. Append the results to the fork, or fork after them; until then its
+    contexts show the calls as pending. Empty for a fork between rounds.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewindOut(Model):
-    """A session that went back, and what its line left out of the round in which it ends."""
+    """A rewound session, and the events of its last round that were cut off."""
 
     id: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     head: int
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the one that its next context opens.
+    erasure, the number of the epoch that its next context opens.
     """
     turns: int
     """Number of turns that have begun."""
     policy: PolicyRef
-    """Version of the policy for views that have none of their own."""
+    """Version of the policy for views without one of their own."""
     model: str | None
-    """Name of the model for views that have none of their own; null if it was never given."""
+    """Name of the model for views without one of their own; null if it was never set."""
     window_assumed: bool
-    """Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 tokens
-    unless `max_tokens` or the policy's `window_tokens` says it.
+    """Whether `model` is not set or its window is not known: contexts then assume 128,000 tokens unless
+    `max_tokens` or the policy's `window_tokens` is set.
     """
     estimator: str
-    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first event on."""
+    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed by the first event."""
     metadata: dict[str, Any]
     """Client's own data about the session."""
     tokens: SessionTokens
     """Sizes of the log and of the current context."""
     outside_tokens: int | None
-    """Tokens that the client sends in addition to each request; null if it never said so."""
+    """Tokens that the client sends in addition to each request; null if it was never set."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     updated_at: datetime
     """Time of the last append, or change of settings or layers."""
     parent: ParentOut | None = None
-    """Session that this one is a fork of; null if it is none, or if the key does not reach the parent."""
+    """Session that this one is a fork of; null if it is not a fork or the key cannot access the parent."""
     left_out: list[LeftOutOut]
-    """Events of the line before, behind the seq where this one ends, that belong to what both share: results of
-    tool calls that have none here, and further calls of the same answer. Append the results, or go back to a
-    seq between rounds; until then contexts show the calls as pending. Empty for an end between rounds.
+    """Events of the previous line after `to` that belong to the last round of the new line: results of its tool
+    calls, and further calls of the same response. Append the results, or rewind to a seq between rounds; until
+    then contexts show the calls as pending. Empty if the line ends between rounds.
     """

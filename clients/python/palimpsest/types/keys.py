@@ -9,20 +9,20 @@ from palimpsest._model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class KeyMade(Model):
-    """An API key that was just created."""
+    """A newly created API key, with its secret."""
 
     id: str
     """Id of the key, a UUID."""
     name: str
-    """Name of the key, which says what it is for."""
+    """Name of the key, which says its purpose."""
     scopes: list[Literal["ingest", "read", "audit", "admin"]]
-    """What the key allows: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records),
+    """Scopes of the key: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records),
     `audit` (search across sessions), `admin` (all of these, erasure, policies, keys and webhooks).
     """
     session_prefix: str | None
-    """Prefix of the ids of the sessions that the key reaches; null if it reaches all."""
+    """Prefix of the ids of the sessions that the key can access; null if it can access all."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     expires_at: datetime | None
     """Time at which the key stops working; null if never."""
     revoked_at: datetime | None
@@ -30,7 +30,7 @@ class KeyMade(Model):
     last_used_at: datetime | None
     """Time of the key's last use, exact to about a minute; null if it was never used."""
     secret: str
-    """Secret to send as `Authorization: Bearer <secret>`. It is shown only in this answer."""
+    """Secret to send as `Authorization: Bearer <secret>`. Only this response contains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +40,15 @@ class KeyOut(Model):
     id: str
     """Id of the key, a UUID."""
     name: str
-    """Name of the key, which says what it is for."""
+    """Name of the key, which says its purpose."""
     scopes: list[Literal["ingest", "read", "audit", "admin"]]
-    """What the key allows: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records),
+    """Scopes of the key: `ingest` (append, change sessions, report outcomes), `read` (contexts, logs, records),
     `audit` (search across sessions), `admin` (all of these, erasure, policies, keys and webhooks).
     """
     session_prefix: str | None
-    """Prefix of the ids of the sessions that the key reaches; null if it reaches all."""
+    """Prefix of the ids of the sessions that the key can access; null if it can access all."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     expires_at: datetime | None
     """Time at which the key stops working; null if never."""
     revoked_at: datetime | None

@@ -8,7 +8,7 @@ from palimpsest._model import Model
 
 @dataclass(frozen=True, kw_only=True)
 class AppendOnlyOut(Model):
-    """Estimate of what the same calls would have been billed if nothing had been left out of their contexts."""
+    """Estimated bill of the same calls if nothing had been left out of their contexts."""
 
     tokens: int
     """All input tokens: the sum of the other three."""
@@ -26,12 +26,12 @@ class AppendOnlyOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class SumMoney(Model):
-    """Price of input and output in one currency, of the calls whose policy names prices."""
+    """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: str
     """Currency of the amounts, as the policy's `prices` name it."""
     billed: float
-    """Amount billed, by reported usage."""
+    """Amount billed, from reported usage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class LedgerModel(Model):
     overflows: int
     """Number of calls that the provider refused as too long."""
     unreported_tokens: int
-    """Estimated input tokens of calls without reported usage or error; no other sum includes them."""
+    """Estimated input tokens of calls without reported usage or error; not included in any other sum."""
     input_tokens: int
     """All input tokens, including those read from and written to the cache."""
     read_tokens: int
@@ -55,7 +55,7 @@ class LedgerModel(Model):
     output_tokens: int
     """Tokens of the models' answers."""
     left_out_tokens: int
-    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
+    """Estimated tokens saved by not sending everything verbatim, in the model's tokens."""
     billed: float
     """Price of the input, expressed as the number of uncached input tokens that would cost the same."""
     money: list[SumMoney]
@@ -66,7 +66,7 @@ class LedgerModel(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSums(Model):
-    """Sums over calls, by the usage that was reported for them."""
+    """Sums over calls, from their reported usage."""
 
     calls: int
     """Number of calls."""
@@ -75,7 +75,7 @@ class LedgerSums(Model):
     overflows: int
     """Number of calls that the provider refused as too long."""
     unreported_tokens: int
-    """Estimated input tokens of calls without reported usage or error; no other sum includes them."""
+    """Estimated input tokens of calls without reported usage or error; not included in any other sum."""
     input_tokens: int
     """All input tokens, including those read from and written to the cache."""
     read_tokens: int
@@ -85,7 +85,7 @@ class LedgerSums(Model):
     output_tokens: int
     """Tokens of the models' answers."""
     left_out_tokens: int
-    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
+    """Estimated tokens saved by not sending everything verbatim, in the model's tokens."""
     billed: float
     """Price of the input, expressed as the number of uncached input tokens that would cost the same."""
     money: list[SumMoney]
@@ -152,7 +152,7 @@ class PartsOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedOut(Model):
-    """Token usage of a call as it was reported."""
+    """Token usage of a call, as reported."""
 
     input_tokens: int
     """All input tokens, including those read from and written to the cache."""
@@ -166,14 +166,14 @@ class ReportedOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerCall(Model):
-    """A call in the ledger: what the provider's cache should have done for it, and what it did."""
+    """A call in the ledger: its expected and its actual use of the provider's cache."""
 
     call_id: str
     """Id of the recorded call, a UUID."""
     created_at: str
     """Time at which the call's context was made, in ISO 8601."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     model: str | None
     """Name of the model that the context was made for; null if none was given."""
     format: str
@@ -181,7 +181,7 @@ class LedgerCall(Model):
     estimate: int
     """Estimated size of the request, in the model's tokens."""
     left_out_tokens: int
-    """Estimated tokens saved by what was not sent verbatim, in the model's tokens."""
+    """Estimated tokens saved by not sending everything verbatim, in the model's tokens."""
     idle_seconds: float | None
     """Seconds since the view's previous successful call; null if there was none."""
     expected: PartsOut
@@ -189,7 +189,7 @@ class LedgerCall(Model):
     reported: ReportedOut | None
     """Reported token usage; null until it is reported."""
     failed: bool
-    """Whether an error and no usage was reported: then nothing was billed."""
+    """Whether an error but no usage was reported; nothing was billed then."""
     billed: float
     """Price of the input as reported, else as expected, expressed as the number of uncached input tokens that
     would cost the same.
@@ -199,8 +199,8 @@ class LedgerCall(Model):
     currency: str
     """Currency of the amounts, as the policy's `prices` name it."""
     missed_tokens: int
-    """Input tokens that this call could have read from what the previous call left in the cache, and did not; 0 if
-    within the tolerance of counting.
+    """Input tokens that the previous call left in the cache and this call did not read from it; 0 if within the
+    tolerance of counting.
     """
     cause: (
         Literal[
@@ -219,25 +219,23 @@ class LedgerCall(Model):
         ]
         | None
     )
-    """Why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or `system_prompt` (the context
-    changed), `model` or `format` (another cache), `below_minimum` (too small to be cached), `markers` (no cache
-    breakpoints in the request), `lookback` (no breakpoint near enough). Or why report and expectation differ:
-    `not_reported` (no cache figures), `elsewhere` (more was read, since others sent the same), `provider` (no
-    known reason). Null if neither applies.
+    """Reason why tokens were missed: `time_to_live` (idle too long), `epoch`, `tools` or `system_prompt` (the
+    context changed), `model` or `format` (another cache), `below_minimum` (too small to be cached), `markers`
+    (no cache breakpoints in the request), `lookback` (no breakpoint near enough). Or the reason why report and
+    expectation differ: `not_reported` (no cache figures), `elsewhere` (more was read than expected, since other
+    requests had the same prefix), `provider` (no known reason). Null if neither applies.
     """
     epoch_cause: str | None
     """Cause of the call's epoch, as in `EpochOut.cause`; null unless `cause` is `epoch`, `tools` or
     `system_prompt`.
     """
     diverges_at: int | None
-    """Seq of the first event that was not read from the cache, as far as the record tells; null if nothing was
-    missed.
-    """
+    """Seq of the first event that was not read from the cache, if the record shows it; null if nothing was missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEpoch(Model):
-    """Effect of an epoch on the bill, by the expected figures and without the price of summarizers."""
+    """Effect of an epoch on the bill, from the expected figures and without the price of summarizers."""
 
     epoch: int
     """Number of the epoch within its view, counted from 1."""
@@ -246,15 +244,15 @@ class LedgerEpoch(Model):
     (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the
     view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was
     erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl`
-    (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results
-    exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the
-    evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
+    (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` (tool
+    results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping
+    the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
     target), `forced` (the request set `force`), `overflow` (retry of a call that was too long).
     """
     opened_by: str
     """Id of the call that opened the epoch, or of its first call in the ledger."""
     calls: int
-    """Number of calls rendered from the epoch, without failed ones."""
+    """Number of calls rendered from the epoch, not counting failed ones."""
     calls_since: int
     """Number of calls since the epoch was opened, up to the next epoch that planned the view from scratch."""
     rewritten_tokens: int
@@ -273,7 +271,7 @@ class LedgerEpoch(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class TotalMoney(Model):
-    """Price of input and output in one currency, of the calls whose policy names prices."""
+    """Price of input and output in one currency, for calls whose policy has prices."""
 
     currency: str
     """Currency of the amounts, as the policy's `prices` name it."""
@@ -294,7 +292,7 @@ class LedgerTotals(Model):
     calls: int
     """Number of calls."""
     unreported_calls: int
-    """Number of calls without reported usage, failed ones not counted."""
+    """Number of calls without reported usage, not counting failed ones."""
     failed_calls: int
     """Number of calls that failed and were not billed."""
     input: BilledOut

@@ -10,7 +10,7 @@ from palimpsest.types.events import LoggedEvent, Pressure
 
 @dataclass(frozen=True, kw_only=True)
 class AnnounceRef(Model):
-    """An announce that was appended to the log."""
+    """An announcement that was appended to the log."""
 
     seq: int
     """Seq of the `announce` event."""
@@ -35,7 +35,7 @@ class LayerOut(Model):
     it stays until it is removed, or a turn is ended by request.
     """
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class LayersOut(Model):
     sources: LayerOut | None
     """Sources that the agent works with; null if the layer is not set."""
     announce: LayerOut | None
-    """What the agent announces while it works; null if the layer is not set."""
+    """Announcements of the agent while it works; null if the layer is not set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class TurnEndedOut(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     head: int
     """Seq of the last event in the log after the append."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the one that its next context opens.
+    erasure, the number of the epoch that its next context opens.
     """
     pressure: Pressure
     """Pressure on the `main` view's budget after the append."""
@@ -73,9 +73,9 @@ class TurnEndedOut(Model):
     turn_id: str | None
     """Client's own name of the turn; null if it gave none."""
     ended: bool
-    """Whether this request ended the turn; false if it had ended before and nothing was appended."""
+    """Whether this request ended the turn; false if it had already ended and nothing was appended."""
     announce: AnnounceRef | None
-    """Event that the content of the layer `announce` became in the log; null if the layer was empty."""
+    """Event made of the content of the layer `announce`; null if the layer was empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +95,14 @@ class TurnOut(Model):
     or `interrupted` (begun by a `turn.start`, and the next turn began before its `turn.end`).
     """
     tokens: int
-    """Size of all its events as logged, in tokens by the session's estimator."""
+    """Size of all events of the turn as logged, in tokens by the session's estimator."""
     events: int
-    """Number of its events."""
+    """Number of events in the turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnPage(Model):
-    """A page of a session's turns. Events before the first turn belong to none."""
+    """A page of a session's turns. Events before the first turn belong to no turn."""
 
     items: list[TurnOut]
     """Turns in order."""

@@ -258,7 +258,7 @@ class PolicyVisibility(TypedDict, total=False):
 
 
 class PolicyDocument(TypedDict, total=False):
-    """Rules by which a view is read. Omitted knobs have their defaults."""
+    """Rules for what a view's contexts may leave out, and when. Omitted knobs have their defaults."""
 
     window_tokens: int | None
     """Context window of the model. Null: the model's own. In tokens."""

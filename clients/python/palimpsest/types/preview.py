@@ -20,7 +20,7 @@ from palimpsest.types.summaries import CompactionOut
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewRef(Model):
-    """What a preview was made with."""
+    """A preview, and the settings of its context."""
 
     call_id: None
     """Always null: nothing is recorded."""
@@ -29,15 +29,15 @@ class PreviewRef(Model):
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -66,22 +66,22 @@ class PreviewDiff(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewOut(Model):
-    """A context as the next call would get it, with nothing recorded or changed."""
+    """A context as the next call would get it. Nothing was recorded or changed."""
 
     call_id: None
     """Always null: nothing is recorded."""
     session: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     view: str
     """Name of the view that the context was made for."""
     head: int
     """Seq of the last event that the context takes into account."""
     epoch: int
-    """Number of the view's epoch that the context is rendered from; 0 is the state before the first epoch."""
+    """Number of the view's epoch that the context is rendered from; 0 before the first epoch."""
     format: Literal["openai", "openai-responses", "anthropic", "gemini", "blocks"]
     """Format of the request: a provider's, or the neutral `blocks`."""
     model: str | None
@@ -89,27 +89,27 @@ class PreviewOut(Model):
     policy: PolicyRef
     """Version of the policy that the context was made with."""
     request: dict[str, Any]
-    """Request in the given format, to be sent together with the client's own parameters such as the model:
-    `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`, `messages`,
-    `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks`. Fields without content are
-    absent.
+    """Request in the given format, to be sent together with the client's own parameters, such as the model. Its
+    fields are `messages`, `tools` (openai); `input`, `instructions`, `tools` (openai-responses); `system`,
+    `messages`, `tools` (anthropic); `systemInstruction`, `contents`, `tools` (gemini); `blocks` (blocks).
+    Fields without content are absent.
     """
     tokens: TokensOut
     """Token budget and its use."""
     summaries: list[SummaryRef]
     """Summaries that are shown, in the order of the log."""
     evictions: list[EvictionOut]
-    """Everything that was not sent verbatim, in the order of the log."""
+    """Events that are not shown verbatim, in the order of the log."""
     cache: CacheOut
-    """What the provider can cache of the request."""
+    """Part of the request that the provider can cache."""
     compaction: CompactionOut
     """Whether summaries are being written for the session."""
     appended: list[ReconciledEvent] | None = None
     """Events that were new; present if the request had `messages`."""
     plan: list[MessagePlanOut] | None = None
-    """What becomes of each of the client's messages; present if the request had `messages`."""
+    """Plan for each of the client's messages; present if the request had `messages`."""
     inserted: list[InsertedOut] | None = None
-    """What stands between the client's messages, in order; present if the request had `messages`."""
+    """Messages inserted between the client's, in order; present if the request had `messages`."""
     sha256: str
     """SHA-256, in hex, of `request` as canonical JSON: UTF-8, without whitespace, keys in the given order."""
     preview: Literal[True]

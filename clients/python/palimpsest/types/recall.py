@@ -27,29 +27,29 @@ class RecallItem(Model):
     tool: str | None = None
     """Name of the tool, for a tool call or result."""
     path: str | None = None
-    """Path of the file it is about; if `missing`, the requested path."""
+    """Path of the file it concerns; if `missing`, the requested path."""
     call_seq: int | None = None
     """Seq of the tool call, for a tool result."""
     is_error: bool | None = None
     """True for a tool result that reports a failure."""
     visible: bool | None = None
-    """Whether the call shows the event verbatim; then it has no `content`."""
+    """Whether the call shows the event verbatim; if so, `content` is absent."""
     tokens: int | None = None
     """Size of the whole event, in tokens by the session's estimator."""
     score: float | None = None
-    """Relevance to the query (BM25, with a share of nearby events' scores); higher is better."""
+    """Relevance to the query (BM25, plus a share of nearby events' scores); higher is better."""
     snippet: str | None = None
     """Passage of a visible event that matches the query best."""
     content: str | None = None
-    """Text of the event: for a tool call the tool and its arguments; images and files appear as their kind in
-    brackets. Absent if visible.
+    """Text of the event, for a tool call the tool and its arguments; images and files appear as their kind in
+    brackets. Absent if `visible`.
     """
     truncated: bool | None = None
     """True if `content` is only a part of the text."""
     offset: int | None = None
     """Position of that part in the text, in characters."""
     next_offset: int | None = None
-    """Position to continue reading at, to be passed as `offset`; absent if the text ends here."""
+    """Position at which to continue reading, to be passed as `offset`; absent at the end."""
     redacted: bool | None = None
     """True if its content was erased on request."""
     missing: bool | None = None
@@ -58,14 +58,14 @@ class RecallItem(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class RecallOut(Model):
-    """Originals of events, as far as there was room."""
+    """Originals of events, within the requested limits."""
 
     items: list[RecallItem]
-    """Events requested by seq; then those found, best first: those that the call does not show, those that it
+    """Events requested by seq; then events found, best first: those that the call does not show, those that it
     shows, and last the question of the running turn; then requested seqs and paths that do not exist.
     """
     omitted: int
-    """Number of further events that match or were requested, for which there was no room."""
+    """Number of further events that were requested or match, but exceed the limits."""
     tokens: int
     """Size of all contents and snippets, in tokens by the session's estimator."""
     call_id: str | None = None

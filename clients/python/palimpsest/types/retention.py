@@ -14,49 +14,47 @@ class DueOut(Model):
     id: str
     """Id of the session, chosen by the client."""
     rule: Literal["age", "idle"]
-    """Rule by which its time is over: `age` if both."""
+    """Rule that applies; `age` if both do."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     used_at: datetime
     """Time of its last use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionOut(Model):
-    """For how many days the tenant's data is kept."""
+    """Rules for how long the tenant's data is kept."""
 
     session_days: int | None
     """Days after its creation at which a session is erased, used or not; null or 0: never."""
     idle_days: int | None
-    """Days without any use at which a session is erased: without an append, context, outcome, stream, or change of
-    its settings or layers; null or 0: never.
+    """Days without any use after which a session is erased: without an append, context, outcome, stream, or change
+    of its settings or layers; null or 0: never.
     """
     call_days: int | None
-    """Days for which records of calls are kept, where neither the policy nor the server keeps them for a shorter
-    time; null or 0: as long as those say.
+    """Days for which records of calls are kept, unless the policy or the server keeps them for a shorter time;
+    null or 0: as long as those say.
     """
     compaction_days: int | None
-    """Days for which compactions that have ended are listed; null or 0: for ever."""
+    """Days for which finished compactions are listed; null or 0: forever."""
     change_days: int | None
-    """Days for which changes beside the log (epochs, compactions) can be read in streams; null or 0: for ever."""
+    """Days for which changes other than events (epochs, compactions) can be streamed; null or 0: forever."""
     delivery_days: int | None
-    """Days for which deliveries that have ended are kept; null or 0: 30."""
+    """Days for which finished deliveries are kept; null or 0: 30."""
     updated_at: datetime | None
-    """Time at which the rules were last put; null if they never were."""
+    """Time at which the rules were last set; null if they never were."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleDueOut(Model):
-    """What would be erased now by one rule."""
+    """Data that one rule would erase now."""
 
     rule: Literal["age", "idle", "calls", "compactions", "changes", "deliveries"]
-    """Rule: `age` (`session_days`) and `idle` (`idle_days`) erase sessions, the others what is recorded beside
-    them.
-    """
+    """Rule: `age` (`session_days`) and `idle` (`idle_days`) erase sessions, the others erase records."""
     count: int
-    """Number of sessions (behind the cursor) or records that would be erased."""
+    """Number of sessions (after the cursor) or records that would be erased."""
     more: bool
-    """Whether counting ended at its limit, so that there may be more."""
+    """Whether counting stopped at its limit, so that there may be more."""
     oldest: datetime | None
     """Time of the oldest of them; null if there is none."""
     newest: datetime | None
@@ -65,11 +63,11 @@ class RuleDueOut(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionPreview(Model):
-    """What the rules would erase if a worker applied them now. Nothing was changed."""
+    """Data that the rules would erase if a worker applied them now. Nothing was changed."""
 
     rules: list[RuleDueOut]
-    """What would go, by rule; rules that are not set are missing."""
+    """Data that would be erased, by rule; rules that are not set are absent."""
     items: list[DueOut]
-    """Sessions that would go, oldest first."""
+    """Sessions that would be erased, oldest first."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""

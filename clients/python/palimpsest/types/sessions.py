@@ -10,9 +10,7 @@ from palimpsest.types.policies import PolicyRef
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOut(Model):
-    """An epoch: a stored state of a view, during which its contexts only grow at the end, so that caches stay
-    valid.
-    """
+    """An epoch: a stored state of a view. Within it, contexts only grow at the end, so that caches stay valid."""
 
     epoch: int
     """Number of the epoch within its view, counted from 1."""
@@ -23,9 +21,9 @@ class EpochOut(Model):
     (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the
     view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was
     erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl`
-    (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results
-    exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the
-    evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
+    (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` (tool
+    results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping
+    the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
     target), `forced` (the request set `force`), `overflow` (retry of a call that was too long).
     """
     tokens_before: int
@@ -33,7 +31,7 @@ class EpochOut(Model):
     tokens_after: int
     """Estimated size of the context after the epoch's changes, in the model's tokens."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +46,10 @@ class EpochPage(Model):
 
 @dataclass(frozen=True, kw_only=True)
 class LineOut(Model):
-    """A line of a session: one of the ways on which it went. The session's id means one of them at a time."""
+    """A line (branch) of a session. The session's id means one of its lines at a time, the current line."""
 
     id: str
-    """Id of the line, which always means this line where a session's id is asked for."""
+    """Id of the line. Used in place of a session's id, it always means this line."""
     head: int
     """Seq of the last event in the session's log; 0 while the log is empty."""
     current: bool
@@ -61,7 +59,7 @@ class LineOut(Model):
     at: int | None
     """Seq of the last event that it shares with `parent`."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +67,17 @@ class LinePage(Model):
     """A page of a session's lines."""
 
     items: list[LineOut]
-    """Lines in the order in which they began."""
+    """Lines, oldest first."""
     next_cursor: str | None
     """Cursor of the next page, to be passed as `cursor`; null on the last page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParentOut(Model):
-    """Session that a fork was made from."""
+    """Session that another one was forked from."""
 
     id: str
-    """Id of the session, or of its further line, that this one begins with."""
+    """Id of the session or line whose log this one begins with."""
     at: int
     """Seq of the last event that both share."""
 
@@ -101,39 +99,39 @@ class SessionOut(Model):
     id: str
     """Id of the session, chosen by the client."""
     line: str
-    """Id of the session's line that this is about: a path with it in place of the session's id always means this
-    line.
+    """Id of the session's line that this concerns. Used in a path in place of the session's id, it always means
+    this line.
     """
     head: int
     """Seq of the last event in the session's log; 0 while the log is empty."""
     epoch: int
     """Number of the current epoch of the `main` view, 0 before its first context; after a new policy or an
-    erasure, the one that its next context opens.
+    erasure, the number of the epoch that its next context opens.
     """
     turns: int
     """Number of turns that have begun."""
     policy: PolicyRef
-    """Version of the policy for views that have none of their own."""
+    """Version of the policy for views without one of their own."""
     model: str | None
-    """Name of the model for views that have none of their own; null if it was never given."""
+    """Name of the model for views without one of their own; null if it was never set."""
     window_assumed: bool
-    """Whether the input window of `model`, or of no model, is not known: contexts then assume 128,000 tokens
-    unless `max_tokens` or the policy's `window_tokens` says it.
+    """Whether `model` is not set or its window is not known: contexts then assume 128,000 tokens unless
+    `max_tokens` or the policy's `window_tokens` is set.
     """
     estimator: str
-    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed from the first event on."""
+    """Name of the estimator that counts the events, such as `tiktoken:o200k_base`; fixed by the first event."""
     metadata: dict[str, Any]
     """Client's own data about the session."""
     tokens: SessionTokens
     """Sizes of the log and of the current context."""
     outside_tokens: int | None
-    """Tokens that the client sends in addition to each request; null if it never said so."""
+    """Tokens that the client sends in addition to each request; null if it was never set."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     updated_at: datetime
     """Time of the last append, or change of settings or layers."""
     parent: ParentOut | None = None
-    """Session that this one is a fork of; null if it is none, or if the key does not reach the parent."""
+    """Session that this one is a fork of; null if it is not a fork or the key cannot access the parent."""
 
 
 @dataclass(frozen=True, kw_only=True)

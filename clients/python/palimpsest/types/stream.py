@@ -10,7 +10,7 @@ from palimpsest.types.summaries import CompactionRun
 
 @dataclass(frozen=True, kw_only=True)
 class EpochChange(Model):
-    """An epoch was opened: data of a stream's `epoch` message."""
+    """A newly opened epoch: the data of a stream's `epoch` message."""
 
     session: str
     """Id of the session, chosen by the client."""
@@ -25,9 +25,9 @@ class EpochChange(Model):
     (a new one was logged), `late_result` (an old tool call got its result), `model`, `window` or `policy` (the
     view's settings changed; `policy` also if the policy evicts at every context), `redaction` (an event was
     erased), `visibility` (events were hidden or shown), `expiry` (an event expired or was superseded), `ttl`
-    (TTL pruning after idle time), `healed` (a summary now covers what had been dropped), `cap` (tool results
-    exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping the
-    evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
+    (TTL pruning after idle time), `healed` (a summary now covers events that had been dropped), `cap` (tool
+    results exceeded their cap), `cold_cache` (the provider's cache had expired anyway), `break_even` (keeping
+    the evicted content had cost as much as rewriting the cache), `budget` (the context exceeded its trigger or
     target), `forced` (the request set `force`), `overflow` (retry of a call that was too long).
     """
     head: int
@@ -37,7 +37,7 @@ class EpochChange(Model):
     tokens_after: int
     """Estimated size of the context after the epoch's changes, in the model's tokens."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,19 +47,19 @@ class CompactionTokens(Model):
     before: int | None
     """Size of the context when the run began; null before that."""
     after: int | None
-    """Estimated size of the context with the new summaries in it; null unless the run succeeded."""
+    """Estimated size of the context with the new summaries; null unless the run succeeded."""
     compacted: int | None
     """`before` minus `after`, at least 0; null until the run has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionChange(Model):
-    """A compaction run was scheduled, began, or ended: data of a stream's `compaction` message and of a webhook."""
+    """A step of a compaction run: the data of a stream's `compaction` message and of a webhook."""
 
     session: str
     """Id of the session, chosen by the client."""
     state: Literal["scheduled", "started", "finished", "failed"]
-    """Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` tells whether there was
+    """Step of the run: `scheduled` (also if postponed), `started`, `finished` (`run.state` shows whether there was
     anything to summarize) or `failed`.
     """
     run: CompactionRun

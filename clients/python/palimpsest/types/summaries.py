@@ -12,19 +12,20 @@ class CompactionOut(Model):
     """State of the session's compaction when the context was made."""
 
     state: Literal["none", "scheduled", "running", "stalled"]
-    """State of compaction: `none`; `scheduled` (a worker will look for what to summarize); `running` (summaries
-    are being written); `stalled` (the context is above its trigger, and reducing it was impossible or not worth
-    the price; or events were dropped that no summary covers, because the last compaction failed).
+    """State of compaction: `none`; `scheduled` (a worker will check whether there is anything to summarize);
+    `running` (summaries are being written); `stalled` (the context is above its trigger, and reducing it was
+    impossible or not worth the price; or events were dropped without a summary, because the last compaction
+    failed).
     """
     reason: str | None
-    """Explanation of a stall, or of why a compaction that was asked for (`force`, `POST …/compactions`) has no
-    effect; null otherwise.
+    """Reason for a stall, or why a requested compaction (`force`, `POST …/compactions`) has no effect; null
+    otherwise.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionRun(Model):
-    """A compaction run: one attempt to summarize what is due in a session."""
+    """A compaction run: one attempt to write the summaries that are due in a session."""
 
     id: str
     """Id of the run, a UUID."""
@@ -33,7 +34,7 @@ class CompactionRun(Model):
     reason: str
     """Reason for the run: `pressure` (a context is above its trigger or soon will be), `waited` (the same, and a
     request with `wait_ms` waits for it), `overflow` (a provider refused a context as too long), `requested` (by
-    a client), `merge` (too many summaries side by side), `redaction` (an event was erased), `redo` (a degraded
+    a client), `merge` (there were too many summaries), `redaction` (an event was erased), `redo` (a degraded
     summary is rewritten).
     """
     focus: str | None
@@ -41,7 +42,7 @@ class CompactionRun(Model):
     attempts: int
     """Number of times the run was postponed because the summarizer was unavailable."""
     error: str | None
-    """Reason why the run failed, was skipped or postponed, or did without the model; null if it went as planned."""
+    """Reason why the run failed, was skipped or postponed, or did not use the model; null if it went as planned."""
     from_seq: int | None
     """First seq that its summaries cover, inclusive; null if there are none."""
     to_seq: int | None
@@ -55,17 +56,17 @@ class CompactionRun(Model):
     tokens_read: int
     """Number of tokens that the summarizer read."""
     tokens_before: int
-    """Size of the `main` view's context when the run began, in tokens by the estimator; 0 before it begins, and if
-    it wrote nothing.
+    """Size of the `main` view's context when the run began, in tokens by the estimator; 0 before the run begins,
+    or if it wrote nothing.
     """
     tokens_after: int
-    """Estimated size of that context with the new summaries in it, in the same tokens; 0 if there are none."""
+    """Estimated size of that context with the new summaries, in the same tokens; 0 if there are none."""
     created_at: datetime
     """Time at which the run was scheduled, or began without a request."""
     started_at: datetime | None
-    """Time at which it began; null while it has not."""
+    """Time at which it began; null until then."""
     finished_at: datetime | None
-    """Time at which it ended; null while it has not."""
+    """Time at which it ended; null until then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +88,10 @@ class CoverageRun(Model):
     to_seq: int
     """Last seq of the range, inclusive."""
     disposition: str
-    """How the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by other text, by
-    nothing, or by a newer system prompt or tool list); `summarized` (by a summary that covers them); `dropped`
-    (not at all); `not_rendered` (not at all, since they only mark turns, or the policy's `authors` or `types`
-    exclude them); `redacted` (as erased on request).
+    """The form in which the events are shown: `verbatim`; `stubbed` (shortened, or as a stub); `replaced` (by
+    other text, by nothing, or by a newer system prompt or tool list); `summarized` (a summary that covers them
+    is shown instead); `dropped` (left out); `not_rendered` (left out because they only mark turns, or the
+    policy's `authors` or `types` exclude them); `redacted` (erased on request).
     """
     summary: str | None = None
     """Id of the summary that covers the events; null or absent unless the disposition is `summarized`."""
@@ -107,7 +108,9 @@ class CoverageOut(Model):
     view: str
     """Name of the view."""
     epoch: int
-    """Number of the view's current epoch; after a new policy or an erasure, the one that its next context opens."""
+    """Number of the view's current epoch; after a new policy or an erasure, the number of the epoch that its next
+    context opens.
+    """
     runs: list[CoverageRun]
     """Disposition of each event from seq 1 to `head`, in the order of the log."""
     faults: list[str]
@@ -137,9 +140,9 @@ class SummaryOut(Model):
     model: str | None
     """Name of the model that wrote it; null if none did."""
     degraded: bool
-    """Whether it was written without the model meant for it, as a stand-in that the model may rewrite later."""
+    """Whether it was written without the intended model, which may rewrite it later."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,25 +178,24 @@ class SummaryWhole(Model):
     model: str | None
     """Name of the model that wrote it; null if none did."""
     degraded: bool
-    """Whether it was written without the model meant for it, as a stand-in that the model may rewrite later."""
+    """Whether it was written without the intended model, which may rewrite it later."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     text: str
     """Text of the summary; empty if an event it covers was erased."""
     digest: dict[str, Any]
     """Facts extracted from the events without a model, such as files, commands, constraints and errors; empty if
-    `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata; commands and
-    searches have the `call_id`, the `seq` and the `result_seq` (0 without a result) of their call, by which a
-    recall returns them.
+    `text` is. Artifacts have the `visibility` and `sources_used` of their event's metadata. Commands and
+    searches have the `call_id`, `seq` and `result_seq` (0 without a result) of their call, for use in a recall.
     """
     prompt_version: str | None
     """Version of the prompt that it was written with; null if not known."""
     usage: dict[str, int]
-    """Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was asked."""
+    """Tokens that the model used for it, as `input_tokens` and `output_tokens`; empty if no model was used."""
     turns: list[int]
     """Numbers of the turns that it covers, in whole or in part."""
     split_turn: int | None
-    """Number of the turn of which it covers only the beginning; null if there is none."""
+    """Number of the turn of which it covers only the beginning; null if there is no such turn."""
     source_tokens: int
     """Size of the events it was written from, in tokens."""
     events: int

@@ -7,21 +7,21 @@ from palimpsest._model import Model
 
 
 class HideIn(TypedDict, total=False):
-    """What to hide: one event by its seq, or all events in the context that are about a path."""
+    """Target to hide: one event by its seq, or all events in the context that concern a path."""
 
     seq: int | None
     """Seq of the event."""
     path: str | None
     """Path, exactly as the events or the arguments of their tool calls name it."""
     replacement: str | None
-    """Text to show instead; of several events about one path only the first shows it. Default: nothing, or a line
-    that says so where the provider requires content.
+    """Text to show instead; for several events with the same path, only the first shows it. Default: nothing, or a
+    line that says so where the provider requires content.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedOut(Model):
-    """An item that was refused, and why."""
+    """A refused item, with the reason."""
 
     action: Literal["hide", "show", "pin", "unpin"]
     """Action that was requested."""
@@ -48,12 +48,12 @@ class RefusedOut(Model):
     (it does not fit the budget).
     """
     detail: str
-    """Explanation of the reason, for people."""
+    """Human-readable explanation of the reason."""
 
 
 class TargetIn(TypedDict, total=False):
-    """Target of a decision: one event by its seq, or all events in the context that are about a path. Exactly one
-    of the two is given.
+    """Target of a decision: one event by its seq, or all events in the context that concern a path. Exactly one of
+    the two must be given.
     """
 
     seq: int | None
@@ -64,14 +64,14 @@ class TargetIn(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class VisibilityOut(Model):
-    """Result of a visibility request: what now is as requested, and what was refused."""
+    """Result of a visibility request: the events that are now as requested, and the refused items."""
 
     session: str
     """Id of the session, chosen by the client."""
     head: int
     """Seq of the last event in the log when the decisions were taken."""
     decisions: int
-    """Number of requests that have ever changed what the session shows, this one included if it did."""
+    """Number of requests so far that changed the visibility of the session's events, including this one if it did."""
     hidden: list[int]
     """Seqs of the events that are hidden as requested."""
     shown: list[int]

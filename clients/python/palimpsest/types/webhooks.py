@@ -22,15 +22,15 @@ class DeliveryOut(Model):
     (given up).
     """
     attempts: int
-    """Number of attempts made; a retry on request starts at 0 again."""
+    """Number of attempts made; a requested retry starts at 0 again."""
     next_attempt_at: datetime | None
     """Time of the next attempt; null if there will be none."""
     status: int | None
-    """HTTP status of the answer to the last attempt; null if there was no answer."""
+    """HTTP status of the response to the last attempt; null if there was none."""
     error: str | None
     """Reason why the last attempt failed; null if it succeeded or has not been made."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     finished_at: datetime | None
     """Time at which it was delivered or given up; null while pending."""
 
@@ -56,11 +56,11 @@ class WebhookMade(Model):
     events: list[Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]]
     """Types of events that are delivered."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     updated_at: datetime
-    """Time at which it was last changed."""
+    """Time of the last change."""
     secret: str | None
-    """Random secret of a new webhook, shown only in this answer; null if the client gave one or the webhook
+    """Random secret of a new webhook; only this response contains it. Null if the client gave one or the webhook
     already existed.
     """
 
@@ -76,9 +76,9 @@ class WebhookOut(Model):
     events: list[Literal["compaction.scheduled", "compaction.started", "compaction.finished", "compaction.failed"]]
     """Types of events that are delivered."""
     created_at: datetime
-    """Time at which it was created."""
+    """Time of creation."""
     updated_at: datetime
-    """Time at which it was last changed."""
+    """Time of the last change."""
 
 
 @dataclass(frozen=True, kw_only=True)

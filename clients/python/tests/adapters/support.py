@@ -150,7 +150,7 @@ def gate(target: str) -> Iterator[Gate]:
 
 def warnings_of(caplog: Any) -> list[str]:
     """Return the kinds of the warnings about contexts that were not made."""
-    kinds = {"the server is away": "away", "the server is back": "back", "no context was made": "refused"}
+    kinds = {"the server is unreachable": "away", "the server is back": "back", "no context was made": "refused"}
     messages = [record.message for record in caplog.records if record.name == "palimpsest"]
     return [kind for message in messages for words, kind in kinds.items() if words in message]
 

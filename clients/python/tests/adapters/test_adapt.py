@@ -95,7 +95,7 @@ def test_an_outage_and_its_end_are_logged_once_each(
     assert fit("one", "two") is None
     assert fit("one", "two", "three") is None
     budget.run(budget.answered(before))
-    assert [record.message.split(",")[0] for record in caplog.records] == ["the server is away"]
+    assert [record.message.split(",")[0] for record in caplog.records] == ["the server is unreachable"]
     palimpsest.mode = "open"
     after = fit("one", "two", "three", "four")
     assert after is not None and after.context.head == 4

@@ -268,7 +268,7 @@ async def test_while_the_server_is_away_messages_are_sent_unchanged(
     messages.append({"role": "user", "content": "Four more."})
     assert await run(model, messages, sid, stream=stream) == "I looked at 8."
     lines = [record.message.split(" at ")[0].split(",")[0] for record in caplog.records if record.name == "palimpsest"]
-    assert lines == ["the server is away", "the server is back"]
+    assert lines == ["the server is unreachable", "the server is back"]
     assert [event.type for event in palimpsest.events(sid)].count("tool.result") == 8
 
 

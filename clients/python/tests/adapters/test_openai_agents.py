@@ -218,7 +218,7 @@ async def test_a_run_continues_whatever_the_server_does(
         assert len(model.calls[-1].input) == 7
     else:
         assert len(model.calls[-1].input) == 5, "what was said before is not at hand"
-        assert "the run goes on without what was said before" in caplog.text
+        assert "the run continues without the previous conversation" in caplog.text
     assert memory.passed_through == {sid: 2 if trouble == "midway" else 3}
     palimpsest.mode = "open"
     assert await run_whole(memory, model, "And depot 3?") == "Two."
