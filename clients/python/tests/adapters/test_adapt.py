@@ -133,7 +133,7 @@ def test_what_fits_nowhere_goes_as_it_is_with_a_word_on_what_takes_the_room(
     budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": 1_000, "policy": POLICY})
     assert budget.run(budget.fit(sid, [{"role": "user", "content": "word " * 5_000}])) is None
     assert re.search(r"current_turn \d{4}", caplog.text)
-    assert "away" not in caplog.text
+    assert "unreachable" not in caplog.text
 
 
 def test_what_is_wrong_for_good_is_raised(palimpsest: Gate, sid: str) -> None:
