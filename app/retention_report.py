@@ -12,11 +12,8 @@ from app.store.engine import Database, acting_for
 
 
 async def lines(database: Database, tenant: str, changes: Sequence[str], names: int | None) -> AsyncIterator[str]:
-    """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules, one per line.
-
-    With `names`, yield what the rules would erase now instead, with up to that number of sessions by name. Raises
-    NotFound or InvalidRequest.
-    """
+    """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, what they would erase
+    now, with up to that number of sessions. Raises NotFound or InvalidRequest."""
     wanted = dict(map(_change, changes))
     known = {one.name: one.tenant_id for one in await retention.tenants(database)}
     if tenant not in known:

@@ -125,19 +125,17 @@ class Settings(BaseSettings):
     streams_max: int = Field(
         500,
         ge=0,
-        description="Maximum number of concurrent streams in one API process; further ones get 503. Keep it well below"
-        " the limit of open files.",
+        description="Maximum concurrent streams in one API process; further ones get 503. Keep it well below the limit"
+        " of open files.",
     )
     requests_max: int = Field(
         1_000,
         ge=1,
-        description="Maximum number of concurrent requests in one API process, not counting streams; further ones get"
-        " 503. Probes and metrics are always answered.",
+        description="Maximum concurrent requests in one API process, not counting streams; further ones get 503."
+        " Probes and metrics are always answered.",
     )
     tenant_requests_max: int = Field(
-        500,
-        ge=1,
-        description="Maximum number of concurrent requests of one tenant in one API process; further ones get 429.",
+        500, ge=1, description="Maximum concurrent requests of one tenant in one API process; further ones get 429."
     )
     tenant_events_per_second: int = Field(
         0,
@@ -164,15 +162,13 @@ class Settings(BaseSettings):
         60.0, gt=0, description="Seconds within which a request's body must arrive; slower requests get 408."
     )
     head_bytes_max: int = Field(
-        64 * 1024,
-        ge=1024,
-        description="Maximum size of a request's line and header fields together, in bytes; more gets 431.",
+        64 * 1024, ge=1024, description="Maximum size of the request line and header fields, in bytes; more gets 431."
     )
     head_fields_max: int = Field(100, ge=10, description="Maximum number of a request's header fields; more gets 431.")
     head_seconds: float = Field(
         10.0,
         gt=0,
-        description="Seconds within which a request's line and header fields must arrive; slower requests get 408.",
+        description="Seconds within which the request line and header fields must arrive; later ones get 408.",
     )
     json_elements_max: int = Field(
         200_000, ge=1_000, description="Maximum number of values in a request's JSON; more gets 413."
@@ -194,14 +190,10 @@ class Settings(BaseSettings):
     )
     summarizer_model: str | None = Field(None, description="Name of the model that writes the summaries.")
     anthropic_api_key: SecretStr | None = Field(None, description="Key for the `anthropic` summarizer.")
-    anthropic_base_url: str | None = Field(
-        None, description="Address of the API for the `anthropic` summarizer, if not the vendor's."
-    )
+    anthropic_base_url: str | None = Field(None, description="Address of Anthropic's API, if not the vendor's own.")
     openai_api_key: SecretStr | None = Field(None, description="Key for the `openai` summarizer.")
     openai_base_url: str | None = Field(
-        None,
-        description="Address of the API for the `openai` summarizer, if not the vendor's: any server that offers chat"
-        " completions.",
+        None, description="Address of OpenAI's API, if not the vendor's own: any server that offers chat completions."
     )
     summarizer_timeout_seconds: float = Field(
         120.0, gt=0, description="Seconds that a summarizer may take for one response."
@@ -221,9 +213,7 @@ class Settings(BaseSettings):
     worker_heartbeat_seconds: float = Field(
         30.0, gt=0, description="Seconds without a heartbeat after which a worker's job goes to another worker."
     )
-    webhook_timeout_seconds: float = Field(
-        10.0, gt=0, description="Seconds that a webhook's receiver may take to respond."
-    )
+    webhook_timeout_seconds: float = Field(10.0, gt=0, description="Seconds that a webhook's receiver has to respond.")
     webhook_private_targets: bool | None = Field(
         None,
         description="Whether webhooks may call loopback and private addresses. Default: only webhooks that were created"
@@ -242,8 +232,7 @@ class Settings(BaseSettings):
     gateway_context_seconds: float = Field(
         5.0,
         gt=0,
-        description="Seconds that making a context may take in the gateway. After that the request is forwarded"
-        " unchanged.",
+        description="Seconds to make a context in the gateway. After that, the request is forwarded unchanged.",
     )
     gateway_silence_seconds: float = Field(
         600.0, gt=0, description="Seconds for which a provider may send nothing before the gateway gives up with 504."
@@ -251,8 +240,8 @@ class Settings(BaseSettings):
     gateway_requests_max: int = Field(
         500,
         ge=1,
-        description="Maximum number of concurrent requests through the gateway in one API process; further ones get"
-        " 503. They do not count towards `REQUESTS_MAX`.",
+        description="Maximum concurrent gateway requests in one API process; further ones get 503. They do not count"
+        " towards `REQUESTS_MAX`.",
     )
     calls_retention_days: int = Field(
         90,
@@ -314,9 +303,7 @@ class Settings(BaseSettings):
             try:
                 wrapping(given.get_secret_value())
             except ValueError:
-                raise ValueError(
-                    "must be a key from `palimpsest contents new-key`, or several, separated by commas"
-                ) from None
+                raise ValueError("must be one or several keys as `palimpsest contents new-key` prints them") from None
         return given
 
     @field_validator("cache_table", mode="before")

@@ -57,7 +57,7 @@ def data_place(settings: Settings, flags: frozenset[str]) -> str:
     why = {"flag": "--data-dir", "environment": "PALIMPSEST_DATA_DIR"}.get(source)
     if why is None:
         other = "PALIMPSEST_DATA_DIR names another folder"
-        why = f"the folder for root, regardless of HOME; {other}" if os.geteuid() == 0 else other
+        why = f"root's folder, regardless of HOME; {other}" if os.geteuid() == 0 else other
     return f"data in {settings.data_dir} ({why})"
 
 

@@ -239,9 +239,7 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_start_names_the_data_folder_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     as_root = data_place(Settings(), frozenset())
-    assert as_root.startswith(
-        "data in /var/lib/palimpsest (the folder for root, regardless of HOME; PALIMPSEST_DATA_DIR"
-    )
+    assert as_root.startswith("data in /var/lib/palimpsest (root's folder, regardless of HOME; PALIMPSEST_DATA_DIR")
     assert data_place(Settings(data_dir=Path("/x")), frozenset({"data_dir"})) == "data in /x (--data-dir)"
     monkeypatch.setenv("PALIMPSEST_DATA_DIR", "/y")
     assert data_place(Settings(), frozenset()) == "data in /y (PALIMPSEST_DATA_DIR)"

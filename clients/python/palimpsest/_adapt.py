@@ -308,7 +308,7 @@ class Budget:
         """Log an outage, once until the server is back."""
         if not self.away:
             self.away = True
-            _log.warning("the server is unreachable; messages go to the model unchanged until it is back: %s", error)
+            _log.warning("the server is unreachable, so messages go to the model unchanged until it is back: %s", error)
 
     def _warn_refused(self, session: str, kind: str, reason: str) -> None:
         """Log that the server refuses a session's messages, once for each session and kind of refusal."""

@@ -111,10 +111,7 @@ class Session(SessionOperations, Blocking):
         injections: Sequence[InjectionIn] | None = None,
         now: str | datetime | None = None,
     ) -> Call:
-        """Start the next model call; its context is made when the `with` block is entered.
-
-        Options that are not given are those of the session.
-        """
+        """Start the next model call, in a `with` block. Options that are not given are those of the session."""
         begin = self._speaker.call(
             view=view,
             model=model,

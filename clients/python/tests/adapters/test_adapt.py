@@ -133,7 +133,7 @@ def test_an_infeasible_context_is_sent_unchanged_with_a_warning_of_its_parts(
     budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": 1_000, "policy": POLICY})
     assert budget.run(budget.fit(sid, [{"role": "user", "content": "word " * 5_000}])) is None
     assert re.search(r"current_turn \d{4}", caplog.text)
-    assert "away" not in caplog.text
+    assert "unreachable" not in caplog.text
 
 
 def test_permanent_errors_are_raised(palimpsest: Gate, sid: str) -> None:

@@ -222,7 +222,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, way: str, caplog: 
     assert agent.turn("Depots?") == "One."
     assert len(provider.seen[-1]["messages"]) == 5
     assert provider.seen[-1]["system"] == PROMPT
-    assert len([record for record in caplog.records if "away" in record.message]) == 1
+    assert len([record for record in caplog.records if "unreachable" in record.message]) == 1
     palimpsest.mode = "open"
     assert agent.turn("And depot 3?") == "Two."
     assert len([record for record in caplog.records if "is back at" in record.message]) == 1

@@ -252,7 +252,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
     state = run(agent, sid, "Depots?")
     assert str(state[-1].content).strip() == "One."
     assert len(model.seen[-1]) == 6, "all of it, as it is"
-    assert len([record for record in caplog.records if "away" in record.message]) == 1
+    assert len([record for record in caplog.records if "unreachable" in record.message]) == 1
     palimpsest.mode = "open"
     state = run(agent, sid, "And depot 3?")
     assert str(state[-1].content).strip() == "Two."

@@ -194,7 +194,7 @@ async def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, ca
     palimpsest.mode = "failing"
     assert await run(memory, model, "Depots?") == "One."
     assert len(model.calls[-1].input) == 7, "all of it, as it is"
-    assert len([record for record in caplog.records if "away" in record.message]) == 1
+    assert len([record for record in caplog.records if "unreachable" in record.message]) == 1
     palimpsest.mode = "open"
     assert await run(memory, model, "And depot 3?") == "Two."
     assert len(model.calls[-1].input) == 11

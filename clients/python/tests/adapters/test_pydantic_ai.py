@@ -226,7 +226,7 @@ def test_the_server_away_and_back(palimpsest: Gate, sid: str, run: Run, caplog: 
     first = run(agent, sid, "Depots?")
     assert first.output.strip() == "One."
     assert len(script.seen[-1]) == 5, "all of it, as it is"
-    assert len([record for record in caplog.records if "away" in record.message]) == 1
+    assert len([record for record in caplog.records if "unreachable" in record.message]) == 1
     palimpsest.mode = "open"
     assert run(agent, sid, "And depot 3?", first.all_messages()).output.strip() == "Two."
     assert len([record for record in caplog.records if "is back at" in record.message]) == 1
