@@ -49,7 +49,7 @@ class ProviderError(Exception):
     def without(self, key: str) -> "ProviderError":
         """Return the error without any quote of the key."""
         detail = redacted(self.detail, (key,))
-        return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable)
+        return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable, room=self.room)
 
 
 class Summarizer(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from app.core.errors import CannotFit, IdempotencyConflict
+from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy
 from app.core.log.event import Batch, LogEnd
 from app.core.log.events import Draft, Json
 from app.core.log.lines import line_of
@@ -107,13 +107,16 @@ def messages_request(
 
 
 def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> BudgetPressure:
-    """Compare the main view with its target, or, before its first context, with the target of its policy and model."""
+    """Compare the main view with its target, or, before its first context, with the target of its policy and model.
+
+    Never raises: it is part of the response to an append that is already stored.
+    """
     if target is None:
         try:
             target = counting.own_budget(policy, model).target
-        except CannotFit:  # nothing of the window is left besides `outside`; a context request will report it
+        except (CannotFit, InvalidPolicy):  # nothing of the window is left; a context request will report it
             target = 1
-    tokens = max(0, tokens)
+    target, tokens = max(1, target), max(0, tokens)
     ratio = tokens / target
     level = "hard" if tokens > target else "soft" if ratio >= policy.soft_ratio else "none"
     return BudgetPressure(tokens, target, round(ratio, 4), level)
@@ -155,5 +158,5 @@ async def answered_before(tx: Connection, session_id: UUID, request: AppendReque
     """Return the facts of the first response under this idempotency key, or None. Raises IdempotencyConflict."""
     before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:
-        raise IdempotencyConflict("this Idempotency-Key was used with another request", key=request.key)
+        raise IdempotencyConflict.of_key(request.key)
     return None if before is None else AppendFacts(**before.answer)

@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 
 from app.core.cover.summaries import Spanning, contiguous
-from app.core.errors import SessionGone, StoreUnavailable
+from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
 from app.core.log.events import Json
 from app.core.policy.shows import EVERYTHING
 from app.services.counting import Counting
@@ -102,6 +102,10 @@ class Compaction:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
         except (PutOff, SessionGone, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
             raise  # to be retried, by this worker or another
+        except (CannotFit, InvalidPolicy) as error:  # the window leaves no room for a context
+            structlog.get_logger().warning("no room for summaries", error=error.detail)
+            if run.outcome == NOTHING_DONE:
+                run.outcome = replace(NOTHING_DONE, error=f"no context fits its window: {error.detail}")
         except Exception as error:  # a bug must not be retried forever
             structlog.get_logger().exception("compaction failed")
             run.outcome = replace(run.outcome, state="failed", error=f"internal: {type(error).__name__}")
@@ -173,7 +177,10 @@ class Compaction:
 
         Returns whether it was rewritten.
         """
-        basis = await self._planner.basis(session_id, tenant_id)
+        try:
+            basis = await self._planner.basis(session_id, tenant_id)
+        except (CannotFit, InvalidPolicy):
+            return False
         old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
         if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False

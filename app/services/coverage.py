@@ -58,7 +58,7 @@ class Coverage:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, current.policy)
         events = await event_log.outline(self._database, session.log, session.state.head)
-        redacted = set(await audit.erased(self._database, session.session_id))
+        redacted = await audit.erased(self._database, session.session_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
             _account, events, current.frontier, counter, policy.shows, redacted, session.state.head
@@ -81,9 +81,8 @@ def _account(
     """Return the frontier as the log requires it, the runs of equal disposition, and the log's faults."""
     state = demanded.update_prefix(events, frontier)
     turn = events[-1].turn if events else 0
-    fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state)
+    fates = dispositions(events, project(events, state, counter, turn=turn, shows=shows), state, redacted)
     hidden = {e.seq for e in events if shows.leaves_out(e.type, e.author)}
-    fates |= {seq: "redacted" for seq in redacted if fates.get(seq) in ("verbatim", "stubbed", "replaced")}
     faults = [*_log_faults(events, head), *_unaccounted(events, fates, hidden)]
     return state, list(disposition_runs(fates, state.folds)), faults
 

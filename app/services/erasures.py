@@ -159,8 +159,8 @@ class Erasures:
             )
             if new:
                 await erasures.queue(tx, tenant_id, row.id)
-        if (row.filter_sha256, row.forks) != (erasures.filter_sha256(asked.text), asked.forks):
-            raise IdempotencyConflict("this Idempotency-Key was used with another request", key=key)
+        if (row.filter_sha256, row.forks) != (erasures.text_sha256(asked.text), asked.forks):
+            raise IdempotencyConflict.of_key(key)
         return await self._state(row), new
 
     async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:

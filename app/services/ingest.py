@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.compaction.next_span import readiness
-from app.core.errors import CannotFit, Conflict, IdempotencyConflict, InvalidPolicy, Moved
+from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, Moved
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
 from app.core.log.lines import is_line
@@ -31,12 +31,12 @@ from app.services.appends import (
 )
 from app.services.counting import Counting
 from app.services.limits import SessionQuota
-from app.services.lines import Lines
+from app.services.lines import Lines, lock_or_create
 from app.services.policies import Policies
 from app.services.snapshots import SessionSnapshot, SessionSnapshots
 from app.services.view_cache import ViewCache
 from app.services.waiting import WaitingLists
-from app.store import erased_names, event_log, log, sessions
+from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
@@ -123,7 +123,8 @@ class Ingest:
     ) -> Appended:
         counted_by: tuple[str, str | None] | None = (hint.estimator, hint.model)
         async with self._database.transaction() as tx:
-            session = await self._lock(tx, tenant_id, external_id, session_id)
+            estimator = self._counting.estimator(None).name
+            session = await lock_or_create(tx, tenant_id, external_id, self._quota, estimator=estimator)
             if session.line is not None and not is_line(external_id):
                 raise Moved(session.line)
             state, hint = session.state, SessionSnapshot.of(session)
@@ -201,22 +202,6 @@ class Ingest:
         ends = batch.turns_begun > 0 or any(p.draft.type is EventType.TURN_END for p in batch.placed)
         ratio = min(PREPARE_RATIO, policy.soft_ratio) if ends else policy.soft_ratio
         return CompactionTrigger(ratio * budget.threshold / budget.target, budget.target, readiness(policy))
-
-    async def _lock(self, tx: Connection, tenant_id: UUID, external_id: str, session_id: UUID) -> SessionRow:
-        """Lock and return the session, created if it is new. Raises InvalidRequest for a line that does not exist."""
-        if is_line(external_id):
-            line = await sessions.lock(tx, session_id, tenant_id)
-            if line is None:
-                sessions.check_name(external_id)
-            else:
-                return line
-        if await sessions.create(tx, tenant_id, external_id, estimator=self._counting.estimator(None).name):
-            await erased_names.admit(tx, tenant_id, external_id, described=False)
-            await self._quota.admit(tx, tenant_id)
-        session = await sessions.lock(tx, session_id, tenant_id)
-        if session is None:
-            raise Conflict(f"session {external_id!r} is being erased")
-        return session
 
     def answer(
         self,

@@ -16,7 +16,8 @@ from app.core.log.chain import Tip
 from app.core.log.lines import is_line, line_id, line_of, session_of
 from app.services.answers import Keep
 from app.services.forks import Forked, Forks
-from app.store import chain, forks, lines, sessions
+from app.services.limits import SessionQuota
+from app.store import chain, erased_names, forks, lines, sessions
 from app.store.engine import Connection, Database
 from app.store.lines import LineRow
 from app.store.sessions import SessionRow
@@ -157,6 +158,27 @@ class Lines:
                 await lines.point(tx, root.session_id, row.external_id)
                 return row
         raise Conflict("the ids of this session's next lines are taken")
+
+
+async def lock_or_create(
+    tx: Connection, tenant_id: UUID, name: str, quota: SessionQuota, *, estimator: str, model: str | None = None
+) -> SessionRow:
+    """Lock and return a session's own row, created if it is new, or the row of a line.
+
+    Raises InvalidRequest for a line that does not exist, Conflict for a session that is being erased, SessionErased,
+    or TooManySessions, which must roll the transaction back.
+    """
+    key = sessions.session_key(tenant_id, name)
+    row = await sessions.lock(tx, key, tenant_id)
+    if row is None:
+        sessions.check_name(name)
+        if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
+            await erased_names.admit(tx, tenant_id, name, described=False)
+            await quota.admit(tx, tenant_id)
+        row = await sessions.lock(tx, key, tenant_id)
+    if row is None:
+        raise Conflict(f"session {name!r} is being erased")
+    return row
 
 
 async def current_row(tx: Connection, tenant_id: UUID, root: SessionRow) -> SessionRow:

@@ -4,19 +4,14 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 from app.core.log.event import Event
 from app.core.tokens.counter import Counter
+from app.services.view_cache import CHARS_MAX, events_chars
 from app.store import event_log
 from app.store.engine import Database
 from app.store.spans import Facts
-
-CHARS_MAX: Final = 16_000_000
-"""Limit on the stored bodies of all sessions together; as Python objects they take several times that."""
-EVENT_CHARS: Final = 500
-"""Memory of an event besides its text, in characters of text."""
 
 Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
@@ -77,7 +72,7 @@ class NewestEvents:
         self._chars -= before.chars if before else 0
         if events:
             reach = events[0].cum_tokens if events[0].seq == after + 1 else bound
-            chars = sum(event.chars + EVENT_CHARS for event in events)
+            chars = events_chars(events)
             self._held[session_id] = _Held(stands, reach, events, chars)
             self._chars += chars
         while self._chars > self._chars_max:

@@ -12,8 +12,6 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-import structlog
-
 from app.core.compaction.next_span import Span, boundary, next_span, sizes
 from app.core.cover.summaries import COVER_SHARE, Summary, cover_id, due_merge
 from app.core.digest.digest import Digest, from_json
@@ -56,8 +54,10 @@ class StepPlanner:
         self._newest_events = NewestEvents(database)
 
     async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
-        """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted, or
-        if its window leaves no room for a context."""
+        """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted.
+
+        Raises CannotFit or InvalidPolicy if its window leaves no room for a context.
+        """
         facts = await spans.facts(self._database, session_id, tenant_id)
         if facts is None:
             return None
@@ -76,11 +76,7 @@ class StepPlanner:
         fresh = changed(row, settings) is not None
         if any(one.tightened for one in wanted):
             main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
-        try:
-            budget = await self._budget(facts, main, settings, counter, fresh=fresh)
-        except (CannotFit, InvalidPolicy):
-            structlog.get_logger().warning("no room for summaries", window=window)
-            return None
+        budget = await self._budget(facts, main, settings, counter, fresh=fresh)
         budgets = [budget]
         for view, least, fresh in _other_views(facts, main, settings, wanted) if policy.summarize.view == "all" else ():
             with contextlib.suppress(CannotFit, InvalidPolicy):  # no room in that window: it is ignored

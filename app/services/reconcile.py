@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from app.core.errors import Conflict, DuplicateCall, InvalidRequest, UnknownCall
+from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
 from app.core.log.chain import Link, links, prompt_said, tools_said
 from app.core.log.event import Batch, check, place
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
@@ -28,12 +28,12 @@ from app.services.client_messages import AT_ONCE, ClientEvent, ClientList, Clien
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
-from app.services.lines import Lines, current_row
+from app.services.lines import Lines, current_row, lock_or_create
 from app.services.policies import Policies
 from app.services.reconciled import AppliedList, Reconciled, plan_of, seqs_by_message
 from app.services.snapshots import SessionSnapshot
 from app.services.waiting import WaitingLists
-from app.store import answers, chain, erased_names, event_log, sessions
+from app.store import answers, chain, event_log, sessions
 from app.store.answers import KeyClaim
 from app.store.engine import Connection, Database
 from app.store.log import AppendResult
@@ -178,7 +178,8 @@ class Reconcile:
     ) -> tuple[SessionRow, AppliedList, _Appending | None]:
         """Find or create the line and append to it, in one transaction."""
         async with self._database.transaction() as tx:
-            root = await self._root(tx, tenant_id, name, model)
+            estimator = self._counting.estimator(model).name
+            root = await lock_or_create(tx, tenant_id, name, self._quota, estimator=estimator, model=model)
             before = None if claim is None else await answers.find_claimed(tx, claim.of_append)
             if before is not None:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
@@ -207,20 +208,6 @@ class Reconcile:
                 await answers.store_claimed(tx, claim.of_append, applied.stored())
         self._keep(row, seqs)
         return row, applied, appending
-
-    async def _root(self, tx: Connection, tenant_id: UUID, name: str, model: str | None) -> SessionRow:
-        """Lock and return the session's own row, created for `model` if it is new."""
-        key = sessions.session_key(tenant_id, name)
-        root = await sessions.lock(tx, key, tenant_id)
-        if root is None:
-            estimator = self._counting.estimator(model).name
-            if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
-                await erased_names.admit(tx, tenant_id, name, described=False)
-                await self._quota.admit(tx, tenant_id)
-            root = await sessions.lock(tx, key, tenant_id)
-        if root is None:
-            raise Conflict(f"session {name!r} is being erased")
-        return root
 
     async def _find_line(
         self, tx: Connection, tenant_id: UUID, root: SessionRow, current: SessionRow, given: ClientMessages

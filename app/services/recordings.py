@@ -105,11 +105,8 @@ class Recordings:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
         events = await event_log.outline(self._database, SessionLog(session_id), call.head)
-        fates = dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state)
-        for seq in (await audit.erased(self._database, session_id))[: call.manifest.redactions]:
-            if fates.get(seq) in ("verbatim", "stubbed", "replaced"):
-                fates[seq] = "redacted"
-        return fates
+        erased = (await audit.erased(self._database, session_id))[: call.manifest.redactions]
+        return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
         """Return the request of a call as it was sent. Raises NotFound, and what `reproduce` raises."""

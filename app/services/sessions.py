@@ -13,7 +13,7 @@ from app.services.counting import Counting
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.store import epochs, erased_names, erasure, sessions
-from app.store.engine import Database
+from app.store.engine import Connection, Database
 from app.store.epochs import ListedEpoch
 from app.store.session_filter import Place, SessionFilter
 from app.store.sessions import Room, SessionRow
@@ -50,8 +50,9 @@ class Sessions:
         """Create or change a session; return it, and whether it is new.
 
         A new policy applies to the main view and to every view with the session's policy: they are planned again at
-        their next context. Views with a policy of their own keep it. Raises InvalidRequest, InvalidPolicy, NotFound,
-        CannotFit, TooManySessions, or SessionErased if the name was erased and no metadata is given.
+        their next context. Views with a policy of their own keep it. Raises InvalidRequest, NotFound, InvalidPolicy or
+        CannotFit if policy, model and outside tokens together leave no room, TooManySessions, or SessionErased if the
+        name was erased and no metadata is given.
         """
         if metadata is not None:
             check_metadata(metadata)
@@ -105,18 +106,12 @@ class Sessions:
     ) -> bool:
         """Change a session; return False if there is none."""
         session_id = sessions.session_key(tenant_id, external_id)
-        # Before the transaction: a task that holds a connection must never wait for another one of the same pool.
-        policy = None if ref is None else await self._policies.get(tenant_id, ref)
         estimator = None if model is None else self._counting.estimator(model).name
         async with self._database.transaction() as tx:
             session = await sessions.lock(tx, session_id, tenant_id)
             if session is None:
                 return False
-            if policy is not None and ref is not None and ref != session.policy:
-                self._room(policy, model or session.model, outside_tokens)
-                for view, view_model in (await sessions.followers(tx, session)).items():
-                    room = self._room(policy, view_model or model or session.model, outside_tokens)
-                    await sessions.give_policy(tx, session_id, view, ref, room)
+            await self._fit(tx, tenant_id, session, model, ref, outside_tokens)
             await sessions.update(
                 tx,
                 session_id,
@@ -127,6 +122,34 @@ class Sessions:
                 outside_tokens=outside_tokens,
             )
         return True
+
+    async def _fit(
+        self,
+        tx: Connection,
+        tenant_id: UUID,
+        session: SessionRow,
+        model: str | None,
+        ref: tuple[str, int] | None,
+        outside: int | None,
+    ) -> None:
+        """Check that the changed values leave room for contexts, and give a changed policy to the views that follow.
+
+        Raises what `_room` raises. Without a change nothing is checked.
+        """
+        old = session.policy, session.model, session.outside_tokens
+        ref, model = ref or session.policy, model or session.model
+        outside = session.outside_tokens if outside is None else outside
+        if (ref, model, outside) == old:
+            return
+        policy = await self._policies.get(tenant_id, ref, tx)
+        self._room(policy, model, outside)
+        if (ref, outside) == (session.policy, session.outside_tokens):
+            return  # a view without a model of its own has the session's room
+        renewed = ref != session.policy
+        for view, view_model in (await sessions.followers(tx, session, main=renewed)).items():
+            room = self._room(policy, view_model or model, outside)
+            if renewed:
+                await sessions.give_policy(tx, session.session_id, view, ref, room)
 
     def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
         """Return the window and target of a view with this policy and model, less the tokens `outside` the request.

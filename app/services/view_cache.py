@@ -18,7 +18,7 @@ from app.core.view.standing import Standing
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000
-"""Limit on the stored bodies of all views; as Python objects they take several times that."""
+"""Limit on the stored bodies of all views, and of all newest events; as Python objects they take several times that."""
 EVENT_CHARS: Final = 500
 """Memory of an event besides its text, in characters of text: 1.7 kB were measured, at three bytes a character."""
 VIEW_CHARS: Final = 2_000

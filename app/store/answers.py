@@ -55,7 +55,7 @@ async def find_claimed(connection: Connection | Database, claim: KeyClaim) -> Ma
     """Return the response to an equal request under the same key. Raises IdempotencyConflict for another request."""
     found = await find(connection, claim.session_id, claim.key)
     if found is not None and found.request_sha256 != claim.request_sha256:
-        raise IdempotencyConflict("this Idempotency-Key was used with another request", key=claim.key.rstrip("\n"))
+        raise IdempotencyConflict.of_key(claim.key.rstrip("\n"))
     return None if found is None else found.answer
 
 

@@ -1,7 +1,7 @@
 """The hash chains of a session's lines, by which a client's conversation is found."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -126,38 +126,41 @@ async def tip_at(tx: Connection, tenant_id: UUID, root: SessionRow, row: Session
     """Return the tip of a line's chain when its head was `seq`, from the links stored so far."""
     if seq >= row.tip.seq:
         return row.tip
-    at: SessionRow | None = row
     most = seq
-    while at is not None:
-        found = await tx.fetchrow(_TIP, session_id=root.session_id, line=at.session_id, seq=most)
+    async for line in _line_and_parents(tx, tenant_id, root, row):
+        found = await tx.fetchrow(_TIP, session_id=root.session_id, line=line.session_id, seq=most)
         if found is not None:
             return Tip(seq, found["number"], bytes(found["hash"]))
-        most = min(most, at.parent[1]) if at.parent else 0
-        at = await _parent_line(tx, tenant_id, root, at)
+        most = min(most, line.parent[1]) if line.parent else 0
     return Tip(seq)
 
 
 async def seqs(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> list[int]:
     """Return the seqs of the chained events of a line, in order."""
     found: list[int] = []
-    at: SessionRow | None = row
     most = row.tip.number
-    while at is not None and most > 0:
+    async for line in _line_and_parents(tx, tenant_id, root, row):
         rows = await tx.fetch(
             "SELECT seq, number FROM chain WHERE session_id = :session_id AND line = :line AND number <= :most "
             "ORDER BY seq",
             session_id=root.session_id,
-            line=at.session_id,
+            line=line.session_id,
             most=most,
         )
         found = [*(one["seq"] for one in rows), *found]
         most = rows[0]["number"] - 1 if rows else most
-        at = await _parent_line(tx, tenant_id, root, at) if most else None
+        if not most:
+            break
     return found
 
 
-async def _parent_line(tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow | None:
-    """Return the line of the same session that a line branched from; None if there is none."""
-    if row.parent is None or session_of(row.parent[0]) != root.external_id:
-        return None
-    return await sessions.find(tx, session_key(tenant_id, row.parent[0]), tenant_id)
+async def _line_and_parents(
+    tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow
+) -> AsyncIterator[SessionRow]:
+    """Yield a line, the line of the same session that it branched from, and so on."""
+    line: SessionRow | None = row
+    while line is not None:
+        yield line
+        if line.parent is None or session_of(line.parent[0]) != root.external_id:
+            return
+        line = await sessions.find(tx, session_key(tenant_id, line.parent[0]), tenant_id)

@@ -43,12 +43,8 @@ def _row(row: asyncpg.Record) -> ErasureRow:
     return decode(ErasureRow, row, counts=None if row["counts"] is None else json.loads(row["counts"]))
 
 
-def filter_sha256(text: str) -> bytes:
-    """Return the hash of a filter's text, as receipts show it."""
-    return _hash(text)
-
-
-def _hash(text: str) -> bytes:
+def text_sha256(text: str) -> bytes:
+    """Return the hash of a text: a filter's, as receipts show it, or an idempotency key's."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -71,9 +67,9 @@ async def add(
         tenant_id=tenant_id,
         id=id,
         key_id=key_id,
-        hashed=None if key is None else _hash(key),
+        hashed=None if key is None else text_sha256(key),
         filter=text,
-        filter_sha256=filter_sha256(text),
+        filter_sha256=text_sha256(text),
         forks=forks,
     )
     if row is not None:
@@ -89,7 +85,7 @@ async def under_key(reader: Connection | Database, tenant_id: UUID, key: str) ->
     row = await reader.fetchrow(
         f"SELECT {_COLUMNS} FROM erasures WHERE tenant_id = :tenant_id AND idempotency_sha256 = :hashed",
         tenant_id=tenant_id,
-        hashed=_hash(key),
+        hashed=text_sha256(key),
     )
     return None if row is None else _row(row)
 

@@ -270,15 +270,16 @@ class Room:
     target: int
 
 
-async def followers(tx: Connection, session: SessionRow) -> Mapping[str, str | None]:
-    """Lock the main view and the views with the session's policy; return their models, by view."""
+async def followers(tx: Connection, session: SessionRow, *, main: bool) -> Mapping[str, str | None]:
+    """Lock the views with the session's policy, and with `main` the main view, too; return their models, by view."""
     rows = await tx.fetch(
         "SELECT view, model FROM views WHERE session_id = :session_id "
-        "AND (view = 'main' OR (policy_name, policy_version) = (:policy_name, :policy_version)) "
+        "AND ((view = 'main' AND :main) OR (policy_name, policy_version) = (:policy_name, :policy_version)) "
         "ORDER BY view FOR UPDATE",
         session_id=session.session_id,
         policy_name=session.policy[0],
         policy_version=session.policy[1],
+        main=main,
     )
     return {row["view"]: row["model"] for row in rows}
 

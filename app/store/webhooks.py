@@ -78,7 +78,7 @@ async def put(
         "VALUES (:tenant_id, :name, :url, :events, coalesce(:secret, :fresh_secret), :private_targets) "
         "ON CONFLICT (tenant_id, name) DO UPDATE SET "
         "url = excluded.url, events = excluded.events, secret = coalesce(:secret, webhooks.secret), "
-        f"private_targets = excluded.private_targets, updated_at = excluded.updated_at "
+        "private_targets = excluded.private_targets, updated_at = excluded.updated_at "
         f"RETURNING {_WEBHOOK}, xmax = 0 AS made",
         tenant_id=tenant_id,
         name=name,

@@ -1,9 +1,14 @@
-"""The context of a job: its tenant, its log fields, and its trace."""
+"""The context of a job: its tenant, its log fields, its trace, and its return to the queue."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
+import asyncpg
+from pgqueuer.errors import RetryRequested
 from structlog.contextvars import bound_contextvars
 
 from app import tracing
@@ -12,6 +17,20 @@ from app.services.keyring import Keyring
 from app.store import jobs, sessions
 from app.store.engine import Database, acting_for
 from app.store.sealing import sealing_with
+
+FORGOTTEN_CRON: Final = "* * * * *"
+"""When work is looked for whose job was lost."""
+
+
+@contextmanager
+def returned_to_queue(retry_seconds: float = 1.0) -> Iterator[None]:
+    """Return the job to the queue when its worker stops, and for `retry_seconds` when the database fails."""
+    try:
+        yield
+    except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise RetryRequested(timedelta(seconds=retry_seconds), str(error)) from error
+    except asyncio.CancelledError:  # a job that ends as cancelled would leave the queue
+        raise RetryRequested(timedelta(0), "its worker stopped") from None
 
 
 @asynccontextmanager

@@ -1,24 +1,18 @@
 """The schedules that apply each tenant's retention rules, and the jobs that carry out erasures."""
 
-import asyncio
-from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-import asyncpg
 from pgqueuer import PgQueuer
-from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
-from app.core.errors import StoreUnavailable
 from app.services.erasures import Erasures
 from app.services.retention import Retaining
 from app.store import erasures, retention
 from app.store.engine import Database, acting_for
+from app.worker.named import FORGOTTEN_CRON, returned_to_queue
 
 RETENTION_CRON: Final = "17 * * * *"
-FORGOTTEN_CRON: Final = "* * * * *"
-STORE_RETRY_SECONDS: Final = 1.0
 
 
 def register(queue: PgQueuer, database: Database) -> None:
@@ -31,13 +25,8 @@ def register(queue: PgQueuer, database: Database) -> None:
     @queue.entrypoint("erase")
     async def erase(job: Job) -> None:
         tenant_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
-        try:
-            with acting_for(tenant_id):
-                await Erasures(database).work(tenant_id, id)
-        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
-        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
-            raise RetryRequested(timedelta(0), "its worker stopped") from None
+        with returned_to_queue(), acting_for(tenant_id):
+            await Erasures(database).work(tenant_id, id)
 
     @queue.schedule("find_forgotten_erasures", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:

@@ -14,7 +14,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
-from app.core.errors import ContentsErased, SessionGone, StoreUnavailable
+from app.core.errors import ContentsErased, SessionGone
 from app.services import layers
 from app.services.compaction import Compaction
 from app.services.indexing import Indexing
@@ -27,7 +27,7 @@ from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls, purge_given_up, purge_job_log
 from app.worker import retention, webhooks
 from app.worker.health import APPLICATION_NAME
-from app.worker.named import named
+from app.worker.named import FORGOTTEN_CRON, named, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
@@ -43,7 +43,6 @@ RETRY_SECONDS: Final = 1.0
 RETRY_DOUBLINGS_MAX: Final = 8
 RETRY_SECONDS_MAX: Final = 3600.0
 """Longest time for which a provider is left alone at its own request."""
-FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
 REDO_CRON: Final = "*/5 * * * *"
 REDO_AFTER_SECONDS: Final = 300.0
@@ -178,17 +177,14 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
     async def compact(job: Job) -> None:
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
-            async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
-                head = await compaction.work(session_id, tenant_id, int(job.id))
-                await indexing.reach(session_id, tenant_id, head)  # the agent may soon search for what is summarized
+            with returned_to_queue(_delay(job)):
+                async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
+                    head = await compaction.work(session_id, tenant_id, int(job.id))
+                    await indexing.reach(session_id, tenant_id, head)  # the agent may soon search what is summarized
         except (ContentsErased, SessionGone):
             return
         except PutOff as error:
-            raise _retry(job, error.delay, error.detail) from error
-        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise _retry(job, 0.0, str(error)) from error
-        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
-            raise RetryRequested(timedelta(0), "its worker stopped") from None
+            raise RetryRequested(timedelta(seconds=_delay(job, error.delay)), error.detail) from error
 
     @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
@@ -203,10 +199,10 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
                         return  # what fails for one session usually fails for all; the next run is soon
 
 
-def _retry(job: Job, delay: float, reason: str) -> RetryRequested:
-    """Request a retry after at least `delay` seconds (an hour at most), and longer after each attempt."""
-    delay = max(min(delay, RETRY_SECONDS_MAX), RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX))
-    return RetryRequested(timedelta(seconds=delay), reason)
+def _delay(job: Job, least: float = 0.0) -> float:
+    """Return the seconds until a job is retried: at least `least` (an hour at most), and more after each attempt."""
+    doubled: float = RETRY_SECONDS * 2 ** min(job.attempts, RETRY_DOUBLINGS_MAX)
+    return max(min(least, RETRY_SECONDS_MAX), doubled)
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

@@ -1,26 +1,19 @@
 """The jobs that deliver webhooks, and the schedules that find lost deliveries and purge old ones."""
 
-import asyncio
-from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
-import asyncpg
 from pgqueuer import PgQueuer
-from pgqueuer.errors import RetryRequested
 from pgqueuer.models import Job, Schedule
 
-from app.core.errors import StoreUnavailable
 from app.services.webhooks import Sending
 from app.store import webhooks
 from app.store.engine import Database
 from app.store.retention import purge_deliveries
-from app.worker.named import named
+from app.worker.named import FORGOTTEN_CRON, named, returned_to_queue
 
 DELIVERIES_AT_ONCE_MAX: Final = 32
 """Most concurrent deliveries over all workers, so that receivers that do not respond cannot occupy them all."""
-STORE_RETRY_SECONDS: Final = 1.0
-FORGOTTEN_CRON: Final = "* * * * *"
 FORGOTTEN_SECONDS: Final = 60.0
 PURGE_CRON: Final = "23 * * * *"
 
@@ -31,16 +24,12 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
     @queue.entrypoint("deliver", concurrency_limit=DELIVERIES_AT_ONCE_MAX)
     async def deliver(job: Job) -> None:
         session_id, id = (UUID(part) for part in (job.payload or b"").decode().split())
-        try:
+        with returned_to_queue():
             tenant_id = await webhooks.tenant_of(database, session_id, id)
             if tenant_id is None:  # deleted with its session or its webhook
                 return
             async with named("deliver", database, session_id, tenant_id, job=int(job.id)):
                 await sending.send(session_id, id)
-        except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise RetryRequested(timedelta(seconds=STORE_RETRY_SECONDS), str(error)) from error
-        except asyncio.CancelledError:  # the worker stops: a job that ends as cancelled would leave the queue
-            raise RetryRequested(timedelta(0), "its worker stopped") from None
 
     @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:

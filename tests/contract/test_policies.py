@@ -310,6 +310,56 @@ async def test_a_policy_that_leaves_no_room_in_the_models_window_is_refused(clie
     assert (answer.status_code, answer.json()["policy"]["name"]) == (200, "roomy")
 
 
+async def test_a_model_or_outside_tokens_that_the_policy_leaves_no_room_for_are_refused(
+    client: httpx.AsyncClient,
+) -> None:
+    async def refused(sid: str, kind: str, **body: Any) -> None:
+        before = await get(client, f"/v1/sessions/{sid}")
+        answer = await client.put(f"/v1/sessions/{sid}", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (422, f"/problems/{kind}"), answer.text
+        assert await get(client, f"/v1/sessions/{sid}") == before
+
+    await set_policy(client, {"reserve_tokens": 50_000})
+    await talk(client, rounds=1)
+    await refused("s", "invalid-policy", model="gpt-4")
+    await refused("s", "context-infeasible", outside_tokens=80_000)
+    answer = await client.put("/v1/sessions/s", json={"model": "gpt-4", "policy": "default", "outside_tokens": 80})
+    assert answer.status_code == 200, answer.text
+    await refused("s", "context-infeasible", outside_tokens=8_000)
+
+    await set_policy(client, {"reserve_tokens": 4_000}, "t")
+    await talk(client, "t", rounds=1)
+    await get(client, "/v1/sessions/t/context", view="title", model="gpt-4", max_tokens=8_000)
+    await refused("t", "context-infeasible", outside_tokens=5_000)
+    assert (await client.put("/v1/sessions/t", json={"outside_tokens": 3_000})).status_code == 200
+    await refused("t", "context-infeasible", policy={"reserve_tokens": 6_000})
+
+
+async def test_what_is_stored_is_acknowledged_however_little_room_there_is(
+    client: httpx.AsyncClient, database: Database
+) -> None:
+    """A release may assume a smaller window for a model than the one that its session's policy was checked against."""
+    event = {"type": "user.message", "content": "hello"}
+    for sid, policy, model in (
+        ("model", {"reserve_tokens": 50_000}, "gpt-4"),
+        ("outside", {"outside_tokens": 50_000}, "gpt-4"),
+        ("token", {"window_tokens": 1_000, "reserve_tokens": 999}, "gpt-4o"),
+    ):
+        await set_policy(client, policy, sid)
+        await database.execute("UPDATE sessions SET model = :model WHERE external_id = :sid", model=model, sid=sid)
+        for path, body in (
+            ("events", {"events": [event]}),
+            ("messages", {"format": "openai", "messages": [{"role": "assistant", "content": "hi"}]}),
+            ("turns/end", {}),
+        ):
+            keyed = {"Idempotency-Key": path.replace("/", "-")}
+            for _ in range(2):
+                answer = await client.post(f"/v1/sessions/{sid}/{path}", json=body, headers=keyed)
+                assert answer.status_code in (200, 201), (sid, path, answer.text)
+                assert answer.json()["pressure"]["level"] == "hard"
+        assert (await get(client, f"/v1/sessions/{sid}"))["head"] == 3
+
+
 async def test_tenants_have_their_own_policies(client: httpx.AsyncClient, database: Database) -> None:
     tenants = Tenants(database, None)
     keys = {

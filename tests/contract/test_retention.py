@@ -285,6 +285,27 @@ async def test_records_are_erased_by_their_own_rules_without_their_session(
     assert (await client.get("/v1/sessions/old/context")).status_code == 200
 
 
+@pytest.mark.embedded("it adds triggers to tables")
+async def test_the_records_of_calls_are_open_only_to_their_own_purge(
+    client: httpx.AsyncClient, database: Database, application: Database
+) -> None:
+    await append(client, rounds(2))
+    await client.post("/v1/sessions/s/compactions", json={})
+    await database.execute("UPDATE compactions SET state = 'skipped', finished_at = now()")
+    await make_older(database, 20, "s")
+    await database.execute(
+        "CREATE FUNCTION refuse_sweep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE EXCEPTION 'the records of calls are open'; END $$"
+    )
+    for table in ("compactions", "changes"):
+        await database.execute(
+            f"CREATE TRIGGER refuse_sweep BEFORE DELETE ON {table} FOR EACH ROW "
+            "WHEN (current_setting('palimpsest.sweeping', true) = 'calls') EXECUTE FUNCTION refuse_sweep()"
+        )
+    await put(client, compaction_days=10, change_days=10)
+    assert set(await apply_rules(application)) == {"compactions", "changes"}
+
+
 async def sessions_with_records(database: Database) -> dict[str, set[UUID]]:
     """Return the sessions that have records of each kind."""
     return {

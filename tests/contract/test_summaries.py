@@ -140,6 +140,16 @@ async def test_an_extractive_summary_lists_what_was_done(client: httpx.AsyncClie
     assert "PleaseWait_0" in names and not any(name.startswith("nPlease") for name in names)
 
 
+async def test_a_compaction_without_room_for_a_context_says_so(client: httpx.AsyncClient, worker: None) -> None:
+    agent = await Agent.begin(client, {"reserve_tokens": 0})
+    await agent.user("hello")
+    await agent.context(max_tokens=4_000)
+    await client.put("/v1/sessions/s", json={"outside_tokens": 5_000})
+    run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
+    sizes = "5000 tokens are sent beside the request, of a window of 4000 that leaves 4000"
+    assert (run["state"], run["error"]) == ("skipped", f"no context fits its window: {sizes}")
+
+
 async def test_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.user("hello")

@@ -298,6 +298,14 @@ async def test_a_span_too_long_for_the_summarizer_is_split(scene: Scene, stand_i
     await scene.intact()
 
 
+async def test_the_next_request_keeps_to_the_window_that_an_error_names(scene: Scene, stand_in: Summarizers) -> None:
+    stand_in.default = stand_ins.context_too_long(8_000, named=2_700)
+    await scene.begin(3 * TURNS, **LARGER)
+    run = await scene.ended()
+    assert (run["state"], run["error"]) == ("succeeded", None)
+    assert [len(asked.prompt) >= 8_000 for asked in stand_in.requests].index(False) == 1
+
+
 async def test_a_span_too_long_in_every_size_gets_an_extractive_summary(scene: Scene, stand_in: Summarizers) -> None:
     stand_in.default = stand_ins.context_too_long(1)
     await scene.begin(3 * TURNS, **LARGER)

@@ -393,7 +393,8 @@ async def test_a_cached_view_never_shows_events_hidden_through_another_server(
 
 async def test_a_decision_without_a_feasible_context_is_a_documented_refusal(client: httpx.AsyncClient) -> None:
     await append(client, {"type": "user.message", "content": "go"})
-    assert (await client.put("/v1/sessions/s", json={"outside_tokens": 700_000_000})).status_code == 200
+    await context(client, max_tokens=4_000)
+    assert (await client.put("/v1/sessions/s", json={"outside_tokens": 5_000})).status_code == 200
     answer = await client.patch("/v1/sessions/s/visibility", json={"hide": [1]})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/context-infeasible")
     named = json.loads(document())["paths"]["/v1/sessions/{sid}/visibility"]["patch"]["responses"]["422"]

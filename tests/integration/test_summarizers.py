@@ -203,7 +203,7 @@ async def test_a_prompt_that_is_too_long_is_refused_until_it_is_shorter(
     servers.will(stand_in.context_too_long(len(ASK.prompt)))
     for _ in range(2):
         error = await failure_of(model)
-        assert (error.kind, error.retryable) == ("context_too_long", False)
+        assert (error.kind, error.retryable, error.room) == ("context_too_long", False, len(ASK.prompt))
     halved = Prompt(ASK.system, ASK.prompt[: len(ASK.prompt) // 2], 640, 0.2)
     assert (await model.summarize(halved, timeout=LONG)).text
     assert not faults(await model.summarize(ASK, timeout=LONG))

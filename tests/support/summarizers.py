@@ -138,8 +138,11 @@ def body(
     return Behaviour(lambda asked: _reply(Said(status=code, raw=raw, headers=headers)))
 
 
-def context_too_long(chars: int) -> Behaviour:
-    """Fail with the provider's overflow error until a prompt has fewer than `chars` characters, then answer it."""
+def context_too_long(chars: int, named: int | None = None) -> Behaviour:
+    """Fail with the provider's overflow error until a prompt has fewer than `chars` characters, then answer it.
+
+    The error names a window of `named` tokens, by default of `chars`.
+    """
 
     def too_long(asked: Asked) -> bool:
         return len(asked.prompt) >= chars
@@ -148,8 +151,8 @@ def context_too_long(chars: int) -> Behaviour:
         if not too_long(asked):
             return await ok().answer(asked)
         message = {
-            "anthropic": f"prompt is too long: {len(asked.prompt)} tokens > {chars} maximum",
-            "openai": f"This model's maximum context length is {chars} tokens. Please reduce the length.",
+            "anthropic": f"prompt is too long: {len(asked.prompt)} tokens > {named or chars} maximum",
+            "openai": f"This model's maximum context length is {named or chars} tokens. Please reduce the length.",
         }
         return Said(message[asked.provider], status=400)
 

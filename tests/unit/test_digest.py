@@ -173,6 +173,16 @@ def test_reading_and_modifying_are_distinguished_by_argument_names_and_shapes(
         ("grep 'a > b' x < y; echo \"> z\"", []),
         ("rm a 2>/dev/null; rm b 2>&1; mv c d 2>>e.log; touch f2>g >&2 0<h", ["a", "b", "c", "d", "e.log", "f2", "g"]),
         ('for f in *.ts; do sed -i s/a/b/ "$f"; done', []),
+        ("perl -MList::Util=sum -ne 'print' data.txt; perl -e '-i' a; perl -ne 'print if /-i/' b", []),
+        (
+            "perl -pi -e s/a/b/ a; perl -0777pi.bak -e s/a/b/ b; perl -i -pe s/a/b/ -e s/c/d/ c; perl -i f.pl d",
+            [*"abcd"],
+        ),
+        ("perl -MFile::Copy -i -lne print a; perl -I lib -pi -e s/a/b/ b", ["a", "b"]),
+        ("sed -i --expression=s/a/b/ a; sed --in-place=.bak --expression s/a/b/ b; sed -i --file=c.sed c", [*"abc"]),
+        ("sed -Ei s/a/b/ a; sed -ie s/a/b/ b; sed -i -ne s/a/b/p -e s/c/d/p c; sed -i d -e s/a/b/", [*"abcd"]),
+        ("touch -d yesterday a; touch -r a -t 2024 b; mv -t folder c; cp -r d e", ["a", "b", "e"]),
+        ("sed -n -e s/-i/x/ a; sed -f -i b; sed s/a/b/ --quiet c", []),
     ],
 )
 def test_files_that_a_shell_command_obviously_writes_are_found(command: str, files: list[str]) -> None:

@@ -81,7 +81,8 @@ def test_the_newest_content_is_the_last_whole_text_with_later_edits() -> None:
     [
         ("cd src && cat a.py | head -20", ["src/a.py"], []),
         ("sed -n 1,40p b.py; tail -n 5 c.py", ["b.py", "c.py"], []),
-        ("sed -i s/a/b/ b.py", [], ["b.py"]),
+        ("sed -n -e 1,5p -e 9p b.py; sed -n --expression=7p c.py", ["b.py", "c.py"], []),
+        ("sed -i s/a/b/ b.py; sed -n -i s/a/b/p c.py", [], ["b.py", "c.py"]),
         ("apply_patch <<'X'\n*** Begin Patch\n*** Update File: d.py\n+new\n*** End Patch\nX", [], ["d.py"]),
         ("make test > /dev/null", [], []),
     ],

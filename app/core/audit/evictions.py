@@ -231,11 +231,14 @@ def _order(context: Context) -> dict[int, tuple[EventType, int]]:
     return order
 
 
-def dispositions(events: Iterable[Event], context: Context, state: Frontier) -> dict[int, str]:
-    """Return the one disposition of each of `events` (I4)."""
+def dispositions(
+    events: Iterable[Event], context: Context, state: Frontier, erased: Iterable[int] = ()
+) -> dict[int, str]:
+    """Return the one disposition of each of `events` (I4); `erased` are the seqs of redacted events."""
     shown = {i.event.seq: i.stub.disposition if i.stub else "verbatim" for i in context.items}
     shown |= {e.seq: "verbatim" for e in context.prefix}
-    return {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
+    words = {event.seq: shown.get(event.seq) or _absent(event, state) for event in events}
+    return words | {seq: "redacted" for seq in erased if words.get(seq) in ("verbatim", "stubbed", "replaced")}
 
 
 def disposition_runs(words: Mapping[int, str], folds: Sequence[Fold]) -> list[dict[str, Json]]:

@@ -70,14 +70,13 @@ class Explainer:
 
     def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
         """Return the fate of each of `events`; `erased` are the seqs that had been redacted by then."""
-        words = dispositions(events, self.context(events), self._state)
-        gone = frozenset(erased)
-        return {event.seq: self._of(event, words[event.seq], redacted=event.seq in gone) for event in events}
+        words = dispositions(events, self.context(events), self._state, erased)
+        return {event.seq: self._of(event, words[event.seq]) for event in events}
 
-    def _of(self, event: Event, word: str, *, redacted: bool) -> EventFate:
+    def _of(self, event: Event, word: str) -> EventFate:
         stub = self._stubs.get(event.seq)
-        if redacted and word in ("verbatim", "stubbed", "replaced"):
-            return EventFate("redacted", None, "erased on request", tokens=stub.tokens if stub else event.tokens)
+        if word == "redacted":
+            return EventFate(word, None, "erased on request", tokens=stub.tokens if stub else event.tokens)
         if word == "verbatim":
             return EventFate(word, tokens=event.tokens)
         if word == "not_rendered":

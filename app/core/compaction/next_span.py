@@ -203,8 +203,7 @@ def next_span(
     rules, units, stop_seq = policy.summarize, context.units, stop.seq
     if units and context.items[-1].event.seq < stop_seq - 1:
         stop_seq = units[-1].items[0].event.seq
-    count, tokens, events = 0, 0, 0
-    best = (0, 0, 0)
+    tokens, events, best = 0, 0, (0, 0, 0)
     for number, unit in enumerate(units[: _count_before(units, stop_seq)], start=1):
         tokens += sum(item.event.tokens for item in unit.all_items)
         events += len(unit.all_items)

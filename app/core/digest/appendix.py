@@ -214,7 +214,9 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
     # The text of a here-document is not a command, but on one line it cannot be told apart.
     bare = [(one, one.text.partition("<<")[0]) for one in digest.commands if one.state != UNKNOWN]
     others = [one for one, text in bare if not (is_idle(text) or is_check(text) or _is_in_repository(one, digest))]
-    others = [one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at:]))]
+    others = [
+        one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
+    ]
     stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
     checks = [run.line(beside) for run in digest.checks]
     # If there are checks, only failed commands are worth the room.

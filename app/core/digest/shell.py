@@ -30,6 +30,18 @@ _MAY_SHOW: Final = re.compile(r"\b(?:cat|head|tail|nl|bat|less|sed)\b")
 _WITHOUT_QUOTES: Final = str.maketrans("", "", "\"'\\")
 _NOT_LITERAL: Final = re.compile(r"[$*?{}`\[\]<>|&;\s]")
 _QUOTES: Final = re.compile(r"[\"']|\\(.)", re.S)
+_IN_PLACE: Final = {
+    "sed": re.compile(r"-[bEnrsuz]{0,8}i|--in-place"),
+    "perl": re.compile(r"-[acflnpsStTuUwWX\d]{0,12}i"),
+}
+"""Options to edit files in place: behind other letters only where none of these takes the rest of the word."""
+_SCRIPT: Final = {
+    "sed": re.compile(r"-[bEnrsuz]{0,8}[ef]|--(?:expression|file)"),
+    "perl": re.compile(r"-[acflnpsStTuUwWX\d]{0,12}[eE]|(-I)"),
+}
+"""Options whose value is the rest of the word or the next one. Without a script among them, the first operand is it."""
+_DATES: Final = ("-d", "-r", "-t")
+"""Options of `touch` that a date follows, or a file that has it."""
 _PROGRAM: Final = re.compile(r"[\w./~+-]{1,80}")
 _SUBCOMMAND: Final = re.compile(r"[a-z][a-z:_-]{1,30}|-m")
 """A subcommand, as opposed to an operand or an option."""
@@ -148,9 +160,13 @@ def _split_redirects(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _printed(words: Sequence[str]) -> Iterator[str]:
     """Yield the files that one simple command prints, given its words without redirections."""
     name = words[0].rsplit("/", 1)[-1] if words else ""
-    if name in _PRINTERS or (name == "sed" and "-n" in words):
-        operands = [word for word in words[1:] if not word.startswith("-")]
-        yield from (w for w in operands[name == "sed" :] if _is_literal_path(w) and not w.isdigit())
+    files: Sequence[str] = ()
+    if name in _PRINTERS:
+        files = [word for word in words[1:] if not word.startswith("-")]
+    elif name == "sed" and "-n" in words:
+        files, edits = _files_of_script(name, words[1:])
+        files = () if edits else files
+    yield from (file for file in files if _is_literal_path(file) and not file.isdigit())
 
 
 def _changed(words: Sequence[str]) -> Sequence[str]:
@@ -160,25 +176,33 @@ def _changed(words: Sequence[str]) -> Sequence[str]:
     name, rest = words[0].rsplit("/", 1)[-1], list(words[1:])
     if name == "git" and rest:
         return _changed_by_git(rest)
-    files = [word for word in rest if not word.startswith("-")]
+    if name in _IN_PLACE:
+        files, edits = _files_of_script(name, rest)
+        return files if edits else ()
+    dates = _DATES if name == "touch" else ()
+    files = [word for before, word in pairwise(("", *rest)) if not word.startswith("-") and before not in dates]
     if name in ("rm", "touch", "tee", "unlink"):
         return files
-    if name in ("mv", "cp") and len(files) == 2:
+    if name in ("mv", "cp") and len(files) == 2 and "-t" not in rest:
         return [*files[: name == "mv"], _target(*files)]
-    in_place = next((word for word in rest if re.match(r"-[A-Za-z]{0,3}i|--in-place", word)), None)
-    if name in ("sed", "perl") and in_place:
-        return _edited_in_place(rest)
     return ()
 
 
-def _edited_in_place(words: Sequence[str]) -> Sequence[str]:
-    """Return the files of `sed -i`, whether its script is given with `-e` or as the first operand."""
-    files = [word for before, word in pairwise(("", *words)) if not word.startswith("-") and before not in ("-e", "-f")]
-    files = [word for word in files if word]
-    scripted = any(re.fullmatch(r"-[A-Za-z]{0,4}e|-f|--expression", word) for word in words)
-    if scripted and "-e" not in words and "-f" not in words:
-        return files[1:]
-    return files if scripted else files[1:]
+def _files_of_script(name: str, words: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """Return the files that `sed` or `perl` runs a script on, and whether it edits them in place."""
+    files: list[str] = []
+    edits = scripted = False
+    rest = iter(words)
+    for word in rest:
+        if _IN_PLACE[name].match(word):
+            edits = True
+        elif option := _SCRIPT[name].match(word):
+            scripted = scripted or option.lastindex is None
+            if option.end() == len(word):
+                next(rest, None)
+        elif word and not word.startswith("-"):
+            files.append(word)
+    return files[not scripted :], edits
 
 
 def _changed_by_git(words: Sequence[str]) -> Sequence[str]:

@@ -111,6 +111,11 @@ class HeadConflict(Conflict):
 class IdempotencyConflict(Conflict):
     """An idempotency key or an event id was already used with other content."""
 
+    @classmethod
+    def of_key(cls, key: str | None) -> "IdempotencyConflict":
+        """Return the error for an idempotency key that came with another request before."""
+        return cls("this Idempotency-Key was used with another request", key=key)
+
 
 class ErasureCountConflict(Conflict):
     """An erasure would erase another number of sessions than it expects; field: the actual number of `sessions`."""

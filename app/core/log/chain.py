@@ -68,9 +68,7 @@ def canonical(body: Mapping[str, Json]) -> bytes | None:
     conversation. Fields that only SDKs or caches read are left out, too.
     """
     form = pieces(body)
-    return (
-        None if form is None else "".join([f"{len(piece)}:{piece}" for piece in form]).encode("utf-8", "surrogatepass")
-    )
+    return None if form is None else _join(form)
 
 
 def pieces(body: Mapping[str, Json]) -> list[str] | None:

@@ -157,7 +157,7 @@ def budget_for(
     limit = int(room / (1 + margin))
     most = max(1, threshold(policy.trigger, window, limit + outside) - outside)
     base = Budget(window, reserve, injection_reserve, 0, 0, 0, policy.low_water, {}, ratio, limit, outside=outside)
-    target = base.own(limit)
+    target = max(1, base.own(limit))
     own_most = base.own(most)
     goal = int(own_most * policy.low_water)
     return replace(base, target=target, threshold=own_most, goal=goal, caps=caps_of(policy, target))

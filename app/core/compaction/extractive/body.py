@@ -127,7 +127,7 @@ def extract(
         CONSTRAINTS: rules,
         BLOCKED: [*failed_checks(digest.checks), *(work.failing() or before[BLOCKED])],
         NOT_STARTED: planned[PENDING] if digest.plan else before[NOT_STARTED],
-        RUNNING: [*planned[UNDER_WAY], *(messages.open_calls() or before[RUNNING])],
+        RUNNING: [*planned[UNDER_WAY], *(messages.open_calls or before[RUNNING])],
         LATEST: [] if messages.is_talk else messages.latest(int(shares[LATEST] * max_tokens)),
         DONE: finished,
         DECISIONS: [*notes.decisions, *decided],
@@ -162,7 +162,7 @@ def extract_prefix(
         *next_steps,
         *failed_checks(digest.checks),
         *work.failing(),
-        *messages.open_calls(),
+        *messages.open_calls,
         *messages.newest(),
         *previous.get(SUFFIX, []),
     ]
@@ -190,7 +190,7 @@ class _Messages:
         texts = sorted([*users, *self._assistant_texts])
         self._sentences = {seq: sentences_of([(seq, text)]) for seq, text in texts}
         self._central = central(self._sentences_of(texts), self._focus)
-        self._open_calls = _open_calls(events)
+        self.open_calls = _open_calls(events)
         self._earlier_texts = [(line.seq, line.text) for line in previous.get(LATEST, ())]
         self._user_lines = list(user_lines(events, self._earlier_texts[-1][1] if self._earlier_texts else ""))
         self.notes = notes_of(events)
@@ -252,10 +252,6 @@ class _Messages:
         found = self._sentences_of(self._assistant_texts[-1:])
         return [SectionLine(s.text, s.seq) for s in found if _NEXT.search(s.text) and not looks_only(s.text)]
 
-    def open_calls(self) -> Sequence[SectionLine]:
-        """Return lines on the newest calls without a result."""
-        return self._open_calls
-
 
 def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]:
     """Return the seqs of the assistant's texts that end a turn, and of those that the next message refutes."""
@@ -272,6 +268,7 @@ def _reports(events: Sequence[Event]) -> tuple[Collection[int], Collection[int]]
 
 
 def _open_calls(events: Sequence[Event]) -> Sequence[SectionLine]:
+    """Return lines on the newest calls without a result."""
     answered = {e.call_seq for e in events if e.type is EventType.TOOL_RESULT}
     calls = [e for e in events if e.type is EventType.TOOL_CALL and e.seq not in answered]
     return [

@@ -19,7 +19,6 @@ class WindowReducer:
     """
 
     window: DialogueWindow
-    name: str = REDUCER
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Drop the turns outside the window; the running turn always stays."""
@@ -28,7 +27,7 @@ class WindowReducer:
             return Reduced(context, state)
         stays = context.protected
         gone = [unit for unit in context.units if 1 <= unit.turn < cut and unit.items[0].event.seq not in stays]
-        return drop_units(context, state, gone, self.name, reason)
+        return drop_units(context, state, gone, REDUCER, reason)
 
     def _cut(self, context: Context, budget: Budget, share: float) -> tuple[int | None, str]:
         """Return the first turn that stays if `share` of the window is kept, and the reason; None if all turns stay."""
