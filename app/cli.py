@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from app import operator_commands, settings_report
 from app import serve as serving
-from app.command_line import DatabaseUrl, DataDir, database_of, or_stop, require_url, run, settings_of, stop
+from app.command_line import DatabaseUrl, DataDir, load_settings, open_database, or_stop, require_url, run, stop
 from app.version import VERSION
 
 ENTRY_POINTS: Final = "palimpsest.commands"
@@ -89,27 +89,27 @@ def serve(
     processes: Processes = None,
 ) -> None:
     """Run everything: the embedded Postgres (unless a database is given), migrations, API and worker."""
-    serving.stop_early()
-    settings = settings_of(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
+    serving.exit_on_signals()
+    settings = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url, processes=processes)
     listener = or_stop(lambda: serving.listen(settings))
     if settings.database_url is None:
-        serving.print_status(settings_report.data_place(settings, _flag_names(data_dir=data_dir)))
-    with database_of(settings) as (url, postgres), serving.shared_metrics(settings):
+        serving.print_status(settings_report.data_dir_line(settings, _flag_names(data_dir=data_dir)))
+    with open_database(settings) as (url, postgres), serving.shared_metrics(settings):
         run(serving.make_database_ready(settings, url, upgrade=True, listener=listener))
-        serving.make_ready(settings, api=True, worker=True)
+        serving.preload(settings, api=True, worker=True)
         serving.supervise(settings, url, listener, worker=True, postgres=postgres)
 
 
 @app.command()
 def api(host: Host = None, port: Port = None, database_url: DatabaseUrl = None, processes: Processes = None) -> None:
     """Run only the API, on a migrated database."""
-    serving.stop_early()
-    settings = settings_of(host=host, port=port, database_url=database_url, processes=processes)
+    serving.exit_on_signals()
+    settings = load_settings(host=host, port=port, database_url=database_url, processes=processes)
     url = require_url(settings)
     listener = or_stop(lambda: serving.listen(settings))
     run(serving.make_database_ready(settings, url, upgrade=False, listener=listener))
     with serving.shared_metrics(settings):
-        serving.make_ready(settings, api=True, worker=False)
+        serving.preload(settings, api=True, worker=False)
         if settings.processes == 1:
             serving.run_api(settings, url, listener)
         else:
@@ -129,13 +129,13 @@ def worker(
 ) -> None:
     """Run only a worker, on a migrated database. Several may run at the same time."""
     if healthy:
-        _check_worker(require_url(settings_of(database_url=database_url)))
+        _check_worker(require_url(load_settings(database_url=database_url)))
         return
-    serving.stop_early()
-    settings = settings_of(database_url=database_url)
+    serving.exit_on_signals()
+    settings = load_settings(database_url=database_url)
     url = require_url(settings)
     run(serving.make_database_ready(settings, url, upgrade=False))
-    serving.make_ready(settings, api=False, worker=True)
+    serving.preload(settings, api=False, worker=True)
     serving.run_worker(settings, url)
 
 
@@ -149,9 +149,9 @@ def migrate(
     ] = None,
 ) -> None:
     """Bring the database to this version's schema, or back to an earlier one."""
-    settings = settings_of(data_dir=data_dir, database_url=database_url)
-    with database_of(settings) as (url, _):
-        run(serving.prepare(url, upgrade=True) if back_to is None else serving.go_back(url, back_to))
+    settings = load_settings(data_dir=data_dir, database_url=database_url)
+    with open_database(settings) as (url, _):
+        run(serving.prepare(url, upgrade=True) if back_to is None else serving.downgrade(url, back_to))
 
 
 @app.command()
@@ -172,7 +172,7 @@ def distribute(
             if check:
                 routes = await distributing.check(url)
                 for one in routes:
-                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.said}")
+                    typer.echo(f"{'one shard' if one.to_one_shard else 'ASTRAY   '}  {one.name}: {one.reason}")
                 if not all(one.to_one_shard for one in routes):
                     stop("not every hot statement goes to one shard")
             elif dry_run:
@@ -182,7 +182,7 @@ def distribute(
         except distributing.CannotDistribute as error:
             stop(str(error))
 
-    url = require_url(settings_of(database_url=database_url))
+    url = require_url(load_settings(database_url=database_url))
     run(distributed())
 
 
@@ -200,7 +200,7 @@ def config(
     Takes the flags of serve, to show the settings that serve would run with. Secrets are masked.
     """
     flags = {"host": host, "port": port, "data_dir": data_dir, "database_url": database_url, "processes": processes}
-    found = settings_report.in_force(settings_of(**flags), _flag_names(**flags))
+    found = settings_report.current_settings(load_settings(**flags), _flag_names(**flags))
     if as_json:
         typer.echo(json.dumps({one.variable: {"value": one.value, "origin": one.origin} for one in found}))
         return
@@ -217,7 +217,7 @@ def install_vocabulary() -> None:
     from app.vocabulary import Unavailable, install
 
     try:
-        install(settings_of().tiktoken_cache_dir)
+        install(load_settings().tiktoken_cache_dir)
     except Unavailable as error:
         stop(str(error))
 
@@ -225,7 +225,7 @@ def install_vocabulary() -> None:
 def _check_worker(url: str) -> None:
     from app.worker import health
 
-    missing = asyncio.run(health.missing(url))
+    missing = asyncio.run(health.find_problem(url))
     if missing is not None:
         stop(missing)
 

@@ -11,7 +11,7 @@ import typer
 from app import serve as serving
 from app import telemetry
 from app.core.errors import ContextError
-from app.database_wait import DatabaseAway
+from app.database_wait import DatabaseUnreachable
 from app.settings import InvalidSetting, Settings, load
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def stop(message: str, status: int = 1) -> NoReturn:
     raise typer.Exit(status)
 
 
-def settings_of(**given: object) -> Settings:
+def load_settings(**given: object) -> Settings:
     """Load the settings from flags, then from the environment; stop with a line that names an invalid variable."""
     try:
         settings = load(**given)
@@ -43,7 +43,7 @@ def settings_of(**given: object) -> Settings:
 
 
 @contextmanager
-def database_of(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
+def open_database(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[str, EmbeddedPostgres | None]]":
     """Yield the database's URL, and the embedded Postgres if the settings name no database; stop that one at the end.
 
     With `shared`, the embedded Postgres may already be running under another process and is then left running.
@@ -72,11 +72,11 @@ def database_of(settings: Settings, *, shared: bool = False) -> "Iterator[tuple[
     try:
         yield postgres.url, postgres
     finally:
-        serving.stop_undisturbed()
+        serving.ignore_signals()
         postgres.stop()
 
 
-def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
+def run_on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]") -> None:
     """Call `use` with a database on which the tables' owner sees the rows of every tenant."""
     from app.store import walls
     from app.store.engine import Database
@@ -85,7 +85,7 @@ def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]"
         await serving.prepare(url, upgrade=settings.database_url is None)
         try:
             await walls.check_owner(url)
-        except walls.NoWalls as error:
+        except walls.TenantIsolationError as error:
             raise serving.CannotServe(str(error)) from None
         database = Database(url, pool_size=1, role=None)
         try:
@@ -93,7 +93,7 @@ def on_database(settings: Settings, use: "Callable[[Database], Awaitable[None]]"
         finally:
             await database.close()
 
-    with database_of(settings, shared=True) as (url, _):
+    with open_database(settings, shared=True) as (url, _):
         run(on(url))
 
 
@@ -120,7 +120,7 @@ def or_stop(work: Callable[[], _T]) -> _T:
     """Return the result of `work`; on an expected failure, stop with its message as one line."""
     try:
         return work()
-    except (serving.CannotServe, DatabaseAway) as error:
+    except (serving.CannotServe, DatabaseUnreachable) as error:
         stop(str(error))
     except ContextError as error:
         stop(error.detail)

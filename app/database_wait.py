@@ -27,7 +27,7 @@ _AWAY: Final = {
 }
 
 
-class DatabaseAway(Exception):
+class DatabaseUnreachable(Exception):
     """The database cannot be reached now, and may be later."""
 
 
@@ -46,7 +46,7 @@ async def wait_for(
             try:
                 await prepare()
                 break
-            except DatabaseAway as away:
+            except DatabaseUnreachable as away:
                 first = not next_reminder
                 if clock() >= next_reminder:
                     next_reminder = clock() + REMINDER_SECONDS

@@ -10,12 +10,12 @@ from pydantic import BaseModel
 
 from app import tokenizers, wiring
 from app.api import documents, errors, mcp, metrics
-from app.api.access import Access
+from app.api.access import AccessLog
 from app.api.body import JsonLimits, LimitBody
-from app.api.busy import Busy
-from app.api.describe import described
-from app.api.local import Local
-from app.api.measure import Measure
+from app.api.busy import LimitConcurrency
+from app.api.describe import add_descriptions
+from app.api.local import LoopbackOnly
+from app.api.measure import MeasureRequests
 from app.api.problem_schemas import with_problem_schemas
 from app.api.routes import (
     audit,
@@ -99,13 +99,13 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
             database_url,
             pool_size=settings.pool_size,
             pooler_url=settings.database_pooler_url,
-            waited=metrics.POOL_WAIT.observe,
+            on_wait=metrics.POOL_WAIT.observe,
         )
         replica = wiring.replica(settings, database)
         services = wiring.build(settings, database, tokenizers.load(settings.tiktoken_cache_dir), replica)
-        watching = None if replica is None else asyncio.create_task(replica.watch(metrics.tell_replica))
+        watching = None if replica is None else asyncio.create_task(replica.watch(metrics.set_replica_gauges))
         ending = asyncio.create_task(_end_streams(app.state.stopping, services))
-        pulse = asyncio.create_task(metrics.pulse(database))
+        pulse = asyncio.create_task(metrics.measure_loop_lag(database))
         try:
             yield {"services": services}
         finally:
@@ -135,11 +135,13 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.json_limits = JsonLimits(settings.json_elements_max, settings.json_depth_max)
     app.add_middleware(LimitBody, limit_bytes=settings.body_bytes_max)
-    app.add_middleware(Local, names=settings.open_hosts)
-    app.add_middleware(Busy, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max)
-    app.add_middleware(errors.Catch)
-    app.add_middleware(Measure)
-    app.add_middleware(Access)
+    app.add_middleware(LoopbackOnly, names=settings.open_hosts)
+    app.add_middleware(
+        LimitConcurrency, requests_max=settings.requests_max, tenant_requests_max=settings.tenant_requests_max
+    )
+    app.add_middleware(errors.CatchErrors)
+    app.add_middleware(MeasureRequests)
+    app.add_middleware(AccessLog)
     errors.install(app)
     for module in _BUSIEST_FIRST:
         # Not by `include_router`, which builds every route again for this application at its first request.
@@ -165,7 +167,7 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = documents.with_body_problems(documents.with_schemas(generate(), _SCHEMAS))
-            document = with_problem_schemas(described(document, app.routes))
+            document = with_problem_schemas(add_descriptions(document, app.routes))
             # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document

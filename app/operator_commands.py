@@ -6,7 +6,7 @@ from uuid import UUID
 
 import typer
 
-from app.command_line import DatabaseUrl, DataDir, on_database, require_database, settings_of, stop
+from app.command_line import DatabaseUrl, DataDir, load_settings, require_database, run_on_database, stop
 from app.core.lexicon.times import parse_time
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def create_key(
         typer.echo(f"{made.secret}")
         typer.echo(f"key {made.key_id} for tenant {tenant!r}; it is not shown again", err=True)
 
-    on_database(settings_of(data_dir=data_dir, database_url=database_url), create)
+    run_on_database(load_settings(data_dir=data_dir, database_url=database_url), create)
 
 
 @keys.command("list")
@@ -62,7 +62,7 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
                 f"{key.id}  {key.tenant}  {key.name}  {','.join(key.scopes)}  {_key_state(key)}  {bound}  {used}"
             )
 
-    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), show)
 
 
 @keys.command("revoke")
@@ -78,7 +78,7 @@ def revoke_key(
         if not await key_store.revoke(database, key_id):
             stop(f"there is no key that can be revoked with the id {key_id}")
 
-    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), revoke)
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), revoke)
 
 
 @contents.command("new-key")
@@ -99,7 +99,7 @@ def list_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None
             state = f"dropped {key.dropped_at:%Y-%m-%d}" if key.dropped_at else f"since {key.created_at:%Y-%m-%d}"
             typer.echo(f"{key.tenant}  {state}")
 
-    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), show)
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), show)
 
 
 @contents.command("rewrap")
@@ -107,7 +107,7 @@ def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = No
     """Encrypt all tenants' keys with the first key of PALIMPSEST_ENCRYPTION_KEY; the others can then be removed."""
     from app.services.keyring import rewrap
 
-    settings = require_database(settings_of(data_dir=data_dir, database_url=database_url))
+    settings = require_database(load_settings(data_dir=data_dir, database_url=database_url))
     if settings.encryption_key is None:
         stop("PALIMPSEST_ENCRYPTION_KEY is not set")
     operator = settings.encryption_key.get_secret_value()
@@ -115,7 +115,7 @@ def rewrap_content_keys(data_dir: DataDir = None, database_url: DatabaseUrl = No
     async def wrap(database: "Database") -> None:
         typer.echo(f"wrapped the keys of {await rewrap(database, operator)} tenants")
 
-    on_database(settings, wrap)
+    run_on_database(settings, wrap)
 
 
 @contents.command("drop-key")
@@ -132,7 +132,7 @@ def drop_content_key(
             stop(f"tenant {tenant!r} has no content key")
         typer.echo(f"dropped the key of tenant {tenant!r}; it takes effect everywhere within two seconds")
 
-    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), drop)
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), drop)
 
 
 def retention(
@@ -150,10 +150,10 @@ def retention(
     from app import retention_report
 
     async def use(database: "Database") -> None:
-        async for line in retention_report.lines(database, tenant, rule or (), names if dry_run else None):
+        async for line in retention_report.report_lines(database, tenant, rule or (), names if dry_run else None):
             typer.echo(line)
 
-    on_database(require_database(settings_of(data_dir=data_dir, database_url=database_url)), use)
+    run_on_database(require_database(load_settings(data_dir=data_dir, database_url=database_url)), use)
 
 
 def _key_state(key: "KeyRow") -> str:

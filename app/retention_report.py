@@ -6,19 +6,21 @@ from datetime import datetime
 
 from app.core.errors import InvalidRequest, NotFound
 from app.core.log.lifetime import Lifetimes
-from app.services.retention import Retaining, RuleDue
+from app.services.retention import RetentionRules, RuleDue
 from app.store import retention
 from app.store.engine import Database, acting_for
 
 
-async def lines(database: Database, tenant: str, changes: Sequence[str], names: int | None) -> AsyncIterator[str]:
+async def report_lines(
+    database: Database, tenant: str, changes: Sequence[str], names: int | None
+) -> AsyncIterator[str]:
     """Apply `changes` (`RULE=DAYS`) to a tenant's rules, then yield the rules or, with `names`, what they would erase
     now, with up to that number of sessions. Raises NotFound or InvalidRequest."""
     wanted = dict(map(_change, changes))
     known = {one.name: one.tenant_id for one in await retention.tenants(database)}
     if tenant not in known:
         raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
-    retaining = Retaining(database)
+    retaining = RetentionRules(database)
     with acting_for(known[tenant]):
         rules = (await retaining.get(known[tenant])).rules
         if wanted:

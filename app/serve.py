@@ -24,7 +24,7 @@ import uvicorn
 
 from app import database_wait, tracing
 from app.core.errors import StoreUnavailable
-from app.database_wait import DatabaseAway
+from app.database_wait import DatabaseUnreachable
 from app.settings import Settings
 from app.supervise import Role, Supervisor
 
@@ -52,14 +52,14 @@ class CannotServe(Exception):
     """The process cannot start; the message is for the person who started it."""
 
 
-def stop_early() -> None:
+def exit_on_signals() -> None:
     """Let signals end the process with status 0, running every `finally`, until the server or worker handles them."""
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     print_status("starting")
 
 
-def stop_undisturbed() -> None:
+def ignore_signals() -> None:
     """Ignore signals while the process ends, so that a repeated one does not leave Postgres running."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -91,7 +91,7 @@ async def make_database_ready(
     async def ready() -> None:
         await prepare(database_url, upgrade=upgrade)
         if listener is not None:
-            await guard(settings, database_url)
+            await require_key_or_loopback(settings, database_url)
 
     if settings.database_url is None:
         await ready()
@@ -111,7 +111,7 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
         await walls.check(database_url)
 
 
-async def go_back(database_url: str, schema: str) -> None:
+async def downgrade(database_url: str, schema: str) -> None:
     """Downgrade the database to an earlier schema. Raises CannotServe or DatabaseAway."""
     from app.store import migrate
 
@@ -129,7 +129,7 @@ def _converted_errors() -> Iterator[None]:
 
     refusals = (
         *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
-        walls.NoWalls,
+        walls.TenantIsolationError,
     )
     try:
         yield
@@ -137,7 +137,7 @@ def _converted_errors() -> Iterator[None]:
         raise CannotServe(str(error)) from None
     except (*UNREACHABLE, asyncpg.PostgresError, asyncpg.InterfaceError, migrate.MigrationFailed, ValueError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        kind = DatabaseAway if _is_temporary(error) else CannotServe
+        kind = DatabaseUnreachable if _is_temporary(error) else CannotServe
         raise kind(f"the database cannot be used: {lines[0]}") from None
 
 
@@ -154,7 +154,7 @@ def _is_temporary(error: BaseException | None) -> bool:
     return False
 
 
-async def guard(settings: Settings, database_url: str) -> None:
+async def require_key_or_loopback(settings: Settings, database_url: str) -> None:
     """Raise CannotServe if other machines could reach data without a key, DatabaseAway if that cannot be checked."""
     from app.services.tenants import Tenants
     from app.store.engine import Database
@@ -169,7 +169,7 @@ async def guard(settings: Settings, database_url: str) -> None:
                 " or set PALIMPSEST_API_KEY"
             )
     except StoreUnavailable as error:
-        raise DatabaseAway(error.detail) from None
+        raise DatabaseUnreachable(error.detail) from None
     finally:
         await database.close()
 
@@ -181,7 +181,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make_ready(settings: Settings, *, api: bool, worker: bool) -> None:
+def preload(settings: Settings, *, api: bool, worker: bool) -> None:
     """Import the modules of the roles, load the vocabularies, and exclude all of that from garbage collection.
 
     Forked processes then share that memory: a collection would write to every object, and so copy it.
@@ -262,7 +262,7 @@ def supervise(
         patience=PATIENCE_SECONDS,
         on_stop=listener.close,  # new connections are refused immediately, not when all processes have ended
         on_end=_forget_metrics_of,
-        look=None if postgres is None else postgres.watch().look,
+        look=None if postgres is None else postgres.watch().check,
     ).run()
 
 
@@ -294,14 +294,14 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 async def _serve(settings: Settings, database_url: str, listener: socket.socket, *, quiet: bool) -> None:
     """Serve until SIGTERM or SIGINT; requests in flight then have GRACE_SECONDS to finish."""
-    from app.api.protocol import bounded
+    from app.api.protocol import protocol_class
     from app.main import create_app
 
     app = create_app(settings, database_url)
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=bounded(wire_limits(settings)),
+        http=protocol_class(wire_limits(settings)),
         ws="none",
         log_config=None,
         access_log=False,
@@ -335,7 +335,7 @@ async def _work(settings: Settings, database_url: str, *, quiet: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     if not quiet:
         print_status("working")
-    await run(database_url, stop, wiring.work(settings))
+    await run(database_url, stop, wiring.worker_work(settings))
 
 
 class ApiServer(uvicorn.Server):

@@ -17,7 +17,7 @@ from app.core.tokens.cache_profiles import parse_table
 from app.store import dsn
 
 PREFIX: Final = "PALIMPSEST_"
-HOLDING_SECRETS: Final = frozenset({"api_key", "database_url", "database_pooler_url", "read_database_url"})
+SECRET_STRINGS: Final = frozenset({"api_key", "database_url", "database_pooler_url", "read_database_url"})
 """The settings that may hold a secret in a plain string."""
 
 
@@ -278,7 +278,7 @@ class Settings(BaseSettings):
     @classmethod
     def _check_dsn(cls, url: str | None, info: ValidationInfo) -> str | None:
         password: SecretStr | None = info.data.get("database_password")
-        return dsn.checked(url, password.get_secret_value() if password else None) if url else None
+        return dsn.normalize(url, password.get_secret_value() if password else None) if url else None
 
     @field_validator("read_database_url")
     @classmethod
@@ -298,10 +298,10 @@ class Settings(BaseSettings):
     @classmethod
     def _check_encryption_key(cls, given: SecretStr | None) -> SecretStr | None:
         if given is not None:
-            from app.services.keyring import wrapping
+            from app.services.keyring import parse_keys
 
             try:
-                wrapping(given.get_secret_value())
+                parse_keys(given.get_secret_value())
             except ValueError:
                 raise ValueError("must be one or several keys as `palimpsest contents new-key` prints them") from None
         return given
@@ -346,4 +346,4 @@ def load(**flags: object) -> Settings:
 def secret_settings() -> list[str]:
     """Return the names of the settings that may also be given as a file."""
     fields = Settings.model_fields.items()
-    return [name for name, info in fields if name in HOLDING_SECRETS or SecretStr in get_args(info.annotation)]
+    return [name for name, info in fields if name in SECRET_STRINGS or SecretStr in get_args(info.annotation)]

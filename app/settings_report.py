@@ -18,7 +18,7 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)([^/?#@:]*)(:[^/?#@]*)?(?=@)")
 
 
 @dataclass(frozen=True)
-class SettingInForce:
+class CurrentSetting:
     """A setting's variable, its value (JSON-compatible, secrets masked), and the origin of the value."""
 
     variable: str
@@ -26,11 +26,11 @@ class SettingInForce:
     origin: str
 
 
-def in_force(settings: Settings, flags: frozenset[str]) -> Iterator[SettingInForce]:
+def current_settings(settings: Settings, flags: frozenset[str]) -> Iterator[CurrentSetting]:
     """Yield all settings in the order of their table. `flags` names the settings that a flag has set."""
     values = settings.model_dump()
     for name in Settings.model_fields:
-        yield SettingInForce(variable(name), _masked_value(name, values[name]), origin(name, flags))
+        yield CurrentSetting(variable(name), _masked_value(name, values[name]), origin(name, flags))
 
 
 def origin(name: str, flags: frozenset[str] = frozenset()) -> str:
@@ -43,7 +43,7 @@ def origin(name: str, flags: frozenset[str] = frozenset()) -> str:
     return "environment" if variable(name) in map(str.upper, os.environ) else "default"
 
 
-def lines(found: Iterator[SettingInForce]) -> Iterator[str]:
+def lines(found: Iterator[CurrentSetting]) -> Iterator[str]:
     """Yield the settings in aligned columns: variable, value, origin."""
     rows = [(one.variable, _text(one.value), one.origin) for one in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -51,7 +51,7 @@ def lines(found: Iterator[SettingInForce]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def data_place(settings: Settings, flags: frozenset[str]) -> str:
+def data_dir_line(settings: Settings, flags: frozenset[str]) -> str:
     """Return a line that says where the embedded Postgres keeps its data, and why."""
     source = origin("data_dir", flags)
     why = {"flag": "--data-dir", "environment": "PALIMPSEST_DATA_DIR"}.get(source)

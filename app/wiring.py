@@ -12,10 +12,10 @@ from app import tokenizers
 from app.core.tokens.cache_profiles import CacheProfile, parse_table
 from app.core.tokens.counter import Tokenizer
 from app.providers import prompts
-from app.providers.guard import Guarded
+from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
-from app.providers.traced import Traced
-from app.services.answers import Answers
+from app.providers.traced import TracedSummarizer
+from app.services.answers import IdempotencyKeys
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.client_lists import ClientLists
@@ -29,7 +29,7 @@ from app.services.feedback import Feedback
 from app.services.forks import Forks
 from app.services.ingest import Ingest
 from app.services.keyring import Keyring
-from app.services.late import LateReads
+from app.services.late import ReplicaReads
 from app.services.layers import Layers
 from app.services.ledger import Ledger
 from app.services.limits import EventRates, SessionQuota
@@ -41,7 +41,7 @@ from app.services.recall import Recall
 from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
-from app.services.retention import Retaining
+from app.services.retention import RetentionRules
 from app.services.sessions import Sessions
 from app.services.snapshots import SessionSnapshots
 from app.services.spending import Spending
@@ -51,7 +51,7 @@ from app.services.tenants import Tenants
 from app.services.turns import Turns
 from app.services.view_cache import ViewCache
 from app.services.visibility import Visibility
-from app.services.webhooks import Sending, Webhooks
+from app.services.webhooks import Webhooks, WebhookSender
 from app.settings import Settings
 from app.store.engine import Database
 from app.store.replica import Replica
@@ -84,7 +84,7 @@ class Services:
     coverage: Coverage
     redaction: Redaction
     recordings: Recordings
-    late: LateReads
+    late: ReplicaReads
     recall: Recall
     turns: Turns
     layers: Layers
@@ -96,9 +96,9 @@ class Services:
     lines: Lines
     reconcile: Reconcile
     event_rates: EventRates
-    answers: Answers
+    answers: IdempotencyKeys
     keyring: Keyring
-    retention: Retaining
+    retention: RetentionRules
     erasures: Erasures
     gateway: "Gateway | None" = None
 
@@ -120,7 +120,7 @@ def build(
     settings: Settings, database: Database, tokenizers: Mapping[str, Tokenizer], replica: Replica | None = None
 ) -> Services:
     """Build all services on one connection pool; reads that may be slightly stale also use the replica's."""
-    from app.api.metrics import observe, told_read
+    from app.api.metrics import observe_context, observe_replica_read
 
     counting = Counting(tokenizers)
     policies = Policies(database)
@@ -140,14 +140,14 @@ def build(
         compaction(settings, database, counting),
         lines,
         settings.calls_retention_days,
-        observe,
+        observe_context,
     )
     rates = EventRates(settings.tenant_events_per_second)
     tenants = Tenants(database, settings.api_key)
     past = _past(database, policies, caches)
     recordings, explaining, _, ledger = past
     on_replica = () if replica is None else _past(replica.database, policies, caches)
-    late = LateReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), told_read)
+    late = ReplicaReads(past, replica, on_replica, max(1, settings.pool_size // READS_SHARE), observe_replica_read)
     reconcile = Reconcile(database, counting, policies, ingest, assembly, lines, quota, rates)
     lists = ClientLists(database, reconcile, assembly)
     feedback = Feedback(database, counting, policies, view_cache, ledger)
@@ -176,9 +176,9 @@ def build(
         streams=Streams(database, streams_max=settings.streams_max, readers=max(1, settings.pool_size // 2)),
         webhooks=Webhooks(database, tenants, settings.webhook_private_targets),
         event_rates=rates,
-        answers=Answers(database),
+        answers=IdempotencyKeys(database),
         keyring=keyring(settings, database),
-        retention=Retaining(database),
+        retention=RetentionRules(database),
         erasures=Erasures(database),
         gateway=_gateway(settings, database, lists, feedback, ingest, reconcile) if settings.gateway_on else None,
     )
@@ -197,13 +197,15 @@ def _gateway(
     settings: Settings, database: Database, lists: ClientLists, feedback: Feedback, ingest: Ingest, reconcile: Reconcile
 ) -> "Gateway":
     """Build the gateway to the providers that the settings name."""
-    from app.api.metrics import told
+    from app.api.metrics import observe_report
     from app.providers.upstream import Upstream
     from app.services.gateway import Gateway
 
     urls = {"anthropic": settings.gateway_anthropic_url, "openai": settings.gateway_openai_url}
     upstreams = {name: Upstream(url, settings.gateway_silence_seconds) for name, url in urls.items() if url}
-    return Gateway(database, upstreams, lists, feedback, ingest, reconcile, told, settings.gateway_context_seconds)
+    return Gateway(
+        database, upstreams, lists, feedback, ingest, reconcile, observe_report, settings.gateway_context_seconds
+    )
 
 
 def keyring(settings: Settings, database: Database) -> Keyring:
@@ -218,7 +220,7 @@ def compaction(settings: Settings, database: Database, counting: Counting) -> Co
     return Compaction(database, counting, Policies(database), summarizing(settings), spending)
 
 
-def work(settings: Settings) -> "Work":
+def worker_work(settings: Settings) -> "Work":
     """Build the work of a worker with these settings."""
     from app.worker.run import Work
 
@@ -226,17 +228,17 @@ def work(settings: Settings) -> "Work":
     return Work(
         lambda database: compaction(settings, database, counting),
         settings.worker_heartbeat_seconds,
-        lambda database: sending(settings, database),
+        lambda database: webhook_sender(settings, database),
         settings.database_pooler_url,
         lambda database: keyring(settings, database),
     )
 
 
-def sending(settings: Settings, database: Database) -> Sending:
+def webhook_sender(settings: Settings, database: Database) -> WebhookSender:
     """Build the service that delivers webhooks."""
     from app.providers.poster import Poster
 
-    return Sending(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
+    return WebhookSender(database, Poster(settings.webhook_timeout_seconds), settings.webhook_private_targets)
 
 
 def import_vendors(settings: Settings) -> None:
@@ -256,16 +258,18 @@ def summarizing(settings: Settings) -> Summarizing:
 
         name = model or ANTHROPIC_MODEL
         anthropic_client = Anthropic(model=name, api_key=_secret(key), base_url=url)
-        found["anthropic"] = Traced(anthropic_client, provider="anthropic", model=name, base_url=url)
+        found["anthropic"] = TracedSummarizer(anthropic_client, provider="anthropic", model=name, base_url=url)
     key, url = settings.openai_api_key, settings.openai_base_url
     if key is not None or url is not None:
         from app.providers.openai import OpenAI
 
         name = model or OPENAI_MODEL
         openai_client = OpenAI(model=name, api_key=_secret(key), base_url=url)
-        found["openai"] = Traced(openai_client, provider="openai", model=name, base_url=url)
+        found["openai"] = TracedSummarizer(openai_client, provider="openai", model=name, base_url=url)
     most = settings.summarizer_tokens_per_hour
-    found = {name: Guarded(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()}
+    found = {
+        name: GuardedSummarizer(inner, spend_tokens_max=most, clock=time.monotonic) for name, inner in found.items()
+    }
     return Summarizing(
         found,
         prompts.load(),

@@ -22,7 +22,7 @@ from app.worker import run
 from tests.support import databases, examples, pooler
 from tests.support.databases import migrated
 from tests.support.loopback import listening
-from tests.support.problems import judge
+from tests.support.problems import check_problem
 from tests.support.spreading import Spreading
 from tests.support.summarizers import Summarizers, summarizers
 
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests that can run on the database the options name."""
-    databases.choose(config, items)
+    databases.select_tests(config, items)
 
 
 def pytest_collection_finish() -> None:
@@ -83,7 +83,7 @@ async def database_url(postgres: str, template: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def filled(
+async def filled_database(
     postgres: str, template: str, fill: Callable[[httpx.AsyncClient, Database], Awaitable[None]]
 ) -> AsyncIterator[str]:
     """Yield the name of a database for tests to copy, filled by `fill` over HTTP and as its owner."""
@@ -119,14 +119,14 @@ async def server(database_url: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def stand_in() -> AsyncIterator[Summarizers]:
+async def fake_summarizers() -> AsyncIterator[Summarizers]:
     """A fake server for the summarizers' providers."""
     async with summarizers() as serving_models:
         yield serving_models
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make workers retry immediately unless a provider names a delay."""
     monkeypatch.setattr(run, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
@@ -135,7 +135,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def client(server: str) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of `server` that checks every problem response."""
-    hooks = {"response": [judge]}
+    hooks = {"response": [check_problem]}
     async with httpx.AsyncClient(base_url=server, timeout=30, verify=False, event_hooks=hooks) as http:
         yield http  # verify=False: reading the certificates is slow
 

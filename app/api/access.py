@@ -27,7 +27,7 @@ _SANE: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 
 
-def known(scope: Scope, tenant: object, session: str | None = None) -> None:
+def bind_caller(scope: Scope, tenant: object, session: str | None = None) -> None:
     """Record a request's tenant, and its session unless the path names it, for the access log and later log lines."""
     scope[TENANT] = str(tenant)
     if session is not None:
@@ -73,7 +73,7 @@ class _ResponseRecorder:
         await self._send(message)
 
 
-class Access:
+class AccessLog:
     """ASGI middleware that logs and traces requests; probes and metrics get only a line at `debug`, and no span."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -107,7 +107,7 @@ class Access:
         self, scope: Scope, receive: Receive, response: _ResponseRecorder, request_id: str
     ) -> None:
         method = scope["method"] if scope["method"] in _METHODS else "HTTP"
-        with tracing.served(method, scope["headers"]) as span:
+        with tracing.request_span(method, scope["headers"]) as span:
             if span.trace_id is not None:
                 bind_contextvars(trace_id=span.trace_id)
             try:
@@ -128,9 +128,9 @@ class Access:
                     palimpsest__problem=scope.get(PROBLEM),
                 )
                 if (response.status or 0) >= 500:
-                    span.failed(str(response.status))
+                    span.fail(str(response.status))
                 elif not response.complete:
-                    span.failed("cut_off")
+                    span.fail("cut_off")
 
 
 def _request_id(scope: Scope) -> str:

@@ -15,7 +15,7 @@ from app.core.errors import InvalidRequest
 from app.core.log.lines import ADDRESS_PATTERN
 from app.services.tenants import Caller
 
-AS_NAMED: Final = frozenset(
+UNRESOLVED_OPERATIONS: Final = frozenset(
     {
         *(
             "append_events",
@@ -28,11 +28,11 @@ AS_NAMED: Final = frozenset(
         *("delete_session", "list_calls", "list_lines", "rewind_session"),  # concern the session with all of its lines
     }
 )
-FOLLOWED: Final = "palimpsest.followed"
+RESOLVED: Final = "palimpsest.followed"
 _ADDRESS: Final = re.compile(ADDRESS_PATTERN)
 
 
-def address(request: Request) -> str:
+def session_in_path(request: Request) -> str:
     """Return the id of a session or line in the path. Raises InvalidRequest."""
     sid: str = request.path_params["sid"]
     if _ADDRESS.fullmatch(sid) is None:
@@ -40,15 +40,15 @@ def address(request: Request) -> str:
     return sid
 
 
-async def follow(request: Request, who: Caller) -> None:
+async def resolve_line(request: Request, who: Caller) -> None:
     """Replace a session's id in the path by the line it means. An invalid id is left for the operation to refuse."""
     named: dict[str, Any] = request.path_params
     sid = named.get("sid")
-    if sid is None or FOLLOWED in request.scope or operation_of(request.scope) in AS_NAMED:
+    if sid is None or RESOLVED in request.scope or operation_of(request.scope) in UNRESOLVED_OPERATIONS:
         return
     if _ADDRESS.fullmatch(sid) is None:
         return
-    request.scope[FOLLOWED] = True  # an operation with a body is authenticated twice
+    request.scope[RESOLVED] = True  # an operation with a body is authenticated twice
     lines = request.state.services.lines
     call_id = _uuid(named.get("call_id"))
     if call_id is not None:

@@ -7,16 +7,24 @@ from typing import Any, Final
 from fastapi import Request
 
 from app.api import addresses, reach
-from app.api.access import known
-from app.api.busy import place_of
+from app.api.access import bind_caller
+from app.api.busy import slot_of
 from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
 from app.store.sealing import seal_with
 
-__all__ = ["Caller", "Forbidden", "Unauthorized", "admitted", "caller", "is_door", "open_contents"]
+__all__ = [
+    "Caller",
+    "Forbidden",
+    "Unauthorized",
+    "authenticate",
+    "bind_content_key",
+    "is_authenticator",
+    "require_scope",
+]
 
-Door = Callable[[Request], Awaitable[Caller]]
+Authenticator = Callable[[Request], Awaitable[Caller]]
 _SCOPES: Final[dict[Any, str]] = {}
 
 
@@ -37,7 +45,7 @@ class Forbidden(Exception):
 
 
 @cache
-def caller(scope: str) -> Door:
+def require_scope(scope: str) -> Authenticator:
     """Return the dependency that authenticates a caller for `scope`, and makes the request act for its tenant.
 
     It also checks the key's session prefix and the query's parameters, and resolves the session in the path to a line.
@@ -49,39 +57,39 @@ def caller(scope: str) -> Door:
         if header is not None and not header.lower().startswith("bearer "):
             raise Unauthorized("the Authorization header must be 'Bearer <key>'")
         secret = None if header is None else header[7:].strip()
-        found = await admitted(request, secret, (scope,), "Authorization: Bearer <key>")
-        await open_contents(request, found)
-        reach.check(request, found)
+        found = await authenticate(request, secret, (scope,), "Authorization: Bearer <key>")
+        await bind_content_key(request, found)
+        reach.check_prefix(request, found)
         await check_query(request)
-        await addresses.follow(request, found)
+        await addresses.resolve_line(request, found)
         return found
 
     _SCOPES[dependency] = scope
     return dependency
 
 
-async def admitted(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
+async def authenticate(request: Request, secret: str | None, scopes: Collection[str], how: str) -> Caller:
     """Authenticate the holder of a key with all of these scopes, and make the request act for its tenant.
 
-    Neither checks the key's session prefix nor opens contents (`open_contents`). `how` tells a caller without a key how
-    to send one. Raises Unauthorized, Forbidden or TooManyRequests.
+    Neither checks the key's session prefix nor opens contents (`bind_content_key`). `how` tells a caller without a key
+    how to send one. Raises Unauthorized, Forbidden or TooManyRequests.
     """
     tenants: Tenants = request.state.services.tenants
     found = await tenants.authenticate(secret)
     if found is None:
         raise Unauthorized("this key is not valid" if secret else f"a key is required: {how}")
     for scope in scopes:
-        if not found.may(scope):
+        if not found.has_scope(scope):
             raise Forbidden(f"this key lacks the scope {scope!r}")
-    place = place_of(request.scope)
+    place = slot_of(request.scope)
     if place is not None:
-        place.of(found.tenant_id)
+        place.assign_tenant(found.tenant_id)
     act_for(found.tenant_id)
-    known(request.scope, found.tenant_id)
+    bind_caller(request.scope, found.tenant_id)
     return found
 
 
-async def open_contents(request: Request, who: Caller) -> None:
+async def bind_content_key(request: Request, who: Caller) -> None:
     """Encrypt and decrypt the contents of this request with its tenant's content key, if it has one.
 
     Raises ContentsErased or StoreUnavailable.
@@ -94,6 +102,6 @@ def scope_of(call: Callable[..., Any]) -> str | None:
     return _SCOPES.get(call)
 
 
-def is_door(call: Callable[..., Any]) -> bool:
+def is_authenticator(call: Callable[..., Any]) -> bool:
     """Return whether a dependency authenticates callers."""
     return call in _SCOPES

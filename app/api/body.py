@@ -13,12 +13,12 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.auth import is_door
+from app.api.auth import is_authenticator
 from app.api.errors import BodyTooLarge, InvalidJson
 from app.core.errors import InvalidRequest
 from app.core.log.events import Json, more_values, too_deep
 
-AT_ONCE_BYTES: Final = 128 * 1024
+INLINE_BYTES_MAX: Final = 128 * 1024
 """The size up to which a body is parsed on the event loop; a larger one is parsed in a thread."""
 
 
@@ -77,7 +77,9 @@ class BodyRoute(APIRoute):
         """Return FastAPI's handler with authentication and reading of the body before it."""
         handle = super().get_route_handler()
         authenticators = [
-            found.call for found in self.dependant.dependencies if found.call is not None and is_door(found.call)
+            found.call
+            for found in self.dependant.dependencies
+            if found.call is not None and is_authenticator(found.call)
         ]
 
         async def handler(request: Request) -> Response:
@@ -109,7 +111,7 @@ class _ParsedRequest(Request):
         read = cls(request.scope, request.receive)
         raw = await read.body()
         if raw:
-            read.value = await parsed(raw, request.app.state.json_limits)
+            read.value = await parse_json(raw, request.app.state.json_limits)
             fields = request.headers.mutablecopy()
             fields["content-type"] = "application/json"  # or FastAPI would take the body for bytes
             read._headers = fields
@@ -127,7 +129,7 @@ async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[st
     the body is not such an object.
     """
     raw = await request.body()
-    value = await parsed(raw, request.app.state.json_limits, strict=False)
+    value = await parse_json(raw, request.app.state.json_limits, strict=False)
     if not isinstance(value, Mapping):
         raise InvalidRequest("the body must be a JSON object", field="")
     for name in value:
@@ -136,18 +138,18 @@ async def read_json(request: Request, known: frozenset[str]) -> tuple[Mapping[st
     return value, raw
 
 
-async def parsed(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:
+async def parse_json(raw: bytes, limits: JsonLimits, *, strict: bool = True) -> Json:
     """Parse a JSON text within the limits; `strict` refuses NaN, infinities and numbers too large for a float.
 
     Raises BodyTooLarge or InvalidJson.
     """
-    if len(raw) <= AT_ONCE_BYTES:
+    if len(raw) <= INLINE_BYTES_MAX:
         return parse(raw, limits, strict=strict)
     return await asyncio.to_thread(parse, raw, limits, strict=strict)
 
 
 def parse(raw: bytes, limits: JsonLimits, *, strict: bool) -> Json:
-    """Parse as `parsed` does, on the calling thread."""
+    """Parse as `parse_json` does, on the calling thread."""
     check_elements(raw, limits)
     try:
         text = raw.decode("utf-8-sig")

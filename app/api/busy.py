@@ -11,12 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.core.errors import Overloaded, TooManyRequests
 
-PLACE: Final = "palimpsest.place"
+SLOT: Final = "palimpsest.place"
 """The key in a request's scope of its RequestSlot."""
 EXEMPT: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
-class Counts:
+class RequestCounts:
     """The numbers of concurrent requests in this process, in total and by tenant, with their limits."""
 
     def __init__(self, most: int, tenant_most: int) -> None:
@@ -29,7 +29,7 @@ class Counts:
 class RequestSlot:
     """The slot that a request occupies from its arrival to the end of its response."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: RequestCounts) -> None:
         """Occupy a slot. Raises Overloaded."""
         if counts.all >= counts.most:
             raise Overloaded(f"this process already answers {counts.most} requests", limit=counts.most)
@@ -38,7 +38,7 @@ class RequestSlot:
         self._tenant: UUID | None = None
         self._left = False
 
-    def of(self, tenant_id: UUID) -> None:
+    def assign_tenant(self, tenant_id: UUID) -> None:
         """Count the request for its tenant, once. Raises TooManyRequests."""
         if self._left or self._tenant is not None:
             return
@@ -51,7 +51,7 @@ class RequestSlot:
         counts.tenants[tenant_id] = now + 1
         self._tenant = tenant_id
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Free the slot; further calls have no effect."""
         if self._left:
             return
@@ -64,26 +64,26 @@ class RequestSlot:
                 del counts.tenants[self._tenant]
 
 
-class Busy:
+class LimitConcurrency:
     """ASGI middleware that gives each request a slot."""
 
     def __init__(self, app: ASGIApp, requests_max: int, tenant_requests_max: int) -> None:
         self._app = app
-        self._counts = Counts(requests_max, tenant_requests_max)
+        self._counts = RequestCounts(requests_max, tenant_requests_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on while it occupies a slot. Raises Overloaded."""
         if scope["type"] != "http" or scope["path"] in EXEMPT:
             await self._app(scope, receive, send)
             return
-        place = scope[PLACE] = RequestSlot(self._counts)
+        place = scope[SLOT] = RequestSlot(self._counts)
         try:
             await self._app(scope, receive, send)
         finally:
-            place.leave()
+            place.release()
 
 
-def place_of(scope: Scope) -> RequestSlot | None:
+def slot_of(scope: Scope) -> RequestSlot | None:
     """Return the slot of a request; None without the middleware, or for an exempt path."""
-    found: RequestSlot | None = scope.get(PLACE)
+    found: RequestSlot | None = scope.get(SLOT)
     return found

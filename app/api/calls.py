@@ -14,7 +14,7 @@ from app.core.render.request import Request
 from app.core.tokens.budget import provider_tokens
 from app.core.tokens.model_catalog import window_is_assumed
 from app.core.view.record import CallRecord
-from app.services.explaining import CallDiff, SeenEvent
+from app.services.explaining import CallDiff, EventInCall
 from app.services.recordings import ExplainedCall, Reproduced
 from app.store.audit import CallRow, StoredEpoch
 
@@ -142,10 +142,10 @@ def explained_json(session: str, found: ExplainedCall) -> dict[str, Json]:
     }
 
 
-def again_json(session: str, reproduced: Reproduced) -> bytes:
+def rendered_again_json(session: str, reproduced: Reproduced) -> bytes:
     """Return a call rendered again, as a JSON text."""
-    call, request = reproduced.call, reproduced.again.request
-    head = {**_ref(session, call), "reproduced": reproduced.exact, "redacted": list(reproduced.erased)}
+    call, request = reproduced.call, reproduced.replayed.request
+    head = {**_ref(session, call), "reproduced": reproduced.is_exact, "redacted": list(reproduced.erased)}
     tail = {
         "tokens": _tokens(call),
         "summaries": _summaries(call, reproduced.epoch.frontier),
@@ -154,10 +154,10 @@ def again_json(session: str, reproduced: Reproduced) -> bytes:
         "sha256": request.sha256.hex(),
         "recorded_sha256": call.sha256.hex(),
     }
-    return around(head, request, tail)
+    return splice_request(head, request, tail)
 
 
-def around(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json]) -> bytes:
+def splice_request(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json]) -> bytes:
     """Return one JSON object with the fields of `head`, the request, and the fields of `tail`.
 
     The request is JSON text already; parsing it only to serialize it again would double the work.
@@ -166,7 +166,7 @@ def around(head: Mapping[str, Json], request: Request, tail: Mapping[str, Json])
     return b"".join((start.encode(), b',"request":', request.body, b",", rest.encode()))
 
 
-def seen_json(seen: SeenEvent) -> dict[str, Json]:
+def history_item_json(seen: EventInCall) -> dict[str, Json]:
     """Return an item of an event's history."""
     return {
         "call_id": str(seen.call.call_id),

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from app.api.calls import around, context_fields, diff_json
+from app.api.calls import context_fields, diff_json, splice_request
 from app.core.assemble import Assembled, shown_summaries
 from app.core.audit.client_plan import MessagePlan
 from app.core.audit.evictions import Eviction, eviction_row
@@ -15,7 +15,7 @@ from app.core.tokens.model_catalog import window_is_assumed
 from app.services.assembly import ContextAnswer
 from app.services.preview import PreviewAnswer
 from app.services.reconciled import Reconciled
-from app.services.summary_requests import unshown
+from app.services.summary_requests import reason_not_shown
 
 FAILED: Final = "the last compaction failed; GET .../compactions has the reason"
 
@@ -33,9 +33,9 @@ class ContextBody:
 
     def json(self) -> bytes:
         """Return the response as JSON."""
-        return around(self.head, self.request, self.tail)
+        return splice_request(self.head, self.request, self.tail)
 
-    def around(self) -> Mapping[str, Json]:
+    def stored(self) -> Mapping[str, Json]:
         """Return the stored part of the response: everything but the request, which can be rendered again."""
         return {"head": self.head, "tail": self.tail}
 
@@ -76,7 +76,7 @@ def preview_json(session: str, preview: PreviewAnswer) -> bytes:
     if preview.diff is not None:
         extra["diff"] = diff_json(session, preview.diff, planned=True)
     state = preview.assembled.inputs.loaded.compaction
-    return _body(session, preview.assembled, state, unshown(preview.assembled), extra, made=False).json()
+    return _body(session, preview.assembled, state, reason_not_shown(preview.assembled), extra, made=False).json()
 
 
 def _body(

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute
 
 from app.api import late
 from app.api.auth import scope_of
-from app.api.documents import KEY_SCHEME, secured
+from app.api.documents import KEY_SCHEME, security_of
 
 TAGS: Final = {
     "context": "The context of the next model call, within the token budget. An agent requests one before each of its "
@@ -37,7 +37,7 @@ _KEY: Final = (
 )
 
 
-def described(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
+def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the document with servers, security scheme, tags and descriptions of responses added."""
     document["servers"] = [{"url": "/", "description": "The server that this document comes from."}]
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
@@ -52,7 +52,7 @@ def described(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str
                 operation["responses"]["200"]["headers"] = {"Age": late.AGE_HEADER}
             scope = scopes.get(operation["operationId"])
             if scope is not None:
-                operation["security"] = secured(scope)
+                operation["security"] = security_of(scope)
             operation.setdefault("security", [])
             for status, response in operation["responses"].items():
                 if response["description"] == "Successful Response":
@@ -68,7 +68,7 @@ def _scopes(route: APIRoute) -> Iterator[str]:
 
 
 def _may_be_late(route: APIRoute) -> bool:
-    return any(late.is_late(call) for call in _calls(route.dependant))
+    return any(late.is_replica_read(call) for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

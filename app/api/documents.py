@@ -29,12 +29,12 @@ _EVERYWHERE = (
 _WITH_BODY = ("invalid-json", "body-too-large")
 
 
-def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
+def authenticated_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation that needs a key: these problems, and those common to such operations."""
     return _responses(*slugs, *_EVERYWHERE)
 
 
-def anyones(*slugs: str) -> dict[int | str, dict[str, Any]]:
+def open_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation that needs no key: these problems, and those common to all operations."""
     return _responses(*slugs, *_ANYWHERE)
 
@@ -82,7 +82,7 @@ def parameters_of(query: type[BaseModel]) -> dict[str, Any]:
     for name, schema in query.model_json_schema()["properties"].items():
         described = {"description": schema.pop("description")} if "description" in schema else {}
         parameters.append({"name": name, "in": "query", "required": False, "schema": schema, **described})
-    return {"parameters": parameters, "security": secured("read")}
+    return {"parameters": parameters, "security": security_of("read")}
 
 
 CONVENTIONS: Final = """\
@@ -113,12 +113,12 @@ def introduction() -> str:
     return "\n".join([CONVENTIONS, "## Problems", "", about, "", "| type | status | title |", "|---|---|---|", *rows])
 
 
-def secured(scope: str) -> list[dict[str, list[str]]]:
+def security_of(scope: str) -> list[dict[str, list[str]]]:
     """Return the security requirement of an operation that needs a key with a scope."""
     return [{KEY_SCHEME: [scope]}]
 
 
-def append_of(model: type[BaseModel]) -> dict[str, Any]:
+def append_operation(model: type[BaseModel]) -> dict[str, Any]:
     """Return the parameters and the body of an append, whose route parses them itself."""
     reference = {"$ref": f"#/components/schemas/{model.__name__}"}
     key = {"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX}
@@ -127,7 +127,7 @@ def append_of(model: type[BaseModel]) -> dict[str, Any]:
     return {
         "parameters": [_sid(), header],
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
-        "security": secured("ingest"),
+        "security": security_of("ingest"),
     }
 
 

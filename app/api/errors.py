@@ -79,7 +79,7 @@ TABLE: Final[Mapping[type[errors.ContextError], Problem]] = {
     errors.NothingToSend: Problem("nothing-to-send", 422, "Session has nothing to send to a model yet"),
     errors.InjectionOverReserve: Problem("injection-over-reserve", 422, "Injected content exceeds its reserve"),
     errors.NotReproducible: Problem("not-reproducible", 500, "Recorded call can no longer be reproduced"),
-    errors.OutOfReach: FORBIDDEN,
+    errors.OutsidePrefix: FORBIDDEN,
     errors.TooManySessions: Problem("too-many-sessions", 409, "Session limit of the tenant reached"),
     errors.TooManyLines: Problem("too-many-lines", 409, "Line limit of the session reached"),
     errors.TooManyRequests: Problem("too-many-requests", 429, "Too many concurrent requests of the tenant"),
@@ -106,7 +106,7 @@ ALL: Final[tuple[Problem, ...]] = (
 )
 
 
-def answer(
+def problem_response(
     request: Request,
     problem: Problem,
     detail: str,
@@ -133,12 +133,12 @@ def answer(
     return Response(text, problem.status, sent, media_type=MEDIA_TYPE)
 
 
-def problem_of(error: errors.ContextError) -> Problem:
+def find_problem(error: errors.ContextError) -> Problem:
     """Return the problem of an error, by the nearest ancestor in the table."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
-class Catch:
+class CatchErrors:
     """ASGI middleware that logs an unexpected exception once and responds with the problem `internal`."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -163,10 +163,10 @@ class Catch:
                 raise
             request = Request(scope)
             if isinstance(error, errors.ContextError):
-                response = answer(request, problem_of(error), error.detail, error.fields)
+                response = problem_response(request, find_problem(error), error.detail, error.fields)
             else:
                 structlog.get_logger().error("unhandled", path=scope["path"], exc_info=error)
-                response = answer(request, INTERNAL, "the failure has been logged")
+                response = problem_response(request, INTERNAL, "the failure has been logged")
             await response(scope, receive, send)
 
 
@@ -179,23 +179,23 @@ def install(app: FastAPI) -> None:
         if isinstance(error, errors.NotReproducible):
             NOT_REPRODUCIBLE.inc()
             log.error("not reproducible", path=request.url.path, detail=error.detail, **error.fields)
-        return answer(request, problem_of(error), error.detail, error.fields)
+        return problem_response(request, find_problem(error), error.detail, error.fields)
 
     @app.exception_handler(BodyTooLarge)
     async def _too_large(request: Request, error: BodyTooLarge) -> Response:
-        return answer(request, BODY_TOO_LARGE, error.detail, error.limit)
+        return problem_response(request, BODY_TOO_LARGE, error.detail, error.limit)
 
     @app.exception_handler(ClientDisconnect)
     async def _gone(request: Request, _: ClientDisconnect) -> Response:
-        return answer(request, TOO_SLOW, "the connection was closed before the whole request had arrived")
+        return problem_response(request, TOO_SLOW, "the connection was closed before the whole request had arrived")
 
     @app.exception_handler(Unauthorized)
     async def _unauthorized(request: Request, error: Unauthorized) -> Response:
-        return answer(request, UNAUTHORIZED, error.detail)
+        return problem_response(request, UNAUTHORIZED, error.detail)
 
     @app.exception_handler(Forbidden)
     async def _forbidden(request: Request, error: Forbidden) -> Response:
-        return answer(request, FORBIDDEN, error.detail)
+        return problem_response(request, FORBIDDEN, error.detail)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
@@ -203,16 +203,16 @@ def install(app: FastAPI) -> None:
         _, *place = first["loc"]  # without the part of the request, such as "body"
         where = [str(name) for name in place]
         detail = f"{'.'.join(where)}: {first['msg']}" if where else first["msg"]
-        return answer(request, INVALID_REQUEST, detail, {"field": ".".join(where)})
+        return problem_response(request, INVALID_REQUEST, detail, {"field": ".".join(where)})
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             detail = f"{request.url.path} does not allow {request.method}"
-            return answer(request, METHOD, detail, headers={"Allow": _methods(app, request.scope)})
+            return problem_response(request, METHOD, detail, headers={"Allow": _methods(app, request.scope)})
         if error.status_code == 404:
-            return answer(request, NO_ROUTE, f"there is nothing at {request.url.path}")
-        return answer(request, INVALID_REQUEST, str(error.detail), {"field": ""})
+            return problem_response(request, NO_ROUTE, f"there is nothing at {request.url.path}")
+        return problem_response(request, INVALID_REQUEST, str(error.detail), {"field": ""})
 
 
 def _methods(app: FastAPI, scope: Scope) -> str:

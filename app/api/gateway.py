@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.api.access import TemplateRoute, known
-from app.api.auth import Caller, Forbidden, Unauthorized, admitted, open_contents
-from app.api.body import AT_ONCE_BYTES, JsonLimits, check_depth, check_elements
-from app.api.busy import place_of
+from app.api.access import TemplateRoute, bind_caller
+from app.api.auth import Caller, Forbidden, Unauthorized, authenticate, bind_content_key
+from app.api.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
+from app.api.busy import slot_of
 from app.api.errors import GATEWAY as PREFIX
-from app.api.errors import BodyTooLarge, InvalidJson, problem_of
+from app.api.errors import BodyTooLarge, InvalidJson, find_problem
 from app.api.metrics import GATEWAY
-from app.api.passage import GatewayTarget, Passage, pass_on
+from app.api.passage import GatewayExchange, GatewayTarget, forward_exchange
 from app.api.reach import check_session
 from app.core.errors import (
     ContentsErased,
@@ -36,7 +36,7 @@ from app.core.gateway import body as bodies
 from app.core.gateway.calls import AT_PROVIDER, ENDPOINTS, NOT_IN_LOG, Endpoint, NotBudgeted, conversation
 from app.core.gateway.headers import KEY_HEADER
 from app.core.gateway.identity import identify, legal_name
-from app.providers.upstream import NoAnswer
+from app.providers.upstream import UpstreamError
 from app.services.gateway import Gateway
 from app.services.recent_callers import RecentCallers
 from app.services.tenants import digest
@@ -75,12 +75,12 @@ class GatewayApp:
         raw = await request.body()
         if self._open >= self._most:
             raise Overloaded(f"this process already forwards {self._most} calls", limit=self._most)
-        place = place_of(scope)
+        place = slot_of(scope)
         if place is not None:
-            place.leave()  # calls that wait for a model have their own limit
+            place.release()  # calls that wait for a model have their own limit
         self._open += 1
         try:
-            passage = Passage(request, target, upstream, raw)
+            passage = GatewayExchange(request, target, upstream, raw)
             await _cancel_on_disconnect(receive, passage, _serve(gateway, who, passage, send, away=away))
         finally:
             self._open -= 1
@@ -88,13 +88,13 @@ class GatewayApp:
     async def _caller(self, request: Request) -> tuple[Caller, bool]:
         """Return the caller, and whether the database is unreachable; in that case only recent callers are accepted.
 
-        Raises the errors of `admitted` and `open_contents`.
+        Raises the errors of `authenticate` and `bind_content_key`.
         """
         secret = request.headers.get(KEY_HEADER)
         hashed = b"" if secret is None else digest(secret)
         try:
             async with asyncio.timeout(self._seconds):
-                who = await admitted(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
+                who = await authenticate(request, secret, ("ingest", "read"), f"{KEY_HEADER}: <key>")
         except (StoreUnavailable, TimeoutError):
             recent = self._recent.find(hashed)
             if recent is None:
@@ -105,7 +105,7 @@ class GatewayApp:
             raise
         try:
             async with asyncio.timeout(self._seconds):
-                await open_contents(request, who)
+                await bind_content_key(request, who)
         except (StoreUnavailable, TimeoutError):
             return who, True
         except ContentsErased:
@@ -122,56 +122,56 @@ def route(requests_max: int, seconds: float) -> Route:
     )
 
 
-async def _serve(gateway: Gateway, who: Caller, passage: Passage, send: Send, *, away: bool) -> None:
+async def _serve(gateway: Gateway, who: Caller, passage: GatewayExchange, send: Send, *, away: bool) -> None:
     """Serve a request; with the database `away`, forward it unchanged."""
     endpoint = ENDPOINTS.get((passage.target.provider, passage.target.path))
     asks = endpoint is not None and passage.request.method == "POST"
     if away:
         identity = identify(passage.request.headers, passage.target.session, None) if asks else None
-        if identity is not None and identity.own:
+        if identity is not None and identity.configured:
             check_session(who, identity.session)
-        passage.mode, passage.reason = "bypass", problem_of(StoreUnavailable("")).slug
+        passage.mode, passage.reason = "bypass", find_problem(StoreUnavailable("")).slug
     elif endpoint is not None and asks:
         await _replace_conversation(gateway, who, endpoint, passage)
     GATEWAY.labels(passage.target.provider, passage.mode).inc()
     try:
-        await pass_on(gateway, passage, send)
-    except NoAnswer as error:
+        await forward_exchange(gateway, passage, send)
+    except UpstreamError as error:
         structlog.get_logger().warning("upstream", provider=passage.target.provider, detail=error.detail)
-        if not passage.begun:  # else the connection is closed in the middle of the response, as upstream did
-            raise (UpstreamLate if error.late else UpstreamFailed)(error.detail) from None
+        if not passage.response_started:  # else the connection is closed in the middle of the response, as upstream did
+            raise (UpstreamLate if error.timed_out else UpstreamFailed)(error.detail) from None
     except TimeoutError:
         structlog.get_logger().warning("a gateway client stopped reading", session=passage.session)
 
 
-async def _replace_conversation(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: Passage) -> None:
+async def _replace_conversation(gateway: Gateway, who: Caller, endpoint: Endpoint, passage: GatewayExchange) -> None:
     """Replace the conversation by its context, or record why it is not. Raises InvalidRequest or NotFound."""
     request = passage.request
-    given = await _parse(request, passage.raw)
+    given = await _parse(request, passage.body)
     identity = identify(request.headers, passage.target.session, None if given is None else given.value)
     if identity is None:
         passage.reason = "no-session"
         return
-    session = identity.session if identity.own else legal_name(who.session_prefix + identity.session)
+    session = identity.session if identity.configured else legal_name(who.session_prefix + identity.session)
     check_session(who, session)
-    known(request.scope, who.tenant_id, session)
+    bind_caller(request.scope, who.tenant_id, session)
     passage.mode, passage.session = "bypass", session
     try:
         if given is None:
             raise NotBudgeted("unreadable")
         of = conversation(endpoint, given.value)
         if endpoint.counts:
-            passage.raw = await gateway.counting(who.tenant_id, session, given, of)
+            passage.body = await gateway.prepare_count(who.tenant_id, session, given, of)
         else:
-            passage.call = await gateway.prepared(who.tenant_id, session, given, of)
-            passage.raw = passage.call.body
+            passage.call = await gateway.prepare(who.tenant_id, session, given, of)
+            passage.body = passage.call.body
         passage.mode = "context"
     except NotBudgeted as why:
         passage.reason = str(why)
     except TimeoutError:
         passage.reason = "too-slow"
     except ContextError as error:
-        passage.reason = problem_of(error).slug
+        passage.reason = find_problem(error).slug
     except Exception as error:
         structlog.get_logger().error("gateway", session=session, exc_info=error)
         passage.reason = "internal"
@@ -185,7 +185,7 @@ async def _parse(request: Request, raw: bytes) -> bodies.Body | None:
     """Parse the body; return None if it is not a JSON object within the limits."""
     asked = (raw, request.app.state.json_limits)
     try:
-        return _read(*asked) if len(raw) <= AT_ONCE_BYTES else await asyncio.to_thread(_read, *asked)
+        return _read(*asked) if len(raw) <= INLINE_BYTES_MAX else await asyncio.to_thread(_read, *asked)
     except (BodyTooLarge, InvalidJson, bodies.NoObject):
         return None
 
@@ -211,14 +211,14 @@ def _target(request: Request) -> GatewayTarget:
     return GatewayTarget(provider, f"/{path}", None if session is None else unquote(session))
 
 
-async def _cancel_on_disconnect(receive: Receive, passage: Passage, work: Coroutine[Any, Any, None]) -> None:
+async def _cancel_on_disconnect(receive: Receive, passage: GatewayExchange, work: Coroutine[Any, Any, None]) -> None:
     """Do the work, or cancel it when the client disconnects, so that an unread response is not paid for."""
     task = asyncio.ensure_future(work)
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        if not passage.ended:
+        if not passage.response_complete:
             task.cancel()
 
     watching = asyncio.create_task(watch())

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Header, Request
 
-from app.services.late import LateReads
+from app.services.late import ReplicaReads
 
 AGE: Final = "palimpsest.age"
 """The key in a request's scope of the age of a response from a replica, in whole seconds."""
@@ -27,7 +27,7 @@ _Freshness = Annotated[
 _DEPENDENCIES: Final[set[Any]] = set()
 
 
-class Late(Generic[Service]):
+class ReplicaRead(Generic[Service]):
     """A service that reads the past, for one request."""
 
     def __init__(self, request: Request, kind: type[Service], *, newest: bool) -> None:
@@ -37,23 +37,23 @@ class Late(Generic[Service]):
 
     async def __call__(self, asked: Callable[[Service], Awaitable[Answer]]) -> Answer:
         """Return the service's result, and put its age into the scope for the `Age` header."""
-        reads: LateReads = self._request.state.services.late
-        answer, age = await reads.ask(self._kind, asked, newest=self._newest)
+        reads: ReplicaReads = self._request.state.services.late
+        answer, age = await reads.read(self._kind, asked, newest=self._newest)
         if age is not None:
             self._request.scope[AGE] = math.ceil(age)
         return answer
 
 
-def late(kind: type[Service]) -> Callable[..., Awaitable[Late[Service]]]:
+def replica_read(kind: type[Service]) -> Callable[..., Awaitable[ReplicaRead[Service]]]:
     """Return the dependency that gives a route the service of a class, on the replica or the primary."""
 
-    async def found(request: Request, cache_control: _Freshness = None) -> Late[Service]:
-        return Late(request, kind, newest="no-cache" in (cache_control or "").lower())
+    async def found(request: Request, cache_control: _Freshness = None) -> ReplicaRead[Service]:
+        return ReplicaRead(request, kind, newest="no-cache" in (cache_control or "").lower())
 
     _DEPENDENCIES.add(found)
     return found
 
 
-def is_late(call: Callable[..., Any]) -> bool:
-    """Return whether a dependency was made by `late`."""
+def is_replica_read(call: Callable[..., Any]) -> bool:
+    """Return whether a dependency was made by `replica_read`."""
     return call in _DEPENDENCIES

@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.audit.bill import Bill
 from app.core.audit.ledger import LedgerLine
-from app.core.audit.ledger_totals import Account, Sums, Totals, money_of
+from app.core.audit.ledger_totals import Account, CurrencyTotals, Totals, money_of
 from app.core.lexicon.times import time_text
 from app.core.log.events import Json
 from app.services.ledger import BilledSums, TenantLedger, ViewLedger
@@ -99,7 +99,7 @@ def _totals(sums: Totals) -> dict[str, Json]:
     }
 
 
-def _money(currency: str, amounts: Sums) -> dict[str, Json]:
+def _money(currency: str, amounts: CurrencyTotals) -> dict[str, Json]:
     saved = amounts.append_only - amounts.billed
     figures = {"billed": amounts.billed, "append_only": amounts.append_only, "saved": saved}
     return {"currency": currency, **{name: _rounded(value) for name, value in figures.items()}}

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.api.errors import NOT_LOCAL, answer
+from app.api.errors import NOT_LOCAL, problem_response
 from app.services.tenants import Tenants
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-PROBES: Final = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Paths open under any host name: orchestrators use their own, and the responses reveal nothing."""
 
 
-class Local:
+class LoopbackOnly:
     """ASGI middleware: as long as no key was ever created, a request must name this machine and come from it.
 
     A browser sends the name it used as `Host`, and the origin of the requesting page in `Origin` and `Sec-Fetch-Site`;
@@ -29,12 +29,12 @@ class Local:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or respond with a problem."""
-        if scope["type"] == "http" and scope["path"] not in PROBES:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
             why = next(self._foreign(scope), None)
             if why is not None:
                 tenants: Tenants = scope["state"]["services"].tenants
                 if await tenants.is_open():
-                    await answer(Request(scope), NOT_LOCAL, why)(scope, receive, send)
+                    await problem_response(Request(scope), NOT_LOCAL, why)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.access import TemplateRoute, known
-from app.api.auth import caller
-from app.api.body import parsed
+from app.api.access import TemplateRoute, bind_caller
+from app.api.auth import require_scope
+from app.api.body import parse_json
 from app.api.reach import check_session
 from app.core.errors import InvalidRequest
 from app.core.gateway.identity import SESSION_HEADER
@@ -42,13 +42,13 @@ class Mcp:
         InvalidJson.
         """
         request = Request(scope, receive)
-        who = await caller("read")(request)
+        who = await require_scope("read")(request)
         session = _bound(request)
         if session is not None:
             check_session(who, session)
-            known(scope, who.tenant_id, session)
+            bind_caller(scope, who.tenant_id, session)
         raw = await request.body()
-        await parsed(raw, request.app.state.json_limits)
+        await parse_json(raw, request.app.state.json_limits)
         server = await asyncio.to_thread(import_module, "app.api.mcp_server")
         state = {**scope["state"], CALLER: who, BOUND: session}
         await server.handle({**scope, "state": state}, _again(raw, receive), send)

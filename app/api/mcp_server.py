@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.mcp import BOUND, CALLER
 from app.api.reach import check_session
-from app.api.schemas.recall import RecallIn, RecallOut, asked
+from app.api.schemas.recall import RecallIn, RecallOut, to_request
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL
 from app.core.log.lines import ADDRESS_PATTERN
@@ -53,9 +53,9 @@ async def _call(context: Context, params: types.CallToolRequestParams) -> types.
     who: Caller = getattr(state, CALLER)
     try:
         check_session(who, session)
-        wanted = asked(RecallIn.model_validate(given))
+        wanted = to_request(RecallIn.model_validate(given))
         session = await state.services.lines.of_call(who.tenant_id, session, wanted.call_id)
-        found = await recall.of(who.tenant_id, session, wanted)
+        found = await recall.find(who.tenant_id, session, wanted)
     except ValidationError as error:
         first = error.errors()[0]
         return _result(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"]))), wrong=True)

@@ -10,7 +10,7 @@ REQUESTS = Counter("palimpsest_http_requests", "Requests by route and status", [
 SECONDS = Histogram("palimpsest_http_request_seconds", "Seconds to answer by route", ["method", "route"])
 
 
-class Measure:
+class MeasureRequests:
     """ASGI middleware that counts and times requests, labelled by route template to keep the labels few."""
 
     def __init__(self, app: ASGIApp) -> None:

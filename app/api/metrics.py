@@ -14,7 +14,7 @@ from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.view.request import ContextRequest
 from app.services.assembly import ContextAnswer
 from app.services.feedback import Verdict
-from app.services.late import AnsweredBy
+from app.services.late import ReadOutcome
 from app.store.engine import Database
 from app.store.replica import STATES, Replica
 
@@ -91,11 +91,11 @@ LOOP_LAG = Histogram(
 
 for _state in STATES:  # present from the start, so that alert rules and panels find them
     REPLICA.labels(_state)
-for _answered_by in get_args(AnsweredBy):
+for _answered_by in get_args(ReadOutcome):
     LATE_READS.labels(_answered_by)
 
 
-def observe(request: ContextRequest, result: ContextAnswer | ContextError) -> None:
+def observe_context(request: ContextRequest, result: ContextAnswer | ContextError) -> None:
     """Count the outcome of a context request."""
     if isinstance(result, ContextError):
         _contexts(_failure(result), request.format).inc()
@@ -132,21 +132,21 @@ def _contexts(outcome: str, form: str) -> Counter:
     return CONTEXTS.labels(outcome, form)
 
 
-def told(verdict: Verdict) -> None:
+def observe_report(verdict: Verdict) -> None:
     """Count a report of a call's outcome."""
     outcome, cache = verdict.outcome, verdict.cache
     OUTCOMES.labels("overflow" if outcome.overflow else "answered" if outcome.error is None else "failed").inc()
     if verdict.overflow is not None:
         OVERFLOWS.labels(verdict.overflow.set).inc()
-    if verdict.off is not None:
-        ESTIMATE_OFF.observe(verdict.off)
+    if verdict.estimate_error is not None:
+        ESTIMATE_OFF.observe(verdict.estimate_error)
     if cache is not None:
         INPUT_TOKENS.labels(cache.profile).inc(cache.input)
         EXPECTED_TOKENS.labels(cache.profile).inc(cache.expected)
         READ_TOKENS.labels(cache.profile).inc(cache.actual)
 
 
-def tell_pool(database: Database) -> None:
+def set_pool_gauges(database: Database) -> None:
     """Set the gauges of this process's connection pool."""
     state = database.pool()
     POOL_LIMIT.set(state.limit)
@@ -155,7 +155,7 @@ def tell_pool(database: Database) -> None:
     POOL_WAITING.set(state.waiting)
 
 
-def tell_replica(replica: Replica) -> None:
+def set_replica_gauges(replica: Replica) -> None:
     """Set the gauges of the replica as this process sees it."""
     for state in STATES:
         REPLICA.labels(state).set(state == replica.state)
@@ -164,12 +164,12 @@ def tell_replica(replica: Replica) -> None:
         REPLICA_BEHIND.set(behind)
 
 
-def told_read(answered_by: AnsweredBy) -> None:
+def observe_replica_read(answered_by: ReadOutcome) -> None:
     """Count a read that a replica may serve."""
     LATE_READS.labels(answered_by).inc()
 
 
-async def pulse(database: Database) -> None:
+async def measure_loop_lag(database: Database) -> None:
     """Measure this process's loop delay and set its pool gauges, once a second, endlessly.
 
     Any process may serve /metrics for all of them, so the gauges must be kept current.
@@ -179,4 +179,4 @@ async def pulse(database: Database) -> None:
         due = loop.time() + PULSE_SECONDS
         await asyncio.sleep(PULSE_SECONDS)
         LOOP_LAG.observe(max(0.0, loop.time() - due))
-        tell_pool(database)
+        set_pool_gauges(database)

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.api.reach import operation_of
 from app.core.log.lines import session_of
-from app.services.answers import Answers, Keep, request_sha256
+from app.services.answers import IdempotencyKeys, ResponseToStore, request_sha256
 from app.services.tenants import Caller
-from app.store.answers import AnsweredBefore, KeyClaim
+from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.sessions import session_key
 
 Key = Annotated[
@@ -23,11 +23,11 @@ Key = Annotated[
 Done = TypeVar("Done")
 
 
-class Once:
+class Idempotency:
     """The idempotency of one request; a request without a key is always executed."""
 
     def __init__(self, request: Request, who: Caller, sid: str, key: str | None, body: BaseModel) -> None:
-        self._answers: Answers = request.state.services.answers
+        self._answers: IdempotencyKeys = request.state.services.answers
         self._claim: KeyClaim | None = None
         if key is not None:
             about = sorted(f"{name}={value}" for name, value in request.path_params.items() if name != "sid")
@@ -35,31 +35,31 @@ class Once:
             session_id = session_key(who.tenant_id, session_of(sid))
             self._claim = KeyClaim(session_id, who.tenant_id, key, request_sha256(asked))
 
-    async def before(self) -> Mapping[str, Any] | None:
+    async def stored_response(self) -> Mapping[str, Any] | None:
         """Return the response to the first such request; None without one. Raises IdempotencyConflict."""
-        return None if self._claim is None else await self._answers.before(self._claim)
+        return None if self._claim is None else await self._answers.find(self._claim)
 
-    def keep(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> Keep[Done] | None:
+    def storing(self, answer: Callable[[Done], Awaitable[Mapping[str, Any]]]) -> ResponseToStore[Done] | None:
         """Return the Keep that stores the response in the operation's transaction; None without a key."""
-        return None if self._claim is None else Keep(self._claim, answer)
+        return None if self._claim is None else ResponseToStore(self._claim, answer)
 
-    async def first(self) -> Mapping[str, Any]:
+    async def concurrent_response(self) -> Mapping[str, Any]:
         """Return the response to the concurrent request that was faster, after this one raised AnsweredBefore."""
         if self._claim is None:
             raise RuntimeError("a request without a key cannot have been answered before")
-        return await self._answers.first(self._claim)
+        return await self._answers.winner(self._claim)
 
-    async def done(
+    async def run_once(
         self,
         model: type[BaseModel],
-        make: Callable[[Keep[Done] | None], Awaitable[Done]],
+        make: Callable[[ResponseToStore[Done] | None], Awaitable[Done]],
         show: Callable[[Done], Any],
     ) -> Any:
         """Return the first response if there is one, else execute `make` and return its result as `show` converts it.
 
         `make` stores the response, in the shape of `model`, in the transaction of the operation.
         """
-        kept = await self.before()
+        kept = await self.stored_response()
         if kept is not None:
             return kept
 
@@ -67,21 +67,21 @@ class Once:
             return _shaped(model, show(done))
 
         try:
-            made = await make(self.keep(shaped))
-        except AnsweredBefore:
-            return await self.first()
+            made = await make(self.storing(shaped))
+        except AlreadyAnswered:
+            return await self.concurrent_response()
         return show(made)
 
-    async def repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
+    async def run_repeatable(self, model: type[BaseModel], make: Callable[[], Awaitable[Any]]) -> Any:
         """Return the first response if there is one, else that of `make`, which may safely be executed twice.
 
         The response is stored in the shape of `model`, after the operation.
         """
-        kept = await self.before()
+        kept = await self.stored_response()
         if kept is not None:
             return kept
         made = await make()
-        return made if self._claim is None else await self._answers.keep(self._claim, _shaped(model, made))
+        return made if self._claim is None else await self._answers.store(self._claim, _shaped(model, made))
 
 
 def _shaped(model: type[BaseModel], made: Any) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ def page(items: Sequence[Item], limit: int, place: Callable[[Item], Any]) -> Map
     return {"items": shown, "next_cursor": encode(place(shown[-1])) if len(items) > limit else None}
 
 
-def numbered(cursor: str | None, *, below: int) -> int | None:
+def decode_number(cursor: str | None, *, below: int) -> int | None:
     """Decode a position by number, from 0 to less than `below`. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None or (type(value) is int and 0 <= value < below):
@@ -39,7 +39,7 @@ def numbered(cursor: str | None, *, below: int) -> int | None:
     _refuse()
 
 
-def identified(cursor: str | None) -> UUID | None:
+def decode_id(cursor: str | None) -> UUID | None:
     """Decode a position by id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
@@ -50,7 +50,7 @@ def identified(cursor: str | None) -> UUID | None:
         _refuse()
 
 
-def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
+def decode_date_and_id(cursor: str | None) -> tuple[datetime, UUID] | None:
     """Decode a position by date and id. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:
@@ -62,7 +62,7 @@ def dated(cursor: str | None) -> tuple[datetime, UUID] | None:
         _refuse()
 
 
-def named(cursor: str | None, parts: int) -> tuple[str, ...] | None:
+def decode_names(cursor: str | None, parts: int) -> tuple[str, ...] | None:
     """Decode a position by `parts` names, which must be storable as text. Raises InvalidRequest."""
     value = _decoded(cursor)
     if value is None:

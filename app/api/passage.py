@@ -27,12 +27,12 @@ from app.core.gateway.bounds import (
 )
 from app.core.gateway.calls import ENDPOINTS, CallConversation
 from app.core.gateway.chat_reply import is_usage_only
-from app.core.gateway.headers import downward, secrets, upward
+from app.core.gateway.headers import request_fields, response_fields, secrets
 from app.core.gateway.reply import NOTHING, Reply, error_of
 from app.core.log.events import Json
 from app.providers.traced import OPERATION
-from app.providers.upstream import NoAnswer, Upstream, UpstreamAnswer
-from app.services.gateway import Gateway, GatewayOutcome, Prepared
+from app.providers.upstream import Upstream, UpstreamAnswer, UpstreamError
+from app.services.gateway import Gateway, GatewayOutcome, PreparedCall
 
 SEND_SECONDS: Final = 60.0
 """The time after which a client that reads nothing of a response is dropped."""
@@ -51,7 +51,7 @@ class GatewayTarget:
 
 
 @dataclass(slots=True)
-class Passage:
+class GatewayExchange:
     """One request through the gateway, with the body to send upstream and its mode.
 
     `context`: a context replaces the conversation, and `call` is its record. `bypass`: the request belongs to a session
@@ -61,13 +61,13 @@ class Passage:
     request: Request
     target: GatewayTarget
     upstream: Upstream
-    raw: bytes
+    body: bytes
     mode: str = "passthrough"
     reason: str | None = None
     session: str | None = None
-    call: Prepared | None = None
-    begun: bool = False
-    ended: bool = False
+    call: PreparedCall | None = None
+    response_started: bool = False
+    response_complete: bool = False
     started: float = 0.0
 
     @property
@@ -76,7 +76,7 @@ class Passage:
         query = self.request.scope["query_string"].decode("latin-1")
         return f"{self.target.path}?{query}" if query else self.target.path
 
-    def fields(self) -> list[tuple[bytes, bytes]]:
+    def response_headers(self) -> list[tuple[bytes, bytes]]:
         """Return the response headers that describe how the request was handled."""
         found: dict[str, object] = {"mode": self.mode, "reason": self.reason, "session": self.session}
         if self.call is not None:
@@ -93,7 +93,7 @@ class Passage:
         return GatewayOutcome(reply, int((time.perf_counter() - self.started) * 1000), error, hidden)
 
 
-async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
+async def forward_exchange(gateway: Gateway, passage: GatewayExchange, send: Send) -> None:
     """Forward the request and return the response; retry once if the provider says that the context was too long.
 
     Raises NoAnswer, possibly after the response has begun (`passage.begun`).
@@ -107,34 +107,34 @@ async def pass_on(gateway: Gateway, passage: Passage, send: Send) -> None:
                     await _send(passage, answer, answer.raw(), send)
                     return
                 if answer.status < 400:
-                    call = passage.call = call.spent()
-                    passage.raw = b""
+                    call = passage.call = call.without_bodies()
+                    passage.body = b""
                     await _send_and_log(gateway, passage, call, answer, send, span)
                     return
                 pieces = answer.raw()
                 beginning = await _read_beginning(pieces)
                 text = unpacked(beginning, answer.headers.get("content-encoding", ""), ERROR_BYTES_MAX)
-                again = await gateway.refused(call, passage.outcome(error=_error(answer.status, text)))
+                again = await gateway.retry_smaller(call, passage.outcome(error=_error(answer.status, text)))
                 if again is None:
                     await _send(passage, answer, _chain(beginning, pieces), send)
                     return
                 RETRIES.inc()
-                passage.call, passage.raw = again, again.body
-        except (NoAnswer, asyncio.CancelledError) as error:
-            if call is not None and not passage.begun:
-                why = error.detail if isinstance(error, NoAnswer) else GONE
-                gateway.ended(call, passage.outcome(error={"message": why}))
+                passage.call, passage.body = again, again.body
+        except (UpstreamError, asyncio.CancelledError) as error:
+            if call is not None and not passage.response_started:
+                why = error.detail if isinstance(error, UpstreamError) else GONE
+                gateway.finish(call, passage.outcome(error={"message": why}))
             raise
 
 
 @asynccontextmanager
-async def _call_upstream(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
-    """Yield the upstream response and the span of the call. Raises NoAnswer."""
+async def _call_upstream(passage: GatewayExchange) -> AsyncIterator[tuple[UpstreamAnswer, tracing.OpenSpan]]:
+    """Yield the upstream response and the span of the call. Raises UpstreamError."""
     request, target = passage.request, passage.target
     endpoint = ENDPOINTS.get((target.provider, target.path))
     chat = OPERATION if endpoint is not None and not endpoint.counts and request.method == "POST" else None
     model = None if passage.call is None else passage.call.conversation.model
-    up = upward(request.headers.raw, plain=passage.call is not None)
+    up = request_fields(request.headers.raw, plain=passage.call is not None)
     with tracing.span(
         " ".join(part for part in (chat or request.method, model) if part),
         "client",
@@ -147,18 +147,23 @@ async def _call_upstream(passage: Passage) -> AsyncIterator[tuple[UpstreamAnswer
         palimpsest__session__name=passage.session,
         palimpsest__call__id=None if passage.call is None else str(passage.call.call_id),
     ) as span:
-        if ours := tracing.outgoing():  # our span is a child of the client's
+        if ours := tracing.trace_headers():  # our span is a child of the client's
             up = [field for field in up if field[0].lower() not in tracing.CONTEXT_FIELDS]
             up += [(name.encode(), value.encode()) for name, value in ours.items()]
-        async with passage.upstream.asked(request.method, passage.uri, up, passage.raw) as answer:
+        async with passage.upstream.request(request.method, passage.uri, up, passage.body) as answer:
             span.set(http__response__status_code=answer.status)
             if answer.status >= 400:
-                span.failed(str(answer.status))
+                span.fail(str(answer.status))
             yield answer, span
 
 
 async def _send_and_log(
-    gateway: Gateway, passage: Passage, call: Prepared, answer: UpstreamAnswer, send: Send, span: tracing.OpenSpan
+    gateway: Gateway,
+    passage: GatewayExchange,
+    call: PreparedCall,
+    answer: UpstreamAnswer,
+    send: Send,
+    span: tracing.OpenSpan,
 ) -> None:
     """Stream the response to the client, and hand the reply in it to the gateway for logging, however it ended."""
     reader = _Reader(call.conversation, answer.headers)
@@ -167,7 +172,7 @@ async def _send_and_log(
     try:
         await _send(passage, answer, pieces, send, changed=reader.swallows)
         error = None
-    except NoAnswer:
+    except UpstreamError:
         error = {"message": BROKEN}
         raise
     finally:
@@ -175,7 +180,7 @@ async def _send_and_log(
         if error is None and reader.unread is not None:
             error = {"message": UNREAD.format(reader.unread)}
         _trace_usage(span, passage.target.provider, reply)
-        gateway.ended(call, passage.outcome(reply, error))
+        gateway.finish(call, passage.outcome(reply, error))
 
 
 def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
@@ -194,16 +199,16 @@ def _trace_usage(span: tracing.OpenSpan, provider: str, reply: Reply) -> None:
 
 
 async def _send(
-    passage: Passage, answer: UpstreamAnswer, pieces: AsyncIterator[bytes], send: Send, *, changed: bool = False
+    passage: GatewayExchange, answer: UpstreamAnswer, pieces: AsyncIterator[bytes], send: Send, *, changed: bool = False
 ) -> None:
     """Send a response. Raises NoAnswer if the upstream breaks off, TimeoutError if the client reads nothing."""
-    headers = [*downward(answer.fields, changed=changed), *passage.fields()]
-    passage.begun = True
+    headers = [*response_fields(answer.fields, changed=changed), *passage.response_headers()]
+    passage.response_started = True
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     async for piece in pieces:
         async with asyncio.timeout(SEND_SECONDS):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-    passage.ended = True
+    passage.response_complete = True
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -226,7 +231,7 @@ class _Reader:
             self._unpacker = Unpacker(headers.get("content-encoding", ""))
         except Unreadable as error:
             self.unread = str(error)
-        self.swallows = self.streams and of.swallows and self.unread is None
+        self.swallows = self.streams and of.hides_usage and self.unread is None
 
     async def through(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Yield the pieces; with `swallows`, decompressed and without the usage chunk that only we requested."""
@@ -242,7 +247,7 @@ class _Reader:
                         yield kept
                     await asyncio.sleep(0)
             except Unreadable as error:
-                raise NoAnswer(f"the upstream's answer cannot be unpacked: {error}", late=False) from None
+                raise UpstreamError(f"the upstream's answer cannot be unpacked: {error}", late=False) from None
         rest = b"".join(self._take([self._splitter.end()]))
         if rest and self.swallows:
             yield rest
@@ -303,7 +308,7 @@ class _Reader:
         """Return the reply: of a stream as far as it was read, of a single body only if it is complete."""
         if self.streams:
             found = self._accumulator.reply()
-            return found if self.unread is None else replace(found, whole=False)
+            return found if self.unread is None else replace(found, complete=False)
         try:
             value = parse_object(bytes(self._kept))
         except TooLarge as error:

@@ -29,10 +29,10 @@ class WireLimits:
     unread_bytes: int = 64 * 1024 * 1024
 
 
-def bounded(limits: WireLimits) -> type[asyncio.Protocol]:
+def protocol_class(limits: WireLimits) -> type[asyncio.Protocol]:
     """Return a protocol class with these limits, for uvicorn's `http` setting."""
 
-    class Bounded(BoundedProtocol):
+    class Bounded(LimitedProtocol):
         """A connection with these limits."""
 
         LIMITS = limits
@@ -40,7 +40,7 @@ def bounded(limits: WireLimits) -> type[asyncio.Protocol]:
     return Bounded
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits. A client over a limit gets a problem, if still possible, and is disconnected."""
 
     LIMITS: ClassVar[WireLimits] = WireLimits()

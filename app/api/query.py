@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from app.api.schemas.common import kinds_of
+from app.api.schemas.common import value_types
 from app.core.errors import InvalidRequest
 
 Kinds = frozenset[Any]
@@ -65,7 +65,7 @@ def _known(route: Any) -> Mapping[str, Kinds] | None:
 
 def _declared(dependant: Dependant) -> Iterator[tuple[str, Kinds]]:
     for parameter in (*dependant.query_params, *dependant.path_params):
-        yield parameter.alias, kinds_of(parameter.field_info.annotation)
+        yield parameter.alias, value_types(parameter.field_info.annotation)
     for inner in dependant.dependencies:
         yield from _declared(inner)
 

@@ -11,11 +11,11 @@ from typing import Final
 from fastapi import Request
 from starlette.types import Scope
 
-from app.core.errors import NotFound, OutOfReach
+from app.core.errors import NotFound, OutsidePrefix
 from app.services.tenants import Caller
 
 
-class Reach(Enum):
+class PrefixAccess(Enum):
     """The data that an operation concerns.
 
     SESSION: the session in its path; outside the prefix it is not found, whether it exists or not. WITHIN: several
@@ -29,92 +29,92 @@ class Reach(Enum):
     TENANT = "tenant"
 
 
-OPERATIONS: Final[Mapping[str, Reach]] = {
-    "append_events": Reach.SESSION,
-    "append_messages": Reach.SESSION,
-    "audit_calls": Reach.WITHIN,
-    "compact": Reach.SESSION,
-    "compact_tool": Reach.NONE,
-    "create_erasure": Reach.TENANT,
-    "create_key": Reach.WITHIN,
-    "delete_calibrations": Reach.TENANT,
-    "delete_layer": Reach.SESSION,
-    "delete_session": Reach.SESSION,
-    "delete_webhook": Reach.TENANT,
-    "diff_calls": Reach.SESSION,
-    "end_turn": Reach.SESSION,
-    "fork_session": Reach.SESSION,
-    "gateway": Reach.WITHIN,
-    "get_audit_ledger": Reach.WITHIN,
-    "get_call": Reach.SESSION,
-    "get_call_context": Reach.SESSION,
-    "get_compaction": Reach.SESSION,
-    "get_context": Reach.SESSION,
-    "get_coverage": Reach.SESSION,
-    "get_erasure": Reach.TENANT,
-    "get_event": Reach.SESSION,
-    "get_event_history": Reach.SESSION,
-    "get_layers": Reach.SESSION,
-    "get_ledger": Reach.SESSION,
-    "get_policy": Reach.NONE,
-    "get_retention": Reach.TENANT,
-    "get_session": Reach.SESSION,
-    "get_summary": Reach.SESSION,
-    "get_webhook": Reach.TENANT,
-    "list_calibrations": Reach.TENANT,
-    "list_calls": Reach.SESSION,
-    "list_compactions": Reach.SESSION,
-    "list_deliveries": Reach.TENANT,
-    "list_epochs": Reach.SESSION,
-    "list_erased_sessions": Reach.TENANT,
-    "list_erasures": Reach.TENANT,
-    "list_events": Reach.SESSION,
-    "list_keys": Reach.WITHIN,
-    "list_lines": Reach.SESSION,
-    "list_policies": Reach.NONE,
-    "list_sessions": Reach.WITHIN,
-    "list_summaries": Reach.SESSION,
-    "list_turns": Reach.SESSION,
-    "list_webhooks": Reach.TENANT,
-    "mcp": Reach.WITHIN,
-    "patch_visibility": Reach.SESSION,
-    "post_context": Reach.SESSION,
-    "preview_context": Reach.SESSION,
-    "preview_erasure": Reach.TENANT,
-    "preview_retention": Reach.TENANT,
-    "put_layer": Reach.SESSION,
-    "put_policy": Reach.TENANT,
-    "put_retention": Reach.TENANT,
-    "put_session": Reach.SESSION,
-    "put_webhook": Reach.TENANT,
-    "recall": Reach.SESSION,
-    "recall_tool": Reach.NONE,
-    "redact_event": Reach.SESSION,
-    "report_outcome": Reach.SESSION,
-    "retry_compaction": Reach.SESSION,
-    "retry_delivery": Reach.TENANT,
-    "revoke_key": Reach.WITHIN,
-    "rewind_session": Reach.SESSION,
-    "stream_session": Reach.SESSION,
+OPERATIONS: Final[Mapping[str, PrefixAccess]] = {
+    "append_events": PrefixAccess.SESSION,
+    "append_messages": PrefixAccess.SESSION,
+    "audit_calls": PrefixAccess.WITHIN,
+    "compact": PrefixAccess.SESSION,
+    "compact_tool": PrefixAccess.NONE,
+    "create_erasure": PrefixAccess.TENANT,
+    "create_key": PrefixAccess.WITHIN,
+    "delete_calibrations": PrefixAccess.TENANT,
+    "delete_layer": PrefixAccess.SESSION,
+    "delete_session": PrefixAccess.SESSION,
+    "delete_webhook": PrefixAccess.TENANT,
+    "diff_calls": PrefixAccess.SESSION,
+    "end_turn": PrefixAccess.SESSION,
+    "fork_session": PrefixAccess.SESSION,
+    "gateway": PrefixAccess.WITHIN,
+    "get_audit_ledger": PrefixAccess.WITHIN,
+    "get_call": PrefixAccess.SESSION,
+    "get_call_context": PrefixAccess.SESSION,
+    "get_compaction": PrefixAccess.SESSION,
+    "get_context": PrefixAccess.SESSION,
+    "get_coverage": PrefixAccess.SESSION,
+    "get_erasure": PrefixAccess.TENANT,
+    "get_event": PrefixAccess.SESSION,
+    "get_event_history": PrefixAccess.SESSION,
+    "get_layers": PrefixAccess.SESSION,
+    "get_ledger": PrefixAccess.SESSION,
+    "get_policy": PrefixAccess.NONE,
+    "get_retention": PrefixAccess.TENANT,
+    "get_session": PrefixAccess.SESSION,
+    "get_summary": PrefixAccess.SESSION,
+    "get_webhook": PrefixAccess.TENANT,
+    "list_calibrations": PrefixAccess.TENANT,
+    "list_calls": PrefixAccess.SESSION,
+    "list_compactions": PrefixAccess.SESSION,
+    "list_deliveries": PrefixAccess.TENANT,
+    "list_epochs": PrefixAccess.SESSION,
+    "list_erased_sessions": PrefixAccess.TENANT,
+    "list_erasures": PrefixAccess.TENANT,
+    "list_events": PrefixAccess.SESSION,
+    "list_keys": PrefixAccess.WITHIN,
+    "list_lines": PrefixAccess.SESSION,
+    "list_policies": PrefixAccess.NONE,
+    "list_sessions": PrefixAccess.WITHIN,
+    "list_summaries": PrefixAccess.SESSION,
+    "list_turns": PrefixAccess.SESSION,
+    "list_webhooks": PrefixAccess.TENANT,
+    "mcp": PrefixAccess.WITHIN,
+    "patch_visibility": PrefixAccess.SESSION,
+    "post_context": PrefixAccess.SESSION,
+    "preview_context": PrefixAccess.SESSION,
+    "preview_erasure": PrefixAccess.TENANT,
+    "preview_retention": PrefixAccess.TENANT,
+    "put_layer": PrefixAccess.SESSION,
+    "put_policy": PrefixAccess.TENANT,
+    "put_retention": PrefixAccess.TENANT,
+    "put_session": PrefixAccess.SESSION,
+    "put_webhook": PrefixAccess.TENANT,
+    "recall": PrefixAccess.SESSION,
+    "recall_tool": PrefixAccess.NONE,
+    "redact_event": PrefixAccess.SESSION,
+    "report_outcome": PrefixAccess.SESSION,
+    "retry_compaction": PrefixAccess.SESSION,
+    "retry_delivery": PrefixAccess.TENANT,
+    "revoke_key": PrefixAccess.WITHIN,
+    "rewind_session": PrefixAccess.SESSION,
+    "stream_session": PrefixAccess.SESSION,
 }
 
 
-def check(request: Request, who: Caller) -> None:
+def check_prefix(request: Request, who: Caller) -> None:
     """Raise NotFound or OutOfReach for a request outside the caller's prefix."""
     if not who.session_prefix:
         return
-    reach = OPERATIONS.get(operation_of(request.scope), Reach.TENANT)
-    if reach is Reach.TENANT:
-        raise OutOfReach(
+    reach = OPERATIONS.get(operation_of(request.scope), PrefixAccess.TENANT)
+    if reach is PrefixAccess.TENANT:
+        raise OutsidePrefix(
             f"this key is limited to sessions of {who.session_prefix!r}, but this operation concerns all sessions"
         )
-    if reach is Reach.SESSION:
+    if reach is PrefixAccess.SESSION:
         check_session(who, str(request.path_params["sid"]))
 
 
 def check_session(who: Caller, session: str) -> None:
     """Raise NotFound, as for a session that does not exist, if the caller's key has no access to it."""
-    if not who.reaches(session):
+    if not who.may_access(session):
         raise NotFound(f"there is no session {session!r}", session=session)
 
 

@@ -28,7 +28,7 @@ class WorkersState:
     work: Sequence[WorkCount]
 
 
-async def read(database: Database) -> WorkersState:
+async def read_workers_state(database: Database) -> WorkersState:
     """Read the state of the workers. Raises StoreUnavailable."""
     return WorkersState(
         await jobs.queues(database), await spending.today(database), await work_counts.all_counts(database)

@@ -4,33 +4,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from app.core.audit.evictions import Eviction, evicted, evictions, stable_tokens, tokens_behind, unfit
+from app.core.audit.evictions import Eviction, evicted, evictions, format_evictions, stable_tokens, tokens_up_to
 from app.core.audit.manifest import AppliedCalibration, CallManifest, RecordedBreakpoint
 from app.core.errors import NothingToSend
 from app.core.log.events import Json
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import first_changed
-from app.core.plan.pipeline import PREFIX_CAUSES, Begun, Plan, begin, continued, finish
-from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose
+from app.core.plan.pipeline import PREFIX_CAUSES, Plan, PlanStart, begin, finish, finish_unchanged
+from app.core.render.breakpoints import LOOKBACK_BLOCKS, Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.request import Request, ephemeral_content
 from app.core.render.text import Settled, WrittenContext, write_text
 from app.core.tokens.cache_profiles import ANTHROPIC
 from app.core.view.budget import calibration_of
-from app.core.view.inputs import ContextInputs, read_of
+from app.core.view.inputs import ContextInputs, plan_inputs
 from app.core.view.loaded import ViewRow
 from app.core.view.record import NewCall, NewEpoch
-from app.core.view.request import changed
+from app.core.view.request import changed_setting
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A planned context as written: `layout` in its final order, `request` in its format.
 
-    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `unfit` is content that
-    the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the inputs'
-    counter.
+    `settled` is the part that later contexts of the epoch repeat. `evictions` are the plan's, `format_evictions` is
+    content that the format cannot express. `tokens` and `by_source` count the plan's context and the injections, by the
+    inputs' counter.
     """
 
     plan: Plan
@@ -58,23 +58,23 @@ def assemble(inputs: ContextInputs, call_id: UUID) -> Assembled:
 
     Raises CannotFit if nothing legal fits, and NothingToSend if the session holds nothing that a model could be sent.
     """
-    return assemble_rest(inputs, begin_plan(inputs), call_id)
+    return finish_assembly(inputs, begin_plan(inputs), call_id)
 
 
-def begin_plan(inputs: ContextInputs) -> Begun:
+def begin_plan(inputs: ContextInputs) -> PlanStart:
     """Update the context and determine the moment that it is planned for: the first part of `assemble`."""
-    read, state = read_of(inputs)
+    read, state = plan_inputs(inputs)
     return begin(read, inputs.budget, inputs.settings.policy, state, force=inputs.request.force)
 
 
-def assemble_rest(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled:
+def finish_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled:
     """Finish a plan and assemble its context: the second part of `assemble`."""
     return _assemble(inputs, finish(begun), call_id)
 
 
-def assemble_on(inputs: ContextInputs, begun: Begun, call_id: UUID) -> Assembled | None:
+def continue_assembly(inputs: ContextInputs, begun: PlanStart, call_id: UUID) -> Assembled | None:
     """Assemble the context if nothing is evicted and the epoch continues, which is cheap; else return None."""
-    planned = continued(begun)
+    planned = finish_unchanged(begun)
     return None if planned is None else _assemble(inputs, planned, call_id)
 
 
@@ -91,7 +91,7 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         raise NothingToSend("the session holds nothing yet that could be sent to a model")
     injections = [(injection.name, injection.content) for injection in inputs.request.injections]
     injected = ephemeral_content(planned.notice, injections, inputs.layers)
-    standing = inputs.standing
+    standing = inputs.last_context
     continues = standing is not None and planned.state is standing.plan.state
     planned = planned if continues else replace(planned, context=planned.context.without_unshown())
     text = write_text(form, planned.context, planned.state, injected, standing.settled if standing else None)
@@ -104,12 +104,12 @@ def _render(inputs: ContextInputs, planned: Plan) -> Rendered:
         tokens=planned.context.tokens + inputs.injected_tokens,
         by_source={**by_source, "ephemeral": by_source["ephemeral"] + inputs.injected_tokens},
         evictions=standing.evictions if standing and continues else evictions(planned.state, planned.context),
-        unfit=unfit(text.losses, form),
+        unfit=format_evictions(text.losses, form),
     )
 
 
 def _opens(inputs: ContextInputs, planned: Plan) -> bool:
-    return planned.cause is not None or inputs.loaded.view is None or inputs.anew
+    return planned.cause is not None or inputs.loaded.view is None or inputs.from_scratch
 
 
 def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
@@ -121,8 +121,8 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
     loaded, planned = inputs.loaded, rendered.plan
     shown = inputs.budget.shown
     settings = ViewRow(inputs.settings.policy_ref, inputs.settings.model, inputs.settings.window_tokens, number, number)
-    changed_seq = 0 if inputs.anew else first_changed(loaded.frontier, planned.state)
-    stable = 0 if inputs.anew else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
+    changed_seq = 0 if inputs.from_scratch else first_changed(loaded.frontier, planned.state)
+    stable = 0 if inputs.from_scratch else stable_tokens(planned.context, planned.state, loaded.frontier, changed_seq)
     return NewEpoch(
         epoch=number,
         head=loaded.head,
@@ -131,7 +131,7 @@ def _epoch(inputs: ContextInputs, rendered: Rendered) -> NewEpoch | None:
         tokens_before=shown(planned.tokens_before),
         tokens_after=shown(planned.context.tokens),
         settings=settings,
-        target=max(inputs.budget.target, inputs.budget.most),
+        target=max(inputs.budget.target, inputs.budget.fallback_target),
         carry_tokens=planned.context.tokens - loaded.log_tokens,
         current=inputs.request.at is None or inputs.request.at == loaded.real_head,
         evictions=shown_evictions(inputs, rendered.evictions),
@@ -147,9 +147,9 @@ def _cause(inputs: ContextInputs, planned: Plan) -> str:
         return "overflow"
     if loaded.view is None:
         return "start" if planned.cause in (None, *PREFIX_CAUSES) else planned.cause
-    if inputs.anew and not inputs.fresh:
+    if inputs.from_scratch and not inputs.fresh:
         return loaded.view.afresh or "policy"
-    difference = changed(loaded.view, inputs.settings)
+    difference = changed_setting(loaded.view, inputs.settings)
     if inputs.fresh and difference is None:
         # At an earlier seq the cause is a redaction: the requested epoch shows a summary of the redacted event.
         return "healed" if request.at is None else "redaction"
@@ -170,7 +170,7 @@ def _call(inputs: ContextInputs, rendered: Rendered, call_id: UUID, epoch: int) 
         manifest=_manifest(inputs, rendered),
         breakpoints=tuple(point.seq for point in rendered.request.breakpoints),
         estimate=inputs.budget.shown(rendered.tokens),
-        target=inputs.budget.held_to(rendered.tokens),
+        target=inputs.budget.applied_target(rendered.tokens),
         sha256=rendered.request.sha256,
         counted=rendered.tokens,
         evicted_tokens=inputs.budget.shown(sum(row.tokens_saved for row in rendered.evictions)),
@@ -184,7 +184,7 @@ def _manifest(inputs: ContextInputs, rendered: Rendered) -> CallManifest:
     budget, request, planned = inputs.budget, inputs.request, rendered.plan
     points = rendered.request.breakpoints
     seqs = [point.seq for point in points]
-    tokens = tokens_behind(planned.context, planned.state, seqs) if points else {}
+    tokens = tokens_up_to(planned.context, planned.state, seqs) if points else {}
     return CallManifest(
         window=budget.window,
         reserve=budget.reserve,
@@ -243,17 +243,17 @@ def shown_evictions(inputs: ContextInputs, rows: Iterable[Eviction]) -> tuple[Ev
 def _breakpoints(inputs: ContextInputs, planned: Plan, text: WrittenContext) -> tuple[Breakpoint, ...]:
     if not FORMATS[inputs.request.format].marked:
         return ()
-    same_epoch = planned.cause is None and not inputs.anew
-    changed = 0 if same_epoch or inputs.anew else first_changed(inputs.loaded.frontier, planned.state)
+    same_epoch = planned.cause is None and not inputs.from_scratch
+    changed = 0 if same_epoch or inputs.from_scratch else first_changed(inputs.loaded.frontier, planned.state)
     marking = Marking(
         markers=inputs.settings.policy.markers,
         markers_max=inputs.cache.markers,
         lookback=inputs.cache.lookback_blocks or LOOKBACK_BLOCKS,
         changed_seq=changed,
         turn_seq=planned.context.turn_seq,
-        once_from=planned.once_from,
+        uncached_from=planned.once_from,
         tail=inputs.request.cache_last,
     )
-    points = choose(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
+    points = choose_breakpoints(text.layout, text.places, inputs.loaded.last_breakpoints if same_epoch else (), marking)
     hour = inputs.cache.ttl_seconds > ANTHROPIC.ttl_seconds
     return tuple(replace(point, hour=True) for point in points) if hour else points

@@ -31,7 +31,7 @@ class Anthropic:
         try:
             return await self._ask(ask, timeout)
         except ProviderError as error:
-            raise error.without(self._key) from None
+            raise error.redacted(self._key) from None
 
     async def _ask(self, ask: Prompt, seconds: float) -> Completion:
         try:

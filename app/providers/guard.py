@@ -58,13 +58,13 @@ def admit(state: GuardState, rules: Rules, tokens: int, now: float) -> GuardStat
     return replace(state, reserved=state.reserved + tokens, probing=state.open_until is not None)
 
 
-def succeeded(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
+def after_success(state: GuardState, reserved: int, tokens: int, now: float) -> GuardState:
     """Return the state after an answer that cost `tokens`; the circuit is closed."""
     state = _charge(state, reserved, tokens, now)
     return replace(state, failures=0, open_until=None, probing=False)
 
 
-def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
+def after_failure(state: GuardState, rules: Rules, reserved: int, error: ProviderError, now: float) -> GuardState:
     """Return the state after a failure. A timed-out request may have been billed: its whole reservation is charged."""
     state = _charge(state, reserved, reserved if error.kind == "timeout" else 0, now)
     if error.kind in REQUEST_FAULTS:
@@ -76,7 +76,7 @@ def failed(state: GuardState, rules: Rules, reserved: int, error: ProviderError,
     return replace(state, failures=failures, open_until=until, probing=False)
 
 
-def abandoned(state: GuardState, reserved: int, now: float) -> GuardState:
+def after_cancellation(state: GuardState, reserved: int, now: float) -> GuardState:
     """Return the state after a request that its caller gave up, which says nothing about the provider."""
     return replace(_charge(state, reserved, reserved, now), probing=False)
 
@@ -115,7 +115,7 @@ def _charge(state: GuardState, reserved: int, tokens: int, now: float) -> GuardS
     return replace(state, spent=(*before, last, (minute, tokens)))
 
 
-class Guarded:
+class GuardedSummarizer:
     """A summarizer behind a circuit breaker and an hourly token limit, for this process. `clock` is monotonic
     seconds."""
 
@@ -140,12 +140,12 @@ class Guarded:
         try:
             answer = await self._inner.summarize(ask, timeout=timeout)
         except ProviderError as error:
-            self.state = failed(self.state, self._rules, reserved, error, self._clock())
+            self.state = after_failure(self.state, self._rules, reserved, error, self._clock())
             raise
         except BaseException:
-            self.state = abandoned(self.state, reserved, self._clock())
+            self.state = after_cancellation(self.state, reserved, self._clock())
             raise
-        self.state = succeeded(self.state, reserved, cost(answer, reserved), self._clock())
+        self.state = after_success(self.state, reserved, cost(answer, reserved), self._clock())
         return answer
 
     async def aclose(self) -> None:

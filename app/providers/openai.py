@@ -35,7 +35,7 @@ class OpenAI:
         try:
             return await self._ask(ask, timeout)
         except ProviderError as error:
-            raise error.without(self._key) from None
+            raise error.redacted(self._key) from None
 
     async def _ask(self, ask: Prompt, seconds: float) -> Completion:
         try:
@@ -67,7 +67,7 @@ class OpenAI:
                     model=model,
                     messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.prompt}],
                     extra_body=extra,
-                    extra_headers=tracing.outgoing(),
+                    extra_headers=tracing.trace_headers(),
                     timeout=seconds,
                 )
             except (openai.BadRequestError, openai.UnprocessableEntityError) as error:

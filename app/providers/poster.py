@@ -15,7 +15,7 @@ from app.providers.failures import retry_after
 USER_AGENT: Final = "palimpsest-webhooks"
 
 
-class NotPosted(Exception):
+class PostError(Exception):
     """No answer was received; the message says why."""
 
 
@@ -57,13 +57,13 @@ class Poster:
                         if address == addresses[-1]:
                             raise
         except TimeoutError:
-            raise NotPosted(f"no answer within {self._timeout:g} seconds") from None
+            raise PostError(f"no answer within {self._timeout:g} seconds") from None
         except (httpx2.InvalidURL, UnicodeError) as error:
-            raise NotPosted(f"its URL cannot be called: {error}") from None
+            raise PostError(f"its URL cannot be called: {error}") from None
         except httpx2.HTTPError as error:
             detail = redacted(str(error), [value for name, value in headers.items() if may_be_secret(name, value)])
-            raise NotPosted(f"{type(error).__name__}: {detail}") from None
-        raise NotPosted("its name has no address")
+            raise PostError(f"{type(error).__name__}: {detail}") from None
+        raise PostError("its name has no address")
 
     async def _post(self, target: httpx2.URL, address: str, headers: Mapping[str, str], body: str) -> WebhookReply:
         request = self._client.build_request(
@@ -85,10 +85,10 @@ class Poster:
         try:
             found = await loop.getaddrinfo(_name(target), target.port, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise NotPosted(f"its name cannot be resolved: {error.strerror or error}") from None
+            raise PostError(f"its name cannot be resolved: {error.strerror or error}") from None
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         if not private and not all(map(is_public, addresses)):
-            raise NotPosted("it leads to a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
+            raise PostError("it leads to a private address (PALIMPSEST_WEBHOOK_PRIVATE_TARGETS)")
         return addresses
 
 

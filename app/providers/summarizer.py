@@ -46,7 +46,7 @@ class ProviderError(Exception):
         self.room = room
         self.retryable = kind in RETRYABLE if retryable is None else retryable
 
-    def without(self, key: str) -> "ProviderError":
+    def redacted(self, key: str) -> "ProviderError":
         """Return the error without any quote of the key."""
         detail = redacted(self.detail, (key,))
         return ProviderError(self.kind, detail, retry_after=self.retry_after, retryable=self.retryable, room=self.room)

@@ -10,7 +10,7 @@ from app.providers.summarizer import ProviderError, Summarizer
 OPERATION: Final = "chat"
 
 
-class Traced:
+class TracedSummarizer:
     """A summarizer whose requests are traced; `provider` is its name in the conventions."""
 
     def __init__(self, inner: Summarizer, *, provider: str, model: str, base_url: str | None) -> None:
@@ -35,7 +35,7 @@ class Traced:
             try:
                 answer = await self._inner.summarize(ask, timeout=timeout)
             except ProviderError as error:
-                span.failed(error.kind)
+                span.fail(error.kind)
                 raise
             span.set(
                 gen_ai__response__model=answer.model,

@@ -14,13 +14,13 @@ IDLE_SECONDS: Final = 60.0
 """Time that an unused connection is kept."""
 
 
-class NoAnswer(Exception):
-    """The upstream could not be reached, or its answer broke off; the message says how. `late`: it took too long."""
+class UpstreamError(Exception):
+    """The upstream could not be reached, or its answer broke off, as the message says. `timed_out`: it took too long."""
 
     def __init__(self, detail: str, *, late: bool) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.late = late
+        self.timed_out = late
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class UpstreamAnswer:
         return self._response.headers
 
     async def raw(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, still compressed. Raises NoAnswer."""
+        """Yield the body as it arrives, still compressed. Raises UpstreamError."""
         try:
             async for piece in self._response.aiter_raw():
                 yield piece
@@ -64,7 +64,7 @@ class Upstream:
         await self._client.aclose()
 
     @asynccontextmanager
-    async def asked(
+    async def request(
         self, method: str, target: str, fields: Sequence[tuple[bytes, bytes]], body: bytes | AsyncIterator[bytes]
     ) -> AsyncIterator[UpstreamAnswer]:
         """Send a request to `target`, path and query, and yield its answer until the block ends. Raises NoAnswer."""
@@ -79,6 +79,8 @@ class Upstream:
             await response.aclose()
 
 
-def _no_answer(error: Exception) -> NoAnswer:
+def _no_answer(error: Exception) -> UpstreamError:
     """Return the error without the original text, which may quote header fields."""
-    return NoAnswer(f"the upstream gave no answer: {type(error).__name__}", late=isinstance(error, httpx2.ReadTimeout))
+    return UpstreamError(
+        f"the upstream gave no answer: {type(error).__name__}", late=isinstance(error, httpx2.ReadTimeout)
+    )

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from app.core.errors import Conflict, SessionGone
 from app.core.log.events import Json
 from app.store import answers
-from app.store.answers import AnsweredBefore, KeyClaim
+from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.engine import Connection, Database
 
 Before = TypeVar("Before")
@@ -20,43 +20,43 @@ Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
-class Keep(Generic[Done]):
+class ResponseToStore(Generic[Done]):
     """The response to store for a result, and the claim of its request."""
 
     claim: KeyClaim
     answer: Callable[[Done], Awaitable[Mapping[str, Json]]]
 
-    def after(self, make: Callable[[Before], Awaitable[Done]]) -> "Keep[Before]":
+    def composed_with(self, make: Callable[[Before], Awaitable[Done]]) -> "ResponseToStore[Before]":
         """Return a Keep for `Before` values, which `make` turns into `Done`."""
 
         async def answer(before: Before) -> Mapping[str, Json]:
             return await self.answer(await make(before))
 
-        return Keep(self.claim, answer)
+        return ResponseToStore(self.claim, answer)
 
     async def store(self, tx: Connection, done: Done) -> None:
         """Store the response in the transaction that does the work. Raises AnsweredBefore if the key has been used."""
         await answers.store_claimed(tx, self.claim, await self.answer(done))
 
 
-class Answers:
+class IdempotencyKeys:
     """Stores and finds responses under a session's idempotency keys."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, claim: KeyClaim) -> Mapping[str, Json] | None:
+    async def find(self, claim: KeyClaim) -> Mapping[str, Json] | None:
         """Return the response stored under a key, or None. Raises IdempotencyConflict."""
         return await answers.find_claimed(self._database, claim)
 
-    async def first(self, claim: KeyClaim) -> Mapping[str, Json]:
+    async def winner(self, claim: KeyClaim) -> Mapping[str, Json]:
         """Return the winner's response after a lost race. Raises IdempotencyConflict, or Conflict if there is none."""
-        found = await self.before(claim)
+        found = await self.find(claim)
         if found is None:
             raise Conflict("the session is being erased")
         return found
 
-    async def keep(self, claim: KeyClaim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def store(self, claim: KeyClaim, answer: Mapping[str, Json]) -> Mapping[str, Json]:
         """Store a response after the work is done; return the one to send, which is the first if another request won.
 
         For requests that may be carried out twice. Raises IdempotencyConflict if the other one was different.
@@ -64,8 +64,8 @@ class Answers:
         try:
             async with self._database.transaction() as tx:
                 await answers.store_claimed(tx, claim, answer)
-        except AnsweredBefore:
-            return await self.before(claim) or answer
+        except AlreadyAnswered:
+            return await self.find(claim) or answer
         except SessionGone:
             pass
         return answer

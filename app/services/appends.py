@@ -82,7 +82,7 @@ class AppendFacts:
     turns: int = 0
 
     @classmethod
-    def of(cls, session: SessionRow, head: int, tokens: int) -> "AppendFacts":
+    def without_new_events(cls, session: SessionRow, head: int, tokens: int) -> "AppendFacts":
         """Return the facts of a request that added no events, with the log's `head` and the `tokens` up to it."""
         of_view = session.epoch, session.target, tokens + session.carry_tokens
         return cls(head, head + 1, *of_view, session.state.turns)
@@ -106,7 +106,9 @@ def messages_request(
     return AppendRequest(drafts, expected_head, key, hashlib.sha256(request_bytes).digest(), indices)
 
 
-def pressure(tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting) -> BudgetPressure:
+def measure_pressure(
+    tokens: int, target: int | None, policy: Policy, model: str | None, counting: Counting
+) -> BudgetPressure:
     """Compare the main view with its target, or, before its first context, with the target of its policy and model.
 
     Never raises: it is part of the response to an append that is already stored.
@@ -145,7 +147,7 @@ def receipt(session_id: UUID, stored: StoredEvent) -> EventReceipt:
     return EventReceipt(stored.seq, stored.event_id or event_id(session_id, stored.seq), stored.turn, stored.tokens)
 
 
-def in_request_order(
+def order_receipts(
     drafts: Sequence[Draft], known: Mapping[str, StoredEvent], others: Sequence[EventReceipt], session_id: UUID
 ) -> tuple[EventReceipt, ...]:
     """Return the receipts of a request's events; `others` are those of events that `known` lacks."""
@@ -154,7 +156,7 @@ def in_request_order(
     return tuple(next(rest) if stored is None else receipt(session_id, stored) for stored in found)
 
 
-async def answered_before(tx: Connection, session_id: UUID, request: AppendRequest) -> AppendFacts | None:
+async def find_original(tx: Connection, session_id: UUID, request: AppendRequest) -> AppendFacts | None:
     """Return the facts of the first response under this idempotency key, or None. Raises IdempotencyConflict."""
     before = await answers.find(tx, session_id, request.key) if request.key is not None else None
     if before is not None and before.request_sha256 != request.request_sha256:

@@ -14,9 +14,9 @@ from typing import Final
 from uuid import UUID
 
 from app import tracing
-from app.core.assemble import Assembled, assemble_on, assemble_rest, begin_plan
+from app.core.assemble import Assembled, begin_plan, continue_assembly, finish_assembly
 from app.core.digest.digest import modifications
-from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, Moved, NotFound, NothingToSend
+from app.core.errors import CannotFit, Conflict, ContextError, InvalidRequest, LineChanged, NotFound, NothingToSend
 from app.core.lexicon.times import to_seconds
 from app.core.log.event import Event
 from app.core.log.lines import is_line
@@ -26,20 +26,20 @@ from app.core.render.layers import visible_layers
 from app.core.tokens.cache_profiles import CacheProfile, cache_profile
 from app.core.view.budget import budget_of, outside_of, real_window
 from app.core.view.injections import injected_tokens, injections_counted
-from app.core.view.inputs import ContextInputs, tree_of
+from app.core.view.inputs import ContextInputs, summary_tree
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
-from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
-from app.services.answers import Keep
+from app.core.view.request import ContextRequest, ViewSettings, changed_setting, window_of
+from app.services.answers import ResponseToStore
 from app.services.compaction import Compaction
 from app.services.counting import Counting
 from app.services.held_views import cached_view
 from app.services.ids import new_id
-from app.services.layers import counted as counted_layers
+from app.services.layers import count_tokens as counted_layers
 from app.services.lines import Lines
-from app.services.planning import PLAN, assembled_of, new_events, off_loop, show
+from app.services.planning import PLAN, new_events, plan_context, record_plan, run_off_loop
 from app.services.policies import ChosenPolicy, Policies
-from app.services.summary_requests import SummaryRequests, folds_more, unshown
+from app.services.summary_requests import SummaryRequests, folds_more, reason_not_shown
 from app.services.view_cache import CachedView, ViewCache
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.calls import NewAnswer
@@ -68,7 +68,7 @@ class ContextAnswer:
     held: bool = False
 
 
-KeepContext = Keep[ContextAnswer]
+KeepContext = ResponseToStore[ContextAnswer]
 ContextCallback = Callable[[ContextRequest, ContextAnswer | ContextError], None]
 """Callback for the outcome of each context request."""
 
@@ -86,9 +86,9 @@ class Assembly:
         compaction: Compaction,
         lines: Lines,
         calls_kept_days: int = 0,
-        told: ContextCallback = lambda _, __: None,
+        on_outcome: ContextCallback = lambda _, __: None,
     ) -> None:
-        self._on_outcome = told
+        self._on_outcome = on_outcome
         self._lines = lines
         self._database = database
         self._counting = counting
@@ -123,11 +123,11 @@ class Assembly:
     async def _context_on_line(
         self, tenant_id: UUID, external_id: str, request: ContextRequest, head: int | None, keep: KeepContext | None
     ) -> ContextAnswer:
-        line = await self._lines.known(tenant_id, external_id)
+        line = await self._lines.resolve_remembered(tenant_id, external_id)
         try:
             return await self._context(tenant_id, line, request, head, keep)
-        except Moved as moved:
-            line = await self._lines.moved(tenant_id, external_id, moved.line)
+        except LineChanged as moved:
+            line = await self._lines.remember_moved(tenant_id, external_id, moved.line)
         return await self._context(tenant_id, line, request, head, keep)
 
     async def _context(
@@ -141,11 +141,11 @@ class Assembly:
             inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
             reason = await self._summaries.wait(tenant_id, inputs, request.wait_ms)
             held = None
-        if held is not None and held.steady and request.retry is None and head in (None, held.loaded.head):
+        if held is not None and held.is_current and request.retry is None and head in (None, held.loaded.head):
             answer = await self._context_from_cache(tenant_id, external_id, held, request, given, keep)
             if answer is not None:
                 return answer
-        async with self._view_cache.turn(session_id, request.view):
+        async with self._view_cache.epoch_lock(session_id, request.view):
             if request.at is None and request.wait_ms is None:  # the previous request may have updated it
                 held = self._view_cache.get(session_id, request.view)
             for attempt in range(ATTEMPTS_MAX):
@@ -153,7 +153,7 @@ class Assembly:
                 if head not in (None, inputs.loaded.head):  # the log has grown: end at `head` instead
                     request, held = replace(request, at=head), None
                     inputs = await self._load(tenant_id, session_id, external_id, request, given, None)
-                assembled = await assembled_of(inputs)
+                assembled = await plan_context(inputs)
                 answer = await self._make_answer(tenant_id, external_id, assembled, reason)
                 if await self._record(tenant_id, answer, held, keep):
                     return answer
@@ -164,18 +164,18 @@ class Assembly:
     ) -> ContextAnswer:
         request, state = assembled.inputs.request, assembled.inputs.loaded.compaction
         if not request.force or request.at is not None:
-            reason = unshown(assembled)
+            reason = reason_not_shown(assembled)
         elif request.wait_ms is None:
             state, reason = await self._summaries.force(tenant_id, assembled)
         elif folds_more(assembled):
             reason = None
         return ContextAnswer(external_id, assembled, state, reason)
 
-    async def planned(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
+    async def plan(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> Assembled:
         """Plan and render the context without recording or caching it. Raises what `context` raises."""
-        return await assembled_of(await self.inputs(tenant_id, external_id, request))
+        return await plan_context(await self.load_inputs(tenant_id, external_id, request))
 
-    async def inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
+    async def load_inputs(self, tenant_id: UUID, external_id: str, request: ContextRequest) -> ContextInputs:
         """Load the inputs of a context, whether or not it can be made from them.
 
         Raises NotFound, InjectionOverReserve, InvalidPolicy, or InvalidRequest for an `at` beyond the last event.
@@ -199,28 +199,30 @@ class Assembly:
         if held.loaded.moved_to is not None and not is_line(external_id):
             return None
         settings = await self._settings(tenant_id, held.loaded, request, given)
-        if changed(held.loaded.view, settings) is not None:
+        if changed_setting(held.loaded.view, settings) is not None:
             return None
         inputs = await self._inputs(held.loaded, settings, request, held, fresh=False)
         lost = may_heal(held.loaded.frontier)
         if lost and heals(inputs):
             return None
         with tracing.span(PLAN) as span:
-            begun = await off_loop(new_events(inputs), partial(begin_plan, inputs))
+            begun = await run_off_loop(new_events(inputs), partial(begin_plan, inputs))
             if begun.at.moment != "warm":  # there may be summaries by now
                 return None
             try:
-                assembled = assemble_on(inputs, begun, new_id()) if inputs.standing else None
+                assembled = continue_assembly(inputs, begun, new_id()) if inputs.last_context else None
                 if assembled is None:
-                    assembled = await asyncio.to_thread(assemble_rest, inputs, begun, new_id())
+                    assembled = await asyncio.to_thread(finish_assembly, inputs, begun, new_id())
             except (CannotFit, NothingToSend):  # events appended elsewhere meanwhile may change that
                 return None
-            show(span, assembled)
+            record_plan(span, assembled)
         estimator = inputs.counter.estimator.name
         made, reaches = (assembled.call, assembled.epoch), covered(inputs) if lost else None
-        answer = ContextAnswer(external_id, assembled, "none", unshown(assembled), held=True)
+        answer = ContextAnswer(external_id, assembled, "none", reason_not_shown(assembled), held=True)
         kept = await _new_answer(keep, answer)
-        compaction = await calls.record_if_so(self._database, tenant_id, *made, held.loaded, estimator, reaches, kept)
+        compaction = await calls.record_if_current(
+            self._database, tenant_id, *made, held.loaded, estimator, reaches, kept
+        )
         if compaction is None:
             return None
         await self._cache_view(assembled, compaction, steady=True)
@@ -241,7 +243,7 @@ class Assembly:
         for deepening in range(DEEPEN_MAX + 2):
             loaded = None
             if held is not None and deepening == 0:
-                loaded = await views.news(self._database, tenant_id, request.view, held.loaded, request.model)
+                loaded = await views.refresh(self._database, tenant_id, request.view, held.loaded, request.model)
             if loaded is None:
                 held = None
                 loaded = await views.load(
@@ -257,12 +259,12 @@ class Assembly:
             if loaded is None:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if loaded.moved_to is not None and not is_line(external_id):
-                raise Moved(loaded.moved_to)
+                raise LineChanged(loaded.moved_to)
             if request.at is not None and request.at > loaded.head:
                 raise InvalidRequest(f"`at` is {request.at}, but the session's last event is {loaded.head}", field="at")
             settings = await self._settings(tenant_id, loaded, request, given)
             erased = not all(one.text for one in loaded.folded)  # of an epoch before the view's current one (`at`)
-            if not fresh and (erased or changed(loaded.view, settings) is not None):
+            if not fresh and (erased or changed_setting(loaded.view, settings) is not None):
                 fresh = True
                 continue
             inputs = await self._inputs(loaded, settings, request, held, fresh=fresh)
@@ -275,7 +277,7 @@ class Assembly:
             if not loaded.unread.to_seq:
                 return inputs
             read_enough = deepening > DEEPEN_MAX or bound > loaded.log_tokens
-            if read_enough or not await off_loop(inputs.events, partial(wants_more, inputs)):
+            if read_enough or not await run_off_loop(inputs.events, partial(wants_more, inputs)):
                 return await self._with_unread_files(inputs)
             bound *= DEEPEN_FACTOR
         raise Conflict("the settings of this view kept changing; retry the request")
@@ -283,16 +285,16 @@ class Assembly:
     async def _with_unread_files(self, inputs: ContextInputs) -> ContextInputs:
         """Add the files modified in unread events that no summary covers, for the note of the drops."""
         loaded = inputs.loaded
-        floor, last = 0 if inputs.anew else loaded.frontier.floor, loaded.unread.to_seq
+        floor, last = 0 if inputs.from_scratch else loaded.frontier.floor, loaded.unread.to_seq
         if floor >= last:
             return inputs
-        first = max(floor, *(one.to_seq for one in tree_of(inputs)), 0) + 1
+        first = max(floor, *(one.to_seq for one in summary_tree(inputs)), 0) + 1
         if first > last:
             return inputs
         shows = inputs.settings.policy.shows
         found = await spans.calls(self._database, loaded.session_id, first, last)
         shown = [one for one in found if not shows.leaves_out(one.type, one.author)]
-        files = await off_loop(shown, lambda: files_named(modifications(shown)))
+        files = await run_off_loop(shown, lambda: files_named(modifications(shown)))
         return replace(inputs, loaded=replace(loaded, unread=replace(loaded.unread, files=files)))
 
     async def _settings(
@@ -303,7 +305,7 @@ class Assembly:
         policy = given.policy if given else await self._policies.get(tenant_id, ref)
         model = request.model or (view.model if view else None) or loaded.session_model
         window = window_of(view, ref, policy, model, request.max_tokens)
-        return ViewSettings(ref, policy, model, real_window(loaded, model, window, clock(request)))
+        return ViewSettings(ref, policy, model, real_window(loaded, model, window, call_time(request)))
 
     async def _inputs(
         self,
@@ -318,7 +320,7 @@ class Assembly:
         counted: tuple[Event, ...] = ()
         standing = None
         if held is not None and held.counter == counter:
-            counted, standing = held.counted, held.standing
+            counted, standing = held.counted, held.incremental_state
         events = loaded.events
         if counter != self._counting.session_counter(loaded.estimator, loaded.session_model):
             events = counted + await self._counting.recount(events[len(counted) :], counter)
@@ -339,11 +341,11 @@ class Assembly:
             injected_tokens=injected,
             layers=shown,
             layer_tokens=layered,
-            standing=standing,
-            now=clock(request),
+            last_context=standing,
+            now=call_time(request),
             cache=cache,
             keep_days=settings.policy.kept_days(self._calls_kept_days),
-            outside_by=outside_of(loaded, settings, request).said_by,
+            outside_by=outside_of(loaded, settings, request).source,
         )
 
     async def _record(
@@ -357,18 +359,18 @@ class Assembly:
             return False
         pressed = planned.moment == "pressed" and (assembled.epoch is not None or planned.stalled is not None)
         if pressed and inputs.settings.policy.summarize.enabled:
-            await compactions.wake(self._database, loaded.session_id, tenant_id)
+            await compactions.enqueue(self._database, loaded.session_id, tenant_id)
         if inputs.request.at is None:
             await self._cache_view(assembled, loaded.compaction, steady=held is None or held.loaded.head == loaded.head)
         return True
 
     async def _cache_view(self, assembled: Assembled, compaction: str, *, steady: bool) -> None:
         cached = partial(cached_view, assembled, compaction, steady)
-        view = cached() if assembled.epoch is None else await off_loop(assembled.inputs.events, cached)
+        view = cached() if assembled.epoch is None else await run_off_loop(assembled.inputs.events, cached)
         self._view_cache.put(assembled.inputs.request.view, view)
 
 
-def clock(request: ContextRequest) -> float:
+def call_time(request: ContextRequest) -> float:
     """Return the time of a call, in epoch seconds."""
     return to_seconds(request.now) if request.now is not None else time.time()
 

@@ -15,7 +15,7 @@ from app.store.engine import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CallConditions:
     """Conditions on calls; None is no condition. `since` is inclusive, `until` exclusive.
 
     `session`: calls of a line, or of all lines of a session; with `summary` or `evicted_seq`, of its current line.
@@ -43,7 +43,7 @@ class Audit:
         self._database = database
 
     async def calls(
-        self, tenant_id: UUID, asked: Question, *, before: Place | None, limit: int
+        self, tenant_id: UUID, asked: CallConditions, *, before: Place | None, limit: int
     ) -> tuple[list[tuple[str, CallRow]], Place | None]:
         """Return up to `limit` calls with their sessions' names, newest first, and the place to continue from.
 
@@ -58,14 +58,16 @@ class Audit:
         found, after = await calls_search.page(self._database, tenant_id, replace(filters, before=before), limit)
         return [(session, call) for session, call in found if session is not None], after
 
-    async def _filters(self, tenant_id: UUID, asked: Question) -> Filters | None:
+    async def _filters(self, tenant_id: UUID, asked: CallConditions) -> Filters | None:
         """Return the filters for the store; None when no call can match."""
         session_id = None
         if asked.session is not None:
             if asked.summary is None and asked.evicted_seq is None and not is_line(asked.session):
                 names = await lines.names(self._database, tenant_id, asked.session)
                 return _filters(asked, list(names)) if names else None
-            line = None if is_line(asked.session) else await lines.pointer(self._database, tenant_id, asked.session)
+            line = (
+                None if is_line(asked.session) else await lines.current_line(self._database, tenant_id, asked.session)
+            )
             session_id = sessions.session_key(tenant_id, line or asked.session)
         epochs: set[tuple[str, int]] | None = None
         if asked.summary is not None:
@@ -82,7 +84,7 @@ class Audit:
 
 
 def _filters(
-    asked: Question, session_ids: Sequence[UUID] | None, epochs: Collection[tuple[str, int]] | None = None
+    asked: CallConditions, session_ids: Sequence[UUID] | None, epochs: Collection[tuple[str, int]] | None = None
 ) -> Filters:
     return Filters(
         session_ids=session_ids,

@@ -37,7 +37,7 @@ class ClientLists:
         else:
             read = await asyncio.to_thread(replace(_client_list(of), complete=False).read)
             given = await self._complete(tenant_id, session, of.previous, read)
-        return await self._reconcile.answer(tenant_id, session, given, request)
+        return await self._reconcile.context_only(tenant_id, session, given, request)
 
     async def _complete(self, tenant_id: UUID, session: str, reply: str, given: ClientMessages) -> ClientMessages:
         """Complete the list of a client that sends only the messages after a reply. Raises NotBudgeted.
@@ -74,14 +74,14 @@ class ClientLists:
         given = await self._reconcile.read(tenant_id, session, _client_list(of))
         key = sessions.session_key(tenant_id, session)
         async with self._database.transaction() as tx:
-            found = await chain.longest(tx, key, [link.hash for link in given.links])
+            found = await chain.find_longest(tx, key, [link.hash for link in given.links])
             count = _whole_messages(given, of.messages, found[0].number if found else 0)
             hashes = [link.hash for link in given.links if given.indices[link.place] < count]
-            found = await chain.longest(tx, key, hashes)
+            found = await chain.find_longest(tx, key, hashes)
             row = await sessions.find(tx, found[0].line, tenant_id) if found else None
         if row is None or not count:
             raise NotBudgeted(NOT_IN_LOG)
-        assembled = await self._assembly.planned(tenant_id, row.external_id, replace(request, at=found[0].seq))
+        assembled = await self._assembly.plan(tenant_id, row.external_id, replace(request, at=found[0].seq))
         return ContextAnswer(row.external_id, assembled, "none"), count
 
 

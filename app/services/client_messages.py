@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.core.errors import InvalidMessage
-from app.core.log.chain import START, Link, links, prompt_said, tools_said
+from app.core.log.chain import START, Link, canonical_prompt, canonical_tool_list, links
 from app.core.log.events import Draft, EventType, Json
 from app.core.log.pairing import OpenIds, pair_calls
 from app.core.log.parse import parse_event, tool_definitions
@@ -23,8 +23,8 @@ from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts
 from app.core.render.formats.parts import is_blank, native
 from app.core.render.formats.reading import SYSTEM_ROLES, leading
 
-AT_ONCE: Final = 200
-AT_ONCE_BYTES: Final = 64 * 1024
+INLINE_MESSAGES_MAX: Final = 200
+INLINE_BYTES_MAX: Final = 64 * 1024
 """Lists with more messages, or more bytes, are read in a thread."""
 KEPT_MAX: Final = 50_000
 """Most messages and links, together, that a process keeps of the lists it has read: 7 MB."""
@@ -45,7 +45,7 @@ class ClientMessages:
     `count` is the number of messages. `raw` are the conversation's events, not yet checked, `indices` those of their
     messages, and `links` the hashes of the chained ones. `prompts` and `tools` precede them, if the client sends any;
     `all_prompts`: without prompts there are none. If only the new messages were read, `raw` lacks the first `unread`
-    events, and `whole` reads the complete list. `added` are the places of calls inserted before results without one,
+    events, and `read_all` reads the complete list. `added` are the places of calls inserted before results without one,
     and `open_ids` continues the pairing (`core/log/pairing`).
     """
 
@@ -56,22 +56,22 @@ class ClientMessages:
     prompts: tuple[ClientEvent, ...]
     tools: ClientEvent | None
     unread: int = 0
-    whole: Callable[[], "ClientMessages"] | None = None
+    read_all: Callable[[], "ClientMessages"] | None = None
     all_prompts: bool = False
     added: frozenset[int] = frozenset()
     open_ids: OpenIds | None = None
 
     @property
-    def prompts_said(self) -> tuple[bytes, ...]:
+    def canonical_prompts(self) -> tuple[bytes, ...]:
         """The system prompts' contents, in a form to compare."""
-        return tuple(prompt_said(one.draft.content) for one in self.prompts)
+        return tuple(canonical_prompt(one.draft.content) for one in self.prompts)
 
     @property
-    def tools_said(self) -> bytes | None:
+    def canonical_tools(self) -> bytes | None:
         """The tools, in a form to compare; None if the client sends none."""
-        return None if self.tools is None else tools_said(tool_definitions(self.tools.draft.content))
+        return None if self.tools is None else canonical_tool_list(tool_definitions(self.tools.draft.content))
 
-    def behind(self, links_known: int) -> tuple[ClientEvent, ...]:
+    def events_after(self, links_known: int) -> tuple[ClientEvent, ...]:
         """Return the events after `links_known` links; none if no link follows, since reasoning goes with what follows.
 
         Raises InvalidEvent with the index of the invalid message.
@@ -79,15 +79,15 @@ class ClientMessages:
         if links_known >= len(self.links):
             return ()
         first = self._first(links_known)
-        if first < self.unread and self.whole is not None:
-            return self.whole().behind(links_known)
+        if first < self.unread and self.read_all is not None:
+            return self.read_all().events_after(links_known)
         rest = enumerate(zip(self.raw[first - self.unread :], self.indices[first:], strict=True), first)
         return tuple(
             ClientEvent(parse_event(event, index, native=True), None if place in self.added else index)
             for place, (event, index) in rest
         )
 
-    def links_behind(self, links_known: int, in_front: int) -> list[Link]:
+    def links_after(self, links_known: int, in_front: int) -> list[Link]:
         """Return the links after `links_known`, with places for an append after `in_front` other events."""
         moved = in_front - self._first(links_known)
         return [Link(link.place + moved, link.hash) for link in self.links[links_known:]]
@@ -104,7 +104,7 @@ class ClientList:
     `complete`, results may answer calls in the log; it is read without links, which depend on the messages before it.
     """
 
-    form: str
+    format: str
     messages: Sequence[Any]
     system: Json = None
     tools: Json = None
@@ -112,14 +112,14 @@ class ClientList:
     complete: bool = True
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         """Whether reading the list would noticeably delay other requests."""
         size = accumulate(len(_bytes(message)) for message in self.messages)
-        return len(self.messages) > AT_ONCE or any(so_far > AT_ONCE_BYTES for so_far in size)
+        return len(self.messages) > INLINE_MESSAGES_MAX or any(so_far > INLINE_BYTES_MAX for so_far in size)
 
     def read(self) -> ClientMessages:
         """Read the complete list. Raises InvalidMessage, or InvalidEvent for the system prompt or the tools."""
-        groups = FORMATS[self.form].reader(self.messages)
+        groups = FORMATS[self.format].reader(self.messages)
         raw = [event for group in groups for event in group]
         indices = [index for index, group in enumerate(groups) for _ in group]
         first = next((n for n, event in enumerate(raw) if event["type"] != EventType.SYSTEM_PROMPT), len(raw))
@@ -140,16 +140,16 @@ class ClientList:
             open_ids=paired.open_ids,
         )
 
-    def read_behind(self, known: "_KnownList") -> ClientMessages:
+    def read_continuation(self, known: "_KnownList") -> ClientMessages:
         """Read a list that begins, after its prompts, with known messages. Raises what `read` raises.
 
         The reader is given the first message, too, so that it takes no system message after it for a prompt.
         """
-        form = FORMATS[self.form]
+        form = FORMATS[self.format]
         count = leading(self.messages, SYSTEM_ROLES)
         begins = count + known.count
         try:
-            if form.apart:
+            if form.independent_messages:
                 groups = form.reader([self.messages[count], *self.messages[begins:]])[1:]
             else:
                 groups = form.reader(self.messages)[begins:]
@@ -178,7 +178,7 @@ class ClientList:
     def _leading_events(self, raw: Sequence[Mapping[str, Json]]) -> tuple[tuple[ClientEvent, ...], ClientEvent | None]:
         """Return the system prompts, of which each leading message is one event, and the tools."""
         prompts = [ClientEvent(parse_event(event, n, native=True), n) for n, event in enumerate(raw)]
-        beside = () if self.system is None else _prompt(self.form, self.system)
+        beside = () if self.system is None else _prompt(self.format, self.system)
         tools = {"type": "tools", "content": self.tools}
         return (*beside, *prompts), None if self.tools is None else ClientEvent(parse_event(tools), None)
 
@@ -215,13 +215,13 @@ class ListReader:
         messages = given.messages[first:]
         if not messages:
             return given.read()
-        key = (tenant_id, session, given.form, _digest(messages[:1]).digest())
+        key = (tenant_id, session, given.format, _digest(messages[:1]).digest())
         with self._lock:
             known = self._known.get(key)
         count = 0 if known is None else known.count
         digest = _digest(messages[:count])
         goes_on = known is not None and digest.digest() == known.digest
-        read = given.read_behind(known) if known is not None and goes_on else given.read()
+        read = given.read_continuation(known) if known is not None and goes_on else given.read()
         for message in messages[count:]:
             digest.update(_bytes(message))
         self._keep(

@@ -18,16 +18,16 @@ import structlog
 from app.core.cover.summaries import Spanning, contiguous
 from app.core.errors import CannotFit, InvalidPolicy, SessionGone, StoreUnavailable
 from app.core.log.events import Json
-from app.core.policy.shows import EVERYTHING
+from app.core.policy.shows import SHOW_ALL
 from app.services.counting import Counting
 from app.services.ids import new_id
 from app.services.next_step import StepPlanner
 from app.services.policies import Policies
 from app.services.spending import Spending
-from app.services.steps import Basis, CompactionStep, written
-from app.services.summarizing import PutOff, Summarizing, WrittenSummary
+from app.services.steps import Basis, CompactionStep, summary_row
+from app.services.summarizing import SummarizerUnavailable, Summarizing, WrittenSummary
 from app.store import compactions, jobs, sessions, spans, summaries, work_counts
-from app.store.compactions import Demand, RunOutcome, WaitingContext
+from app.store.compactions import CompactionBasis, RunOutcome, WaitingContext
 from app.store.engine import Database
 from app.store.summaries import NewSummary, SummaryToRewrite
 from app.store.work_counts import WorkDone
@@ -53,7 +53,7 @@ class _Run:
     ids: list[UUID]
     wanted: tuple[WaitingContext, ...] = ()
     outcome: RunOutcome = NOTHING_DONE
-    seen: Demand | None = None
+    seen: CompactionBasis | None = None
     has_summarized: bool = False
 
 
@@ -77,7 +77,7 @@ class Compaction:
         """Close the connections to the models; the database stays open."""
         await self._summarizing.aclose()
 
-    async def work(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
+    async def run_job(self, session_id: UUID, tenant_id: UUID, job_id: int) -> int | None:
         """Do all compaction work of a session, including what arrives meanwhile. Raises PutOff.
 
         Returns the head up to which the log was examined, None if there is nothing to examine.
@@ -86,10 +86,10 @@ class Compaction:
         while not done:
             seen = await self.run(session_id, tenant_id)
             async with self._database.transaction() as tx:
-                done = await compactions.let_go(tx, session_id, job_id, seen)
+                done = await compactions.release_session(tx, session_id, job_id, seen)
         return None if seen is None else seen.head
 
-    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> Demand | None:
+    async def run(self, session_id: UUID, tenant_id: UUID, *, without_model: bool = False) -> CompactionBasis | None:
         """Write all due and requested summaries of a session; return the demand examined, None if there is none.
 
         Raises PutOff when a summarizer is unavailable; the run then stays scheduled.
@@ -97,10 +97,17 @@ class Compaction:
         waiting = await compactions.waiting(self._database, session_id)
         asked = any(one.reason in ASKED for one in waiting)
         focus = next((one.focus for one in waiting if one.focus), None)
-        run = _Run([one.id for one in waiting], tuple(one.wanted for one in waiting if one.wanted))
+        run = _Run([one.id for one in waiting], tuple(one.context for one in waiting if one.context))
         try:
             await self._steps(run, session_id, tenant_id, asked=asked, focus=focus, without_model=without_model)
-        except (PutOff, SessionGone, StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except (
+            SummarizerUnavailable,
+            SessionGone,
+            StoreUnavailable,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            OSError,
+        ):
             raise  # to be retried, by this worker or another
         except (CannotFit, InvalidPolicy) as error:  # the window leaves no room for a context
             structlog.get_logger().warning("no room for summaries", error=error.detail)
@@ -119,18 +126,18 @@ class Compaction:
         self, run: "_Run", session_id: UUID, tenant_id: UUID, *, asked: bool, focus: str | None, without_model: bool
     ) -> None:
         stale, known, read_at = 0, None, 0.0
-        if not run.ids and await compactions.cools_down(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
+        if not run.ids and await compactions.in_cooldown(self._database, session_id, COOL_SECONDS, COOL_SECONDS_MAX):
             return
         for _ in range(STEPS_MAX):
             basis = known
             if basis is None or time.monotonic() - read_at > KNOWN_SECONDS:
                 read_at = time.monotonic()
-                basis = await self._planner.basis(session_id, tenant_id, run.wanted)
+                basis = await self._planner.load_basis(session_id, tenant_id, run.wanted)
                 run.seen = basis.facts.demand if basis else run.seen
             step = None
             if basis is not None:
                 step = await self._planner.next_step(
-                    session_id, basis, asked=asked, focus=focus, first=not run.has_summarized
+                    session_id, basis, requested=asked, focus=focus, first=not run.has_summarized
                 )
             if step is None:
                 if run.outcome == NOTHING_DONE and basis is not None:
@@ -146,13 +153,13 @@ class Compaction:
                     step.task,
                     step.basis.policy,
                     without_model=without_model,
-                    paid=partial(self._spending.paid_by, tenant_id),
+                    charge=partial(self._spending.charge_to, tenant_id),
                 )
-            except PutOff as error:
-                attempts = await compactions.put_off(self._database, session_id, run.ids[0], error.detail)
+            except SummarizerUnavailable as error:
+                attempts = await compactions.reschedule(self._database, session_id, run.ids[0], error.detail)
                 if attempts < self._summarizing.attempts_max:
                     raise
-                draft = await self._summarizing.stand_in(step.task, step.basis.policy, error.detail)
+                draft = await self._summarizing.substitute(step.task, step.basis.policy, error.detail)
             if draft.refused:
                 await self._keep_refused(session_id, tenant_id, step, draft)
             if draft.text is None:
@@ -172,28 +179,28 @@ class Compaction:
                 run.outcome = replace(run.outcome, state="failed", error="the events to summarize kept changing")
                 return
 
-    async def redo(self, session_id: UUID, tenant_id: UUID) -> bool:
+    async def rewrite_degraded(self, session_id: UUID, tenant_id: UUID) -> bool:
         """Rewrite the oldest degraded summary with the model it was meant for; it stays if the model is unavailable.
 
         Returns whether it was rewritten.
         """
         try:
-            basis = await self._planner.basis(session_id, tenant_id)
+            basis = await self._planner.load_basis(session_id, tenant_id)
         except (CannotFit, InvalidPolicy):
             return False
         old = None if basis is None else next((one.summary for one in basis.live if one.degraded), None)
         if basis is None or old is None or not self._summarizing.has_model(basis.policy):
             return False
         rewritten = SummaryToRewrite(UUID(old.id), old.depth, old.from_seq, old.to_seq)
-        step = await self._planner.anew(basis, rewritten, None)
+        step = await self._planner.plan_rewrite(basis, rewritten, None)
         id = new_id()
         await compactions.begin(self._database, session_id, tenant_id, id, "redo", basis.facts.context_tokens)
         try:
             draft = await self._summarizing.write(
-                step.task, basis.policy, paid=partial(self._spending.paid_by, tenant_id)
+                step.task, basis.policy, charge=partial(self._spending.charge_to, tenant_id)
             )
             error = draft.error
-        except PutOff as put_off:
+        except SummarizerUnavailable as put_off:
             draft, error = None, put_off.detail
         if draft is None or draft.text is None or draft.degraded:
             if draft is not None:
@@ -214,7 +221,7 @@ class Compaction:
             "summary",
             draft.refused[0].summarizer if draft.refused else draft.summarizer,
             outcome,
-            await jobs.due_seconds(self._database, session_id),
+            await jobs.queued_seconds(self._database, session_id),
             _figure(draft.usage, "input_tokens"),
             _figure(draft.usage, "output_tokens"),
         )
@@ -224,7 +231,7 @@ class Compaction:
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
     ) -> tuple[NewSummary, Basis] | None:
         """Store a summary and return it with the next step's basis; store nothing, return None if its basis changed."""
-        new = written(step, draft)
+        new = summary_row(step, draft)
         basis = step.basis
         try:
             async with self._database.transaction() as tx:
@@ -236,13 +243,13 @@ class Compaction:
                     return None
                 await summaries.insert(tx, session_id, tenant_id, new)
                 covered = basis.facts.covered_tokens
-                if basis.policy.shows == EVERYTHING:
+                if basis.policy.shows == SHOW_ALL:
                     left: list[Spanning] = [one for one in live if UUID(one.id) not in new.sources]
                     cover = contiguous([*left, new])
                     covered = await spans.set_covered(tx, basis.facts.log, cover[-1].to_seq if cover else 0)
         except asyncpg.ExclusionViolationError:
             return None
-        return new, basis.behind(new, covered)
+        return new, basis.with_summary(new, covered)
 
     async def _keep_refused(
         self, session_id: UUID, tenant_id: UUID, step: CompactionStep, draft: WrittenSummary
@@ -254,7 +261,7 @@ class Compaction:
                 return  # it may contain what has been erased since
             for refused in draft.refused:
                 kept = replace(
-                    written(step, draft),
+                    summary_row(step, draft),
                     text=refused.text,
                     tokens=refused.tokens,
                     summarizer=refused.summarizer,

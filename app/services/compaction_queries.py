@@ -29,9 +29,9 @@ class CompactionQueries:
         id = new_id()
         async with self._database.transaction() as tx:
             await compactions.schedule(tx, session.session_id, tenant_id, id, REQUESTED, focus=focus)
-        return await self.ended(session.session_id, id, wait_ms)
+        return await self.wait_for(session.session_id, id, wait_ms)
 
-    async def ended(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
+    async def wait_for(self, session_id: UUID, id: UUID, wait_ms: int) -> CompactionRow:
         """Return a run when it has ended, or its state after `wait_ms`.
 
         It is polled every POLL_SECONDS: a summary takes seconds, and a listening connection per request would cost
@@ -50,7 +50,7 @@ class CompactionQueries:
     async def run(self, tenant_id: UUID, external_id: str, id: UUID) -> CompactionRow:
         """Return one run. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        return await self.ended(session.session_id, id, 0)
+        return await self.wait_for(session.session_id, id, 0)
 
     async def runs(
         self,
@@ -70,7 +70,7 @@ class CompactionQueries:
         session = await sessions.get(self._database, tenant_id, external_id)
         async with self._database.transaction() as tx:
             again = await compactions.retry(tx, session.session_id, tenant_id, id)
-        run = await self.ended(session.session_id, id, 0)
+        run = await self.wait_for(session.session_id, id, 0)
         if not again:
             raise Conflict(f"compaction {id} is {run.state}: only a failed or skipped one can be retried")
         return run

@@ -48,7 +48,7 @@ class Coverage:
         self._counting = counting
         self._policies = policies
 
-    async def of(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
+    async def prove(self, tenant_id: UUID, external_id: str, view: str) -> CoverageProof:
         """Return the proof for a view as of now. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
         current = await epochs.current(self._database, session.session_id, view)
@@ -57,8 +57,8 @@ class Coverage:
         if current is None:
             raise NotFound(f"session {external_id!r} has no view {view!r} yet", session=external_id, view=view)
         policy = await self._policies.get(tenant_id, current.policy)
-        events = await event_log.outline(self._database, session.log, session.state.head)
-        redacted = await audit.erased(self._database, session.session_id)
+        events = await event_log.events_without_bodies(self._database, session.log, session.state.head)
+        redacted = await audit.erased_seqs(self._database, session.session_id)
         counter = self._counting.session_counter(session.estimator, session.model)
         state, runs, faults = await asyncio.to_thread(
             _account, events, current.frontier, counter, policy.shows, redacted, session.state.head

@@ -24,7 +24,7 @@ from app.store import erasure, erasures, sessions, work_counts
 from app.store.engine import Database
 from app.store.erasures import ErasedSession, ErasureRow
 from app.store.families import families as families_of
-from app.store.session_filter import Place, SessionFilter
+from app.store.session_filter import ListPosition, SessionFilter
 from app.store.sessions import session_key
 from app.store.work_counts import WorkDone
 
@@ -36,7 +36,7 @@ UNEXPECTED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class ErasureAsked:
+class ErasureRequest:
     """Conditions that a session to be erased must all meet.
 
     `forks`: its forks are erased even if they do not meet them. `expected` is the number of sessions, forks included.
@@ -63,7 +63,7 @@ class ErasureAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class MatchedSession:
     """A session that a filter matches; `kept`: it stays, since forks that do not match share its events."""
 
     id: str
@@ -78,8 +78,8 @@ class Forecast:
     sessions: int
     kept: int
     more: bool
-    items: Sequence[Matching]
-    next: Place | None
+    items: Sequence[MatchedSession]
+    next: ListPosition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,14 @@ class Erasures:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def preview(self, tenant_id: UUID, asked: ErasureAsked, limit: int, after: Place | None = None) -> Forecast:
+    async def preview(
+        self, tenant_id: UUID, asked: ErasureRequest, limit: int, after: ListPosition | None = None
+    ) -> Forecast:
         """Return the sessions to be erased after `after`, newest first. Changes nothing. Raises InvalidRequest."""
         _check(asked)
-        found: list[tuple[Matching, Place]] = []
+        found: list[tuple[MatchedSession, ListPosition]] = []
         erasable: set[str] = set()
-        rest: Place | None = None
+        rest: ListPosition | None = None
         async for matches, names, place in self._pages(tenant_id, asked, after):
             rest = place
             found += matches
@@ -118,8 +120,8 @@ class Erasures:
         )
 
     async def _pages(
-        self, tenant_id: UUID, asked: ErasureAsked, after: Place | None
-    ) -> AsyncIterator[tuple[list[tuple[Matching, Place]], set[str], Place | None]]:
+        self, tenant_id: UUID, asked: ErasureRequest, after: ListPosition | None
+    ) -> AsyncIterator[tuple[list[tuple[MatchedSession, ListPosition]], set[str], ListPosition | None]]:
         """Yield pages of matching sessions, newest first: the sessions, the names to be erased, and the next place.
 
         The place is None after the last page. A name is in several pages if its family is.
@@ -137,12 +139,16 @@ class Erasures:
             kept = {name for name in places if not asked.forks and not shared[name] <= matches}
             erasable = {one for name in places if name not in kept for one in shared[name]}
             place = ended or (list(places.values())[-1] if len(rows) == PAGE else None)
-            yield [(Matching(name, here[0], name in kept), here) for name, here in places.items()], erasable, place
+            yield (
+                [(MatchedSession(name, here[0], name in kept), here) for name, here in places.items()],
+                erasable,
+                place,
+            )
             if place is None:
                 return
 
     async def create(
-        self, tenant_id: UUID, asked: ErasureAsked, key_id: UUID | None, key: str | None
+        self, tenant_id: UUID, asked: ErasureRequest, key_id: UUID | None, key: str | None
     ) -> tuple[ErasureState, bool]:
         """Start an erasure; return it and True, or the one started under this idempotency `key` and False.
 
@@ -163,7 +169,7 @@ class Erasures:
             raise IdempotencyConflict.of_key(key)
         return await self._state(row), new
 
-    async def _check_expected(self, tenant_id: UUID, asked: ErasureAsked) -> None:
+    async def _check_expected(self, tenant_id: UUID, asked: ErasureRequest) -> None:
         erasable: set[str] = set()
         async for _, names, _ in self._pages(tenant_id, asked, None):  # to the end: an erasure has no limit
             erasable |= names
@@ -224,7 +230,7 @@ class Erasures:
     async def _erase(self, row: ErasureRow, asked: SessionFilter, name: str) -> int | None:
         """Erase a session with its forks; return the number of erased sessions, None if it stays."""
         async with self._database.transaction() as tx:
-            rows = await erasure.family(tx, row.tenant_id, name, lines=True)
+            rows = await erasure.lock_family(tx, row.tenant_id, name, lines=True)
             names = list(dict.fromkeys(map(session_of, rows)))
             matches = await erasures.matching(tx, row.tenant_id, names, asked)
             if name not in matches:  # it is gone, replaced by another of this name, or its metadata was changed
@@ -238,21 +244,21 @@ class Erasures:
                 own |= {table: own.get(table, 0) + number for table, number in found.items()}
             await erasure.delete(tx, row.tenant_id, rows)
             for one, own in counts.items():
-                await erasures.note(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
+                await erasures.record_erased(tx, row.tenant_id, row.id, session_key(row.tenant_id, one), own)
         return len(names)
 
 
-def _check(asked: ErasureAsked) -> None:
+def _check(asked: ErasureRequest) -> None:
     check_metadata(asked.metadata)
     check_names_values(asked.metadata)
 
 
-def _filter(asked: ErasureAsked, made_before: datetime | None = None) -> SessionFilter:
+def _filter(asked: ErasureRequest, made_before: datetime | None = None) -> SessionFilter:
     until = min((one for one in (asked.until, made_before) if one is not None), default=None)
     return SessionFilter(since=asked.since, until=until, model=asked.model, metadata=asked.metadata, exact=True)
 
 
-def _read(text: str, *, forks: bool) -> ErasureAsked:
+def _read(text: str, *, forks: bool) -> ErasureRequest:
     given = json.loads(text)
     moments = {name: parse_time(given[name]) for name in ("since", "until") if name in given}
-    return ErasureAsked(given["metadata"], given.get("model"), moments.get("since"), moments.get("until"), forks)
+    return ErasureRequest(given["metadata"], given.get("model"), moments.get("since"), moments.get("until"), forks)

@@ -52,7 +52,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenEvent:
+class EventInCall:
     """An event as one call showed it; `cause` is the cause of the call's epoch."""
 
     call: CallRow
@@ -81,7 +81,7 @@ class Explaining:
 
     async def history(
         self, tenant_id: UUID, external_id: str, seq: int, *, view: str | None, after: UUID | None, limit: int
-    ) -> list[SeenEvent]:
+    ) -> list[EventInCall]:
         """Return an event's fate in each call since it was logged, oldest first.
 
         All calls of an epoch share its decisions. Raises NotFound.
@@ -102,7 +102,7 @@ class Explaining:
         )
         wanted = list({(call.view, call.epoch) for call in calls})
         epochs = await audit.epochs_of(self._database, session_id, wanted)
-        erased = await audit.erased(self._database, session_id)
+        erased = await audit.erased_seqs(self._database, session_id)
         rank = erased.index(seq) if seq in erased else len(erased)
         known: dict[tuple[object, ...], EventFate] = {}
         items = []
@@ -114,8 +114,8 @@ class Explaining:
             key = (call.view, call.epoch, call.policy, redacted)
             if key not in known:
                 explainer = Explainer(epoch.frontier, await self._policies.get(tenant_id, call.policy))
-                known[key] = explainer.told(events, [seq] if redacted else ())[seq]
-            items.append(SeenEvent(call, known[key], epoch.cause))
+                known[key] = explainer.fates(events, [seq] if redacted else ())[seq]
+            items.append(EventInCall(call, known[key], epoch.cause))
         return items
 
     async def diff(self, tenant_id: UUID, external_id: str, a: UUID, b: UUID) -> CallDiff:
@@ -123,7 +123,7 @@ class Explaining:
         ours, theirs = [await self._recorded_side(tenant_id, external_id, id) for id in (a, b)]
         return await self._compare(tenant_id, external_id, ours, theirs)
 
-    async def against(
+    async def diff_planned(
         self,
         tenant_id: UUID,
         external_id: str,
@@ -142,7 +142,7 @@ class Explaining:
         call = await self._recordings.find(tenant_id, external_id, id)
         done = await self._recordings.reproduce(tenant_id, external_id, call)
         policy = await self._policies.get(tenant_id, call.policy)
-        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.again)
+        return await self._side(tenant_id, external_id, call, done.epoch, policy, done.replayed)
 
     async def _side(
         self,
@@ -154,14 +154,16 @@ class Explaining:
         replayed: ReplayedCall,
     ) -> Side:
         session_id = sessions.session_key(tenant_id, external_id)
-        events = await event_log.outline(self._database, SessionLog(session_id), call.head)
-        erased = await audit.erased(self._database, session_id)
-        fates = Explainer(epoch.frontier, policy).told(events, erased[: call.manifest.redactions])
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        erased = await audit.erased_seqs(self._database, session_id)
+        fates = Explainer(epoch.frontier, policy).fates(events, erased[: call.manifest.redactions])
         return Side(call, epoch, policy, fates, replayed)
 
     async def _compare(self, tenant_id: UUID, external_id: str, ours: Side, theirs: Side) -> CallDiff:
         session_id = sessions.session_key(tenant_id, external_id)
-        events = await event_log.outline(self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head))
+        events = await event_log.events_without_bodies(
+            self._database, SessionLog(session_id), max(ours.call.head, theirs.call.head)
+        )
         earlier, later = sorted((ours, theirs), key=lambda side: side.call.call_id)
         seqs = differing(ours.fates, theirs.fates)
         decided = await self._find_deciding(session_id, seqs, events, earlier, later)
@@ -211,7 +213,7 @@ class _Walk:
         """Compare a batch of earlier epochs, latest first; return True when every deciding epoch is found."""
         view, number = self._earlier.call.view, self._earlier.call.epoch
         for epoch in batch:
-            fates = Explainer(epoch.frontier, self._later.policy).told(self._events)
+            fates = Explainer(epoch.frontier, self._later.policy).fates(self._events)
             for seq in sorted(self.open):
                 if self._differs_in(seq, epoch, fates):
                     self._decide(seq, self._last.epoch, self._last.cause)

@@ -22,14 +22,14 @@ from app.core.tokens.calibration import (
     Sample,
     consistent,
 )
-from app.core.tokens.learned import Learned, Point, started, with_cache, with_point
+from app.core.tokens.learned import Learned, Point, initial_state, with_cache, with_point
 from app.core.view.budget import budget_of, real_window
 from app.core.view.loaded import ViewRow
 from app.core.view.request import ContextRequest, Injection, Retry, ViewSettings
 from app.services.counting import Counting
 from app.services.ids import overflow_run
 from app.services.ledger import CacheReads, Ledger
-from app.services.measurements import claim_of, is_believable, is_sane, limited, point_of
+from app.services.measurements import claim_of, is_believable, is_sane, point_of, with_window_evidence
 from app.services.policies import Policies
 from app.services.view_cache import ViewCache
 from app.store import audit, calibrations, compactions, outcomes, sessions
@@ -38,7 +38,7 @@ from app.store.calibrations import KnownModel
 from app.store.compactions import WaitingContext
 from app.store.engine import Connection, Database
 from app.store.outcomes import ReportedOutcome
-from app.store.spans import Viewed
+from app.store.spans import ViewFacts
 
 REASON: Final = "overflow"
 RETRY_WAIT_MS: Final = 10_000
@@ -58,15 +58,15 @@ class Report:
 class Verdict:
     """A call with its outcome. `wait_ms`: time its retry may wait for a summary; None if the policy makes none.
 
-    `overflow` is the matched pattern, `off` the estimate's error as a share of the reported tokens, `cache` the reads
-    from the provider's cache, if reported; all are None when the same was reported before.
+    `overflow` is the matched pattern, `estimate_error` the estimate's error as a share of the reported tokens, `cache`
+    the reads from the provider's cache, if reported; all are None when the same was reported before.
     """
 
     call: CallRow
     outcome: ReportedOutcome
     wait_ms: int | None
     overflow: Overflow | None = None
-    off: float | None = None
+    estimate_error: float | None = None
     cache: CacheReads | None = None
 
 
@@ -117,7 +117,7 @@ class Feedback:
             await outcomes.store(tx, session_id, call_id, outcome)
             lessons = await self._learn(tx, tenant_id, session_id, call, parent, outcome, overflow)
             reported = None if outcome.error is not None else _reported(call, outcome)
-            if reported is not None and not await outcomes.seen(tx, session_id, call.view, reported):
+            if reported is not None and not await outcomes.store_usage(tx, session_id, call.view, reported):
                 reported = None
             if lessons is not None and (reported is not None or outcome.error is not None):  # no later call reported
                 budget = self._budget(policy, call, lessons, reported)
@@ -125,7 +125,7 @@ class Feedback:
                 await outcomes.set_target(tx, session_id, call, call.manifest.window, target)
         if lessons is not None:
             learned = None if lessons.own is None else (lessons.own, lessons.version)
-            self._view_cache.reported(session_id, call.view, call.model, lessons.shared, reported, learned)
+            self._view_cache.add_report(session_id, call.view, call.model, lessons.shared, reported, learned)
         if overflow is not None and policy.summarize.enabled:
             known = lessons or Lessons(None, None, 0)
             await self._compact(session_id, tenant_id, call, policy, known, overflow.tokens)
@@ -134,7 +134,7 @@ class Feedback:
             cache = await self._ledger.cache_reads(tenant_id, session_id, call.view, call_id)
         return Verdict(call, outcome, wait_ms, overflow, _estimate_error(call, outcome), cache)
 
-    async def retrying(
+    async def retry_request(
         self, tenant_id: UUID, external_id: str, retry_of: UUID, request: ContextRequest, given: Collection[str]
     ) -> ContextRequest:
         """Return the request of a retry: fields that are not `given` are those of the earlier call.
@@ -211,23 +211,23 @@ class Feedback:
         locked = False
         if call.model is not None:
             wait = overflow is not None
-            taken = await calibrations.take(tx, tenant_id, call.model, estimator, margin, wait=wait)
+            taken = await calibrations.lock(tx, tenant_id, call.model, estimator, margin, wait=wait)
             shared, samples, locked = taken.known, taken.samples, taken.locked
         before, exists = await outcomes.learned(tx, session_id, call.view)
         if before is None or (before.model, before.known.estimator) != (call.model, estimator):
-            before = started(call.model, estimator, margin)
+            before = initial_state(call.model, estimator, margin)
         source = session_id.hex
         claim = claim_of(call, parent, point, overflow, source)
         if claim is not None and not is_believable(claim, point, overflow, (before.known, shared), now):
             claim = None
         own = with_point(before, point, margin) if is_sane(point, call) else before
-        own = replace(own, known=limited(own.known, claim, point, overflow, believed=True))
+        own = replace(own, known=with_window_evidence(own.known, claim, point, overflow, believed=True))
         counts = (outcome.input_tokens, outcome.cache_read_tokens, outcome.cache_write_tokens)
         own = with_cache(own, *counts, known=self._ledger.knows_cache(call.model))
-        version = await outcomes.teach(tx, session_id, call.view, own) if exists and own != before else 0
+        version = await outcomes.store_learned(tx, session_id, call.view, own) if exists and own != before else 0
         if call.model is None or shared is None or not locked:
             return Lessons(shared, own if version else None, version)
-        sample = Sample(point.counted, point.reported - own.beside(point), point.least, now, source)
+        sample = Sample(point.counted, point.reported - own.tokens_outside(point), point.least, now, source)
         if own.outside != before.outside:  # from now on this session's samples exclude these tokens
             samples = (*(one for one in samples if one.source != source), *own.samples(source))
             samples = samples[-calibration.SAMPLES_MAX :]
@@ -236,10 +236,10 @@ class Feedback:
         known = calibration.relearn(shared, samples, margin, now)
         if sample.sensible and not sample.least:
             known = replace(known, samples=known.samples + 1)
-        expected = point.counted * known.ratio + own.beside(point)
+        expected = point.counted * known.ratio + own.tokens_outside(point)
         sent = None if overflow is None else overflow.tokens
         borne_out = claim is not None and overflow is not None and consistent(claim.window, expected, sent)
-        known = limited(known, claim, point, overflow, believed=borne_out)
+        known = with_window_evidence(known, claim, point, overflow, believed=borne_out)
         await calibrations.save(tx, tenant_id, call.model, known, samples)
         return Lessons(known, own if version else None, version)
 
@@ -254,7 +254,7 @@ class Feedback:
         """Return the budget of a call's view, or of its retry, updated by its report; None if nothing fits."""
         counter = self._counting.counter(call.model, policy)
         window = call.manifest.window
-        view = Viewed(
+        view = ViewFacts(
             call.view,
             ViewRow(call.policy, call.model, window, call.epoch, call.epoch),
             calibrations=() if lessons.shared is None else (lessons.shared,),
@@ -264,7 +264,7 @@ class Feedback:
         if retry is not None:
             window = real_window(view, call.model, window, time.time())
         settings = ViewSettings(call.policy, policy, call.model, window)
-        request = ContextRequest(call.view, outside_tokens=call.manifest.said_outside, retry=retry)
+        request = ContextRequest(call.view, outside_tokens=call.manifest.stated_outside, retry=retry)
         try:
             return budget_of(view, settings, request, counter, (), fresh=False)
         except (CannotFit, InvalidPolicy):
@@ -292,7 +292,7 @@ def _outcome(call: CallRow, policy: Policy, report: Report) -> tuple[ReportedOut
         raise InvalidRequest("the report has neither usage nor an error nor a latency", field="usage")
     total = usage.get("input_tokens")
     read, write = usage.get("cache_read_tokens"), usage.get("cache_write_tokens")
-    if total is not None and FORMATS[call.format].cached_apart:
+    if total is not None and FORMATS[call.format].excludes_cached_tokens:
         total += (read or 0) + (write or 0)
     error, overflow = None, None
     if report.error is not None:
@@ -331,7 +331,7 @@ def _reported(call: CallRow, outcome: ReportedOutcome) -> Reported | None:
         return None
     if not is_sane(Point(call.counted, outcome.input_tokens), call):
         return None
-    outside = call.manifest.said_outside
+    outside = call.manifest.stated_outside
     return Reported(call.call_id, call.epoch, call.head, outcome.input_tokens, call.counted, outside)
 
 

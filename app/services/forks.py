@@ -8,8 +8,8 @@ from app.core.cover.summaries import cover_id
 from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.core.log.lines import row_name
-from app.core.policy.shows import EVERYTHING
-from app.services.answers import Keep
+from app.core.policy.shows import SHOW_ALL
+from app.services.answers import ResponseToStore
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata
@@ -44,7 +44,7 @@ class Forks:
         *,
         at: int | None,
         metadata: Mapping[str, Json],
-        keep: Keep[Forked] | None = None,
+        keep: ResponseToStore[Forked] | None = None,
     ) -> Forked:
         """Fork a session at `at` (None: its head) as `fork`.
 
@@ -59,7 +59,7 @@ class Forks:
             origin = await forks.parent(tx, tenant_id, external_id, at)
             created = await self.create(tx, tenant_id, origin, fork, metadata) is not None
             if created:
-                await erased_names.admit(tx, tenant_id, fork, described=bool(metadata))
+                await erased_names.admit(tx, tenant_id, fork, has_metadata=bool(metadata))
                 await self._quota.admit(tx, tenant_id)
             row = await sessions.get(tx, tenant_id, fork)
             parent, parent_at = row.parent or (None, 0)
@@ -69,7 +69,7 @@ class Forks:
             calls = [call.seq for call in origin.as_of.state.open_calls.values()]
             # An existing fork, requested without a seq, may have been made before the session's current head.
             same = created or at is not None
-            cut = await forks.left_out(tx, origin.session.log, parent_at, calls) if same else []
+            cut = await forks.cut_off_events(tx, origin.session.log, parent_at, calls) if same else []
             made = Forked(row, created, cut)
             if keep is not None:
                 await keep.store(tx, made)
@@ -84,7 +84,7 @@ class Forks:
         fork_id = await forks.create(tx, tenant_id, origin, fork, metadata)
         if fork_id is None:
             return None
-        covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {EVERYTHING, *shown}}
-        readable = await forks.take_over_summaries(tx, origin, fork_id, covers)
-        await forks.take_over_views(tx, origin, fork_id, readable)
+        covers = {cover_id(origin.session.session_id, one): cover_id(fork_id, one) for one in {SHOW_ALL, *shown}}
+        readable = await forks.copy_summaries(tx, origin, fork_id, covers)
+        await forks.copy_views(tx, origin, fork_id, readable)
         return fork_id

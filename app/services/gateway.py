@@ -45,7 +45,7 @@ TOO_LATE: Final = "not sent: the context was made too late"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """A call with its context: the body to send upstream, and the place of its reply."""
 
     tenant_id: UUID
@@ -60,7 +60,7 @@ class Prepared:
     conversation: CallConversation
     given: bodies.Body
 
-    def spent(self) -> "Prepared":
+    def without_bodies(self) -> "PreparedCall":
         """Return the call without its bodies, since a stream may take minutes."""
         empty = bodies.Body("{}", ())
         return replace(self, body=b"", given=empty, conversation=replace(self.conversation, messages=()))
@@ -87,7 +87,7 @@ class Gateway:
         feedback: Feedback,
         ingest: Ingest,
         reconcile: Reconcile,
-        told: Callable[[Verdict], None],
+        on_report: Callable[[Verdict], None],
         context_seconds: float,
     ) -> None:
         self._database = database
@@ -96,12 +96,12 @@ class Gateway:
         self._feedback = feedback
         self._ingest = ingest
         self._reconcile = reconcile
-        self._on_report = told
+        self._on_report = on_report
         self._context_seconds = context_seconds
         self._background: set[asyncio.Task[Any]] = set()
         self._erased: deque[tuple[UUID, str]] = deque(maxlen=ERASED_REMEMBERED)
 
-    async def prepared(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
+    async def prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> PreparedCall:
         """Return the call as it is to be sent upstream. Raises NotBudgeted, ContextError, or TimeoutError.
 
         After a timeout the work continues in the background, since an append that has begun must not be interrupted:
@@ -118,12 +118,12 @@ class Gateway:
             raise TimeoutError
         return task.result()
 
-    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> Prepared:
+    async def _prepare(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> PreparedCall:
         asked = ContextRequest(format=of.format, model=of.model)
         answer = await self._lists.context(tenant_id, session, of, asked)
         return await _prepared_call(tenant_id, session, answer, given, of)
 
-    async def counting(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
+    async def prepare_count(self, tenant_id: UUID, session: str, given: bodies.Body, of: CallConversation) -> bytes:
         """Return the body of a token count for the call. Raises NotBudgeted, ContextError, or TimeoutError."""
         asked = ContextRequest(format=of.format, model=of.model)
         async with asyncio.timeout(self._context_seconds):
@@ -139,7 +139,7 @@ class Gateway:
             self._erased.append((tenant_id, session))
         return not known
 
-    async def refused(self, call: Prepared, outcome: GatewayOutcome) -> Prepared | None:
+    async def retry_smaller(self, call: PreparedCall, outcome: GatewayOutcome) -> PreparedCall | None:
         """Report a refusal. If the context was too long, return the call with a smaller one, once; otherwise None."""
         of = call.conversation
         try:
@@ -147,7 +147,9 @@ class Gateway:
             if not verdict.outcome.overflow or verdict.call.retry_of is not None:
                 return None
             asked = ContextRequest(format=of.format, model=of.model, wait_ms=verdict.wait_ms)
-            smaller = await self._feedback.retrying(call.tenant_id, call.line, call.call_id, asked, ("format", "model"))
+            smaller = await self._feedback.retry_request(
+                call.tenant_id, call.line, call.call_id, asked, ("format", "model")
+            )
             answer = await self._lists.context(call.tenant_id, call.session, of, smaller)
             return await _prepared_call(call.tenant_id, call.session, answer, call.given, of)
         except CannotFit:
@@ -156,38 +158,38 @@ class Gateway:
             _log("a refused call is not asked again", call, error)
             return None
 
-    def ended(self, call: Prepared, outcome: GatewayOutcome) -> None:
+    def finish(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         """Log the reply and report the outcome, in the background."""
         self._run_in_background(self._end(call, outcome))
 
-    async def _end(self, call: Prepared, outcome: GatewayOutcome) -> None:
+    async def _end(self, call: PreparedCall, outcome: GatewayOutcome) -> None:
         try:
             # A reply that broke off is useless once the client has repeated its call, through whichever process.
-            if outcome.reply.whole or await self._is_newest(call):
+            if outcome.reply.complete or await self._is_newest(call):
                 await self._append(call, outcome.reply)
         except ContextError as error:
             _log("a reply was not logged", call, error)
         finally:
             await self._try_to_report(call, await asyncio.to_thread(_report, outcome))
 
-    async def _try_to_report(self, call: Prepared, report: Report) -> None:
+    async def _try_to_report(self, call: PreparedCall, report: Report) -> None:
         try:
             await self._report(call, report)
         except ContextError as error:
             _log("an outcome was not reported", call, error)
 
-    async def _report(self, call: Prepared, report: Report) -> Verdict:
+    async def _report(self, call: PreparedCall, report: Report) -> Verdict:
         verdict = await self._feedback.report(call.tenant_id, call.line, call.call_id, report)
         self._on_report(verdict)
         return verdict
 
-    async def _is_newest(self, call: Prepared) -> bool:
+    async def _is_newest(self, call: PreparedCall) -> bool:
         """Return whether no call was made after this one on its line."""
         session_id = sessions.session_key(call.tenant_id, call.line)
         newest = await audit.page(self._database, [session_id], call.tenant_id, view=MAIN, before=None, limit=1)
         return [of.call_id for _, of in newest] == [call.call_id]
 
-    async def _append(self, call: Prepared, reply: Reply) -> None:
+    async def _append(self, call: PreparedCall, reply: Reply) -> None:
         """Append a reply to the events that its call has seen, or on a line of its own if the log has continued
         otherwise, as it does when a request is sent and answered twice."""
         if not reply.messages:
@@ -196,9 +198,9 @@ class Gateway:
         try:
             await self._ingest.append(call.tenant_id, call.line, AppendRequest(drafts, call.head, None, digest))
         except (HeadConflict, IdempotencyConflict):
-            await self._reconcile.aside(call.tenant_id, call.line, call.head, drafts)
+            await self._reconcile.append_to_side_line(call.tenant_id, call.line, call.head, drafts)
 
-    async def _report_unsent(self, task: asyncio.Task[Prepared]) -> None:
+    async def _report_unsent(self, task: asyncio.Task[PreparedCall]) -> None:
         """Report a context that was made too late to be sent."""
         try:
             call = await task
@@ -228,9 +230,9 @@ class Gateway:
 
 async def _prepared_call(
     tenant_id: UUID, session: str, answer: ContextAnswer, given: bodies.Body, of: CallConversation
-) -> Prepared:
+) -> PreparedCall:
     call, inputs = answer.assembled.call, answer.assembled.inputs
-    return Prepared(
+    return PreparedCall(
         tenant_id=tenant_id,
         session=session,
         line=answer.session,
@@ -261,9 +263,9 @@ async def _body(
 def _drafts(of: CallConversation, reply: Reply) -> tuple[tuple[Draft, ...], bytes]:
     """Return a reply's events, and a digest of them. Raises InvalidMessage or InvalidEvent."""
     events = FORMATS[of.format].read(reply.messages)
-    if not reply.whole:
+    if not reply.complete:
         events = [{**event, "metadata": {PARTIAL: True}} for event in events]
-    if reply.id is not None and of.named and events:
+    if reply.id is not None and of.continuable and events:
         events[-1] = {**events[-1], "id": reply.id}
     digest = hashlib.sha256(json.dumps(events, default=str).encode()).digest()
     return tuple(parse_batch(events, native=True)), digest
@@ -280,7 +282,7 @@ def _report(outcome: GatewayOutcome) -> Report:
     return Report(outcome.reply.usage if error is None else None, outcome.milliseconds, error)
 
 
-def _log(event: str, call: Prepared, error: Exception) -> None:
+def _log(event: str, call: PreparedCall, error: Exception) -> None:
     structlog.get_logger().warning(
         event, session=call.session, call=str(call.call_id), problem=type(error).__name__, detail=str(error)
     )

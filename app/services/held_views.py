@@ -10,7 +10,7 @@ from app.core.plan.context.frontier import Frontier
 from app.core.plan.pipeline import Plan
 from app.core.plan.update import EarlierPlan
 from app.core.view.loaded import LoadedView
-from app.core.view.standing import Standing
+from app.core.view.standing import LastContext
 from app.services.view_cache import VIEW_CHARS, CachedView, events_chars
 
 
@@ -33,7 +33,7 @@ def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedVi
             events=events,
             unread=NOTHING_UNREAD,
         )
-    before = inputs.standing
+    before = inputs.last_context
     if new is None and before is not None:
         chars = before.chars + events_chars(loaded.events[before.plan.count :])
     else:
@@ -41,7 +41,7 @@ def cached_view(assembled: Assembled, compaction: str, steady: bool) -> CachedVi
     standing = None
     if not loaded.unread.to_seq:
         plan = EarlierPlan(rendered.plan.context.with_nothing_unread(), loaded.frontier, len(counted))
-        standing = Standing(plan, rendered.settled, rendered.evictions, chars)
+        standing = LastContext(plan, rendered.settled, rendered.evictions, chars)
     return CachedView(loaded, counted, inputs.counter, standing, steady, chars + rendered.settled.chars)
 
 

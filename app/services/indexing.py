@@ -23,7 +23,7 @@ class Indexing:
         self._database = database
         self._locks: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
-    async def reach(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
+    async def index_to(self, session_id: UUID, tenant_id: UUID, head: int | None = None) -> bool:
         """Index a session up to `head` (None: its end); return False if there is no such session."""
         if head is not None and await search.indexed(self._database, session_id) >= head:
             return True

@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from app.core.compaction.next_span import readiness
-from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, Moved
+from app.core.errors import CannotFit, IdempotencyConflict, InvalidPolicy, LineChanged
 from app.core.log.event import Batch, SessionState, check, place
 from app.core.log.events import Draft, EventType
 from app.core.log.lines import is_line
@@ -23,9 +23,9 @@ from app.services.appends import (
     Appended,
     AppendFacts,
     AppendRequest,
-    answered_before,
-    in_request_order,
-    pressure,
+    find_original,
+    measure_pressure,
+    order_receipts,
     receipt,
     receipts_of,
 )
@@ -40,7 +40,7 @@ from app.store import event_log, log, sessions
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
 from app.store.events import StoredEvent
-from app.store.log import AppendBasis, CompactionTrigger
+from app.store.log import AppendSettings, CompactionTrigger
 from app.store.sessions import SessionRow
 
 PREPARE_RATIO: Final = 0.5
@@ -71,11 +71,11 @@ class Ingest:
 
     async def append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
         """Append all events or none, to the line that a session's name means. Raises a subclass of ContextError."""
-        line = await self._lines.known(tenant_id, external_id, request.key)
+        line = await self._lines.resolve_remembered(tenant_id, external_id, request.key)
         try:
             return await self._append(tenant_id, line, request)
-        except Moved as moved:
-            line = await self._lines.moved(tenant_id, external_id, moved.line, request.key)
+        except LineChanged as moved:
+            line = await self._lines.remember_moved(tenant_id, external_id, moved.line, request.key)
         return await self._append(tenant_id, line, request)
 
     async def _append(self, tenant_id: UUID, external_id: str, request: AppendRequest) -> Appended:
@@ -84,7 +84,7 @@ class Ingest:
         counter = self._counting.session_counter(hint.estimator, hint.model)
         bodies, tokens = await self._counting.prepare(request.drafts, counter)
         policy = await self._policies.get(tenant_id, hint.policy)
-        async with self._waiting.through(session_id):
+        async with self._waiting.turn(session_id):
             if not _leading_prompts(request.drafts) and not await self._repeats_shared(hint, request.drafts):
                 batch = place(request.drafts, tokens, hint.turn)
                 expected_turn = hint.turn if depends_on_state(request.drafts) else None
@@ -97,11 +97,11 @@ class Ingest:
                         bodies,
                         expected_head=request.expected_head,
                         expected_turn=expected_turn,
-                        expected=AppendBasis(hint.estimator, hint.model, hint.policy, hint.log),
+                        expected=AppendSettings(hint.estimator, hint.model, hint.policy, hint.log),
                         key=request.key,
                         request_sha256=request.request_sha256,
-                        trigger=self.ring(policy, hint.model, batch),
-                        by_name=not is_line(external_id),
+                        trigger=self.compaction_trigger(policy, hint.model, batch),
+                        current_line_only=not is_line(external_id),
                     )
                 except asyncpg.UniqueViolationError:
                     applied = None
@@ -126,10 +126,10 @@ class Ingest:
             estimator = self._counting.estimator(None).name
             session = await lock_or_create(tx, tenant_id, external_id, self._quota, estimator=estimator)
             if session.line is not None and not is_line(external_id):
-                raise Moved(session.line)
+                raise LineChanged(session.line)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
-            if (before := await answered_before(tx, session_id, request)) is not None:
+            if (before := await find_original(tx, session_id, request)) is not None:
                 return await self._original_answer(tx, session, request, before, hint, policy)
             named = name_unnamed(request.drafts, state.open_calls)
             if named is not request.drafts:
@@ -142,17 +142,17 @@ class Ingest:
             if not new:
                 head = max(stored.seq for stored in known.values())
                 through = await event_log.tokens_through(tx, session.log, head)
-                facts = AppendFacts.of(session, head, through)
+                facts = AppendFacts.without_new_events(session, head, through)
                 return await self._original_answer(tx, session, request, facts, hint, policy)
             leads = state.head > 0 and _leading_prompts(request.drafts) > 0
-            spoken = leads and await event_log.spoken(tx, hint.log)
+            spoken = leads and await event_log.has_conversation(tx, hint.log)
             drafts, bodies, tokens = _rebase(request.drafts, bodies, tokens, new, spoken=spoken)
             batch = place(drafts, tokens, state.turn)
             check(state, batch, request.expected_head)
             applied = await self.apply(tx, tenant_id, session_id, request, state, batch, bodies, hint, policy)
         answer = self.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if known:
-            answer = replace(answer, events=in_request_order(request.drafts, known, answer.events, session_id))
+            answer = replace(answer, events=order_receipts(request.drafts, known, answer.events, session_id))
         return answer
 
     async def apply(
@@ -179,7 +179,7 @@ class Ingest:
             expected=None,
             key=request.key,
             request_sha256=request.request_sha256,
-            trigger=self.ring(policy, hint.model, batch),
+            trigger=self.compaction_trigger(policy, hint.model, batch),
         )
         if applied is None:
             raise RuntimeError("a batch that was checked under the lock did not apply")
@@ -191,7 +191,7 @@ class Ingest:
         names = [draft.id for draft in drafts if draft.id is not None] if hint.log.ancestors else []
         return bool(names and await event_log.by_ids(self._database, hint.log, names, own=False))
 
-    def ring(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
+    def compaction_trigger(self, policy: Policy, model: str | None, batch: Batch) -> CompactionTrigger | None:
         """Return the threshold at which this append enqueues a compaction: lower if it ends a turn."""
         if not policy.summarize.enabled:
             return None
@@ -214,11 +214,11 @@ class Ingest:
         policy: Policy,
     ) -> Appended:
         """Return the response to a committed append, and add its events to the views held in memory."""
-        self._view_cache.appended(session_id, applied, batch, bodies)
+        self._view_cache.add_events(session_id, applied, batch, bodies)
         before = applied.before
         rows = receipts_of(session_id, batch, before)
         tokens = before.tokens + batch.tokens + applied.carry_tokens
-        main_pressure = pressure(tokens, applied.target, policy, hint.model, self._counting)
+        main_pressure = measure_pressure(tokens, applied.target, policy, hint.model, self._counting)
         return Appended(external_id, before.head + len(rows), applied.epoch, rows, main_pressure)
 
     async def _original_answer(
@@ -234,8 +234,8 @@ class Ingest:
         known = await event_log.by_ids(tx, session.log, [d.id for d in request.drafts if d.id is not None])
         stored = await event_log.stored(tx, session.log, facts.first - 1, facts.head - facts.first + 1)
         nameless = [receipt(session.session_id, one) for one in stored if one.event_id is None]
-        rows = in_request_order(request.drafts, known, nameless, session.session_id)
-        main_pressure = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        rows = order_receipts(request.drafts, known, nameless, session.session_id)
+        main_pressure = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
         return Appended(session.external_id, facts.head, facts.epoch, rows, main_pressure, created=False)
 
 

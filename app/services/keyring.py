@@ -28,7 +28,7 @@ class Keyring:
 
     def __init__(self, database: Database, operator: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
-        self._operator = None if operator is None else wrapping(operator)
+        self._operator = None if operator is None else parse_keys(operator)
         self._clock = clock
         self._known: dict[UUID, tuple[float, Sealer | None]] = {}
 
@@ -66,7 +66,7 @@ class Keyring:
             raise StoreUnavailable("this tenant's key is not wrapped by any key of PALIMPSEST_ENCRYPTION_KEY") from None
 
 
-def wrapping(operator: str) -> "MultiFernet":
+def parse_keys(operator: str) -> "MultiFernet":
     """Parse the operator's keys. Raises ValueError unless each is a Fernet key."""
     from cryptography.fernet import Fernet, MultiFernet  # takes 40 ms: only where contents are sealed
 
@@ -80,7 +80,7 @@ async def rewrap(database: Database, operator: str) -> int:
     """
     from cryptography.fernet import InvalidToken
 
-    keys = wrapping(operator)
+    keys = parse_keys(operator)
     async with database.transaction() as tx:
         held = [one for one in await content_keys.every(tx) if one.wrapped is not None]
         for one in held:

@@ -58,7 +58,7 @@ class LastUsed:
             tenant_id, uses = self._waiting.popitem()
             try:
                 with acting_for(tenant_id):
-                    await keys.used(self._database, tenant_id, uses)
+                    await keys.store_last_used(self._database, tenant_id, uses)
             except (StoreUnavailable, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 # These keys are stored when they are used again.
                 structlog.get_logger().warning("the use of keys was not written down", error=str(error))

@@ -18,7 +18,7 @@ WAIT_SECONDS: Final = 10.0
 TOO_SLOW: Final = (TimeoutError, asyncpg.QueryCanceledError)
 """Errors of a statement that took too long."""
 
-AnsweredBy: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
+ReadOutcome: TypeAlias = Literal["replica", "primary_asked", "primary_missing", "primary_away", "refused"]
 """The primary answers because the caller asked for it, because the replica lacks the data, or because it is
 unavailable, too far behind, or failed; `refused`: neither answered."""
 
@@ -30,7 +30,7 @@ class _ReplicaLost(Exception):
     """The replica became unavailable during a read."""
 
 
-class LateReads:
+class ReplicaReads:
     """The services for such reads, on the primary and on the replica. `at_once` is the number of concurrent reads that
     the primary serves if there is a replica."""
 
@@ -38,18 +38,18 @@ class LateReads:
         self,
         primary: Sequence[object],
         replica: Replica | None = None,
-        theirs: Sequence[object] = (),
-        at_once: int = 1,
-        told: Callable[[AnsweredBy], None] = lambda _: None,
+        replica_services: Sequence[object] = (),
+        primary_reads_max: int = 1,
+        on_answer: Callable[[ReadOutcome], None] = lambda _: None,
     ) -> None:
         self.replica = replica
         self._primary = {type(one): one for one in primary}
-        self._replica_services = {type(one): one for one in theirs}
-        self._on_answer = told
-        self._turns = asyncio.Semaphore(at_once)
+        self._replica_services = {type(one): one for one in replica_services}
+        self._on_answer = on_answer
+        self._turns = asyncio.Semaphore(primary_reads_max)
 
-    async def ask(
-        self, kind: type[Service], asked: Callable[[Service], Awaitable[Answer]], *, newest: bool
+    async def read(
+        self, kind: type[Service], operation: Callable[[Service], Awaitable[Answer]], *, newest: bool
     ) -> tuple[Answer, float | None]:
         """Return the result of a service and its maximum age in seconds, None if it is the primary's.
 
@@ -57,14 +57,14 @@ class LateReads:
         """
         primary: Service = self._primary[kind]  # type: ignore[assignment]  # by its class
         if self.replica is None:
-            return await asked(primary), None
-        why: AnsweredBy = "primary_asked"
+            return await operation(primary), None
+        why: ReadOutcome = "primary_asked"
         if not newest:
             why, behind = "primary_away", self.replica.behind()
             if self.replica.state == "ready" and behind is not None:
                 replica_service: Service = self._replica_services[kind]  # type: ignore[assignment]  # by its class
                 try:
-                    answer = await self._read_replica(asked(replica_service), self.replica)
+                    answer = await self._read_replica(operation(replica_service), self.replica)
                 except (NotFound, NotReproducible):  # it may be replicated in part only
                     why = "primary_missing"
                 except StoreUnavailable as error:
@@ -76,7 +76,7 @@ class LateReads:
                 else:
                     self._on_answer("replica")
                     return answer, behind
-        answer = await self._read_primary(asked, primary)
+        answer = await self._read_primary(operation, primary)
         self._on_answer(why)
         return answer, None
 

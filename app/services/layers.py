@@ -34,7 +34,7 @@ class Layers:
         content, text = await asyncio.to_thread(_prepare, raw)
         row = await sessions.get(self._database, tenant_id, external_id)
         counter = self._counting.session_counter(row.estimator, row.model)
-        tokens = await counted((Layer(kind, 0, content),), counter)
+        tokens = await count_tokens((Layer(kind, 0, content),), counter)
         async with self._database.transaction() as tx:
             turn = await _explicit_turn(tx, await sessions.get_locked(tx, tenant_id, external_id))
             before = await layers.current(tx, row.session_id)
@@ -44,7 +44,7 @@ class Layers:
             version = await layers.put(tx, row.session_id, tenant_id, kind, text, tokens=tokens, turn=turn)
             now = await layers.current(tx, row.session_id)
         stored = next(one for one in now if one.layer.kind == kind)
-        self._view_cache.layered(row.session_id, version - 1, version, tuple(one.layer for one in now))
+        self._view_cache.set_layers(row.session_id, version - 1, version, tuple(one.layer for one in now))
         return stored
 
     async def remove(self, tenant_id: UUID, external_id: str, kind: str) -> None:
@@ -57,7 +57,7 @@ class Layers:
                 return
             version = await layers.put(tx, session_id, tenant_id, kind, None, tokens=0, turn=None)
         left = tuple(one.layer for one in before if one.layer.kind != kind)
-        self._view_cache.layered(session_id, version - 1, version, left)
+        self._view_cache.set_layers(session_id, version - 1, version, left)
 
     async def current(self, tenant_id: UUID, external_id: str) -> list[StoredLayer]:
         """Return the layers that the next context shows. Raises NotFound."""
@@ -67,7 +67,7 @@ class Layers:
         return [one for one in found if one.layer in shown]
 
 
-def content_of(raw: Json) -> Content:
+def check_content(raw: Json) -> Content:
     """Return content in its stored form: text or parts, not blank. Raises InvalidRequest."""
     try:
         content = parse_content(raw)
@@ -83,11 +83,11 @@ def content_of(raw: Json) -> Content:
 
 def _prepare(raw: Json) -> tuple[Content, str]:
     """Return content in its stored form, and the text of it that is stored. Raises InvalidRequest."""
-    content = content_of(raw)
+    content = check_content(raw)
     return content, texts.dumps(content)
 
 
-async def counted(shown: tuple[Layer, ...], counter: Counter) -> int:
+async def count_tokens(shown: tuple[Layer, ...], counter: Counter) -> int:
     """Return the tokens of layers by `counter`; long layers are counted off the event loop."""
 
     def count() -> int:
@@ -102,7 +102,7 @@ async def sweep(database: Database) -> int:
     """Delete versions that are no longer shown and that no record of a call can name; return how many."""
     swept, after = 0, (UUID(int=0), "", 0)
     while page := await layers.page(database, after, SWEEP_PAGE):
-        outdated: dict[UUID, list[layers.Outdated]] = {}
+        outdated: dict[UUID, list[layers.LayerVersion]] = {}
         for one in page:
             if one.until is not None:
                 outdated.setdefault(one.tenant_id, []).append(one)

@@ -96,7 +96,7 @@ class Ledger:
         self._policies = policies
         self._caches = caches
 
-    async def of_view(
+    async def view_ledger(
         self, tenant_id: UUID, external_id: str, view: str, before: UUID | None, limit: int
     ) -> ViewLedger:
         """Return up to `limit` calls before the call `before`, newest first, their epochs, and the totals of all calls.
@@ -171,7 +171,7 @@ class Ledger:
             ephemeral=ephemeral,
             left_out=round(row.evicted_tokens * own),
             window=row.window,
-            marks=_breakpoints(row, own, counted - ephemeral, beside),
+            breakpoints=_breakpoints(row, own, counted - ephemeral, beside),
             usage=None if row.usage is None else Usage(*row.usage),
             failed=row.failed,
             prices=policy.prices,
@@ -184,7 +184,7 @@ class Ledger:
     def _rules(self, model: str | None, format: str, policy: Policy) -> CacheProfile:
         return cache_profile(model, policy.cache, self._caches, FORMATS[format].cache)
 
-    async def of_tenant(
+    async def tenant_ledger(
         self, tenant_id: UUID, since: datetime, until: datetime | None, model: str | None, prefix: str = ""
     ) -> TenantLedger:
         """Return the sums of calls in [since, until), of sessions whose names begin with `prefix`.

@@ -14,7 +14,7 @@ from uuid import UUID
 from app.core.errors import Conflict, InvalidRequest, TooManyLines
 from app.core.log.chain import Tip
 from app.core.log.lines import is_line, line_id, line_of, session_of
-from app.services.answers import Keep
+from app.services.answers import ResponseToStore
 from app.services.forks import Forked, Forks
 from app.services.limits import SessionQuota
 from app.store import chain, erased_names, forks, lines, sessions
@@ -39,10 +39,10 @@ class Lines:
         """Return the line that an address means: itself if it names a line, or if the name has not moved."""
         if is_line(address):
             return address
-        line = await lines.pointer(self._database, tenant_id, address)
+        line = await lines.current_line(self._database, tenant_id, address)
         return address if line is None else line
 
-    async def known(self, tenant_id: UUID, address: str, key: str | None = None) -> str:
+    async def resolve_remembered(self, tenant_id: UUID, address: str, key: str | None = None) -> str:
         """Return the current line if this process knows that the name has moved, else the address itself.
 
         A request whose idempotency key was used before goes to the line where it was used.
@@ -54,7 +54,7 @@ class Lines:
             self._moved.pop((tenant_id, address), None)
         return await self._line_of_key(tenant_id, address, line, key)
 
-    async def moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
+    async def remember_moved(self, tenant_id: UUID, address: str, line: str, key: str | None = None) -> str:
         """Remember that a name has moved to a line, and return the line for a request with this key."""
         self._moved[tenant_id, address] = None
         if len(self._moved) > MOVED_REMEMBERED_MAX:
@@ -80,7 +80,9 @@ class Lines:
         row = await sessions.get(self._database, tenant_id, name)
         return await lines.page(self._database, tenant_id, name, after, limit), row.line or line_of(name)
 
-    async def rewind(self, tenant_id: UUID, address: str, to: int, keep: Keep[Forked] | None = None) -> Forked:
+    async def rewind(
+        self, tenant_id: UUID, address: str, to: int, keep: ResponseToStore[Forked] | None = None
+    ) -> Forked:
         """Point a session's name at a line that ends at seq `to` of the current one; return that line.
 
         If the current line ends there, it is returned. No line is removed. Raises NotFound, InvalidRequest, or
@@ -95,15 +97,15 @@ class Lines:
                 raise InvalidRequest(f"`to` is {to}, but the session's last event is {row.state.head}", field="to")
             made = await self.branch(tx, tenant_id, root, row, to) if to < row.state.head else row
             calls = [call.seq for call in made.state.open_calls.values()]
-            cut = await forks.left_out(tx, row.log, to, calls) if made is not row else []
-            rewound = Forked(await sessions.shown(tx, tenant_id, made.external_id), made is not row, cut)
+            cut = await forks.cut_off_events(tx, row.log, to, calls) if made is not row else []
+            rewound = Forked(await sessions.get_line(tx, tenant_id, made.external_id), made is not row, cut)
             if keep is not None:
                 await keep.store(tx, rewound)
         return rewound
 
     async def branch(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow, at: int) -> SessionRow:
         """Create a line with the log of another one up to `at`, and point the name at it; both must be locked."""
-        origin = await forks.as_it_was(tx, row, at)
+        origin = await forks.views_as_of(tx, row, at)
         tip = await chain.tip_at(tx, tenant_id, root, row, at)
 
         async def fork(line: str) -> UUID | None:
@@ -111,11 +113,13 @@ class Lines:
 
         return await self._create(tx, tenant_id, root, tip, fork)
 
-    async def turn_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
+    async def switch_to(self, tx: Connection, root: SessionRow, row: SessionRow) -> None:
         """Point a session's name at an existing line. The session must be locked."""
-        await lines.point(tx, root.session_id, None if row.session_id == root.session_id else row.external_id)
+        await lines.set_current_line(
+            tx, root.session_id, None if row.session_id == root.session_id else row.external_id
+        )
 
-    async def begin(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
+    async def create_empty(self, tx: Connection, tenant_id: UUID, root: SessionRow, row: SessionRow) -> SessionRow:
         """Create an empty line with the settings of another one, and point the name at it; both must be locked."""
 
         async def create(line: str) -> UUID | None:
@@ -151,11 +155,11 @@ class Lines:
         for number in range(first, first + NAMES_TRIED_MAX):
             key = await make(line_id(root.external_id, number))
             if key is not None:
-                await lines.join(tx, key, root.session_id, number, tip)
+                await lines.add(tx, key, root.session_id, number, tip)
                 row = await sessions.lock(tx, key, tenant_id)
                 if row is None:
                     raise RuntimeError("a line that was just made is not there")
-                await lines.point(tx, root.session_id, row.external_id)
+                await lines.set_current_line(tx, root.session_id, row.external_id)
                 return row
         raise Conflict("the ids of this session's next lines are taken")
 
@@ -173,7 +177,7 @@ async def lock_or_create(
     if row is None:
         sessions.check_name(name)
         if await sessions.create(tx, tenant_id, name, estimator=estimator, model=model):
-            await erased_names.admit(tx, tenant_id, name, described=False)
+            await erased_names.admit(tx, tenant_id, name, has_metadata=False)
             await quota.admit(tx, tenant_id)
         row = await sessions.lock(tx, key, tenant_id)
     if row is None:

@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from app.core.policy.overflow import Overflow
 from app.core.tokens import calibration
-from app.core.tokens.calibration import Calibration, Claim, Sample, accepted_lately, accepting, believable, claimed
+from app.core.tokens.calibration import (
+    Calibration,
+    Claim,
+    Sample,
+    accepted_lately,
+    believable,
+    with_accepted,
+    with_claim,
+)
 from app.core.tokens.learned import Point
 from app.store.audit import CallRow
 from app.store.outcomes import ReportedOutcome
@@ -17,7 +25,7 @@ def point_of(call: CallRow, outcome: ReportedOutcome, overflow: Overflow | None,
     """
     if not call.has_count or (outcome.error is not None and overflow is None):
         return None
-    outside = call.manifest.said_outside
+    outside = call.manifest.stated_outside
     if overflow is None:
         return None if outcome.input_tokens is None else Point(call.counted, outcome.input_tokens, outside, at=now)
     if overflow.tokens is not None:
@@ -72,7 +80,7 @@ def is_believable(
     return believable(claim.window, claim.asked, point.counted, accepted, sent)
 
 
-def limited(
+def with_window_evidence(
     known: Calibration, claim: Claim | None, point: Point, overflow: Overflow | None, *, believed: bool
 ) -> Calibration:
     """Add a report's evidence about the window to a calibration.
@@ -81,5 +89,5 @@ def limited(
     session.
     """
     if overflow is None:
-        known = accepting(known, point.reported, point.at)
-    return known if claim is None else claimed(known, claim, believed=believed)
+        known = with_accepted(known, point.reported, point.at)
+    return known if claim is None else with_claim(known, claim, believed=believed)

@@ -11,7 +11,7 @@ from app.core.tokens.counter import Counter
 from app.services.view_cache import CHARS_MAX, events_chars
 from app.store import event_log
 from app.store.engine import Database
-from app.store.spans import Facts
+from app.store.spans import SessionFacts
 
 Counted = Callable[[Sequence[Event]], Awaitable[Sequence[Event]]]
 
@@ -37,7 +37,7 @@ class NewestEvents:
         self._held: OrderedDict[UUID, _Held] = OrderedDict()
 
     async def read(
-        self, facts: Facts, after: int, tokens: int, counter: Counter, counted: Counted
+        self, facts: SessionFacts, after: int, tokens: int, counter: Counter, counted: Counted
     ) -> tuple[Event, ...]:
         """Return the events after `after` within the last `tokens` tokens of the log, recounted by `counted`.
 

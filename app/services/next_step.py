@@ -25,15 +25,15 @@ from app.core.plan.reducers.visibility import without_hidden
 from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.core.view.budget import budget_of, measured_from, outside_of, real_window
-from app.core.view.request import ContextRequest, ViewSettings, changed, window_of
+from app.core.view.request import ContextRequest, ViewSettings, changed_setting, window_of
 from app.services.counting import Counting
 from app.services.newest_events import NewestEvents
 from app.services.policies import Policies
-from app.services.steps import Basis, CompactionStep, of_span, of_summaries
+from app.services.steps import Basis, CompactionStep, plan_merge, plan_span
 from app.store import calibrations, event_log, spans, summaries, visibility
 from app.store.compactions import WaitingContext
 from app.store.engine import Database
-from app.store.spans import MAIN, Facts, Viewed
+from app.store.spans import MAIN, SessionFacts, ViewFacts
 from app.store.summaries import SummaryToRewrite
 
 READ_FACTOR: Final = 2
@@ -53,7 +53,9 @@ class StepPlanner:
         self._policies = policies
         self._newest_events = NewestEvents(database)
 
-    async def basis(self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()) -> Basis | None:
+    async def load_basis(
+        self, session_id: UUID, tenant_id: UUID, wanted: Sequence[WaitingContext] = ()
+    ) -> Basis | None:
         """Load the compaction basis of a session, for its views and the contexts `wanted`; None if it was deleted.
 
         Raises CannotFit or InvalidPolicy if its window leaves no room for a context.
@@ -68,12 +70,12 @@ class StepPlanner:
         model = (row.model if row else None) or facts.session_model
         asked = waits.window_tokens if waits and not waits.tightened else None
         window = window_of(row, ref, policy, model, asked)
-        known = await calibrations.known(self._database, tenant_id, model)
+        known = await calibrations.of_model(self._database, tenant_id, model)
         main = replace(facts.main, calibrations=known)
         window = real_window(main, model, window, time.time())
         settings = ViewSettings(ref, policy, model, window)
         counter = self._counting.counter(model, policy)
-        fresh = changed(row, settings) is not None
+        fresh = changed_setting(row, settings) is not None
         if any(one.tightened for one in wanted):
             main, facts = _without_refusals(main), replace(facts, views=tuple(map(_without_refusals, facts.views)))
         budget = await self._budget(facts, main, settings, counter, fresh=fresh)
@@ -91,7 +93,12 @@ class StepPlanner:
         return Basis(facts, policy, counter, budget, narrow, newest, cover, tuple(live), decided)
 
     async def _retry_budgets(
-        self, facts: Facts, main: Viewed, settings: ViewSettings, counter: Counter, wanted: Sequence[WaitingContext]
+        self,
+        facts: SessionFacts,
+        main: ViewFacts,
+        settings: ViewSettings,
+        counter: Counter,
+        wanted: Sequence[WaitingContext],
     ) -> AsyncIterator[Budget]:
         for one in wanted:
             if not one.tightened:
@@ -105,14 +112,14 @@ class StepPlanner:
                 yield budget.tightened_to_window(one.window_tokens)
 
     async def _budget(
-        self, facts: Facts, view: Viewed, settings: ViewSettings, counter: Counter, *, fresh: bool
+        self, facts: SessionFacts, view: ViewFacts, settings: ViewSettings, counter: Counter, *, fresh: bool
     ) -> Budget:
         """Return the budget of a view's next context, if that states the same `outside` tokens as the last one.
 
         Raises what `budget_of` raises.
         """
         request = ContextRequest(view.name)
-        if view.reported is not None and outside_of(view, settings, request).said_by is None:
+        if view.reported is not None and outside_of(view, settings, request).source is None:
             request = replace(request, outside_tokens=view.reported.outside)
         events: Sequence[Event] = ()
         last = measured_from(view, request, counter, fresh=fresh)
@@ -123,19 +130,19 @@ class StepPlanner:
         return budget_of(view, settings, request, counter, events, fresh=fresh)
 
     async def next_step(
-        self, session_id: UUID, basis: Basis, *, asked: bool, focus: str | None, first: bool
+        self, session_id: UUID, basis: Basis, *, requested: bool, focus: str | None, first: bool
     ) -> CompactionStep | None:
         """Return the next summary to write, None if none is due; `first`: the run has not summarized any events yet."""
         if not basis.policy.summarize.enabled:
             return None
         if basis.facts.redactions:
             for old in await summaries.invalid(self._database, session_id, basis.cover_id):
-                return await self.anew(basis, old, focus)
+                return await self.plan_rewrite(basis, old, focus)
         most = COVER_SHARE * basis.budget.target
         merged = due_merge(basis.cover, basis.policy.summarize, most)
         if merged:
             return await self._merge(basis, merged)
-        return await self._summarize_events(basis, asked=asked, focus=focus, first=first)
+        return await self._summarize_events(basis, asked=requested, focus=focus, first=first)
 
     async def _summarize_events(
         self, basis: Basis, *, asked: bool, focus: str | None, first: bool
@@ -166,7 +173,7 @@ class StepPlanner:
             if events is not newest:
                 context = await self._context(events, basis)
             span = await asyncio.to_thread(
-                next_span, context, covered_to, reached, policy, size, asked=asked, covered_turn=covered_turn
+                next_span, context, covered_to, reached, policy, size, requested=asked, covered_turn=covered_turn
             )
             if span is None and (not beyond or len(events) >= spans.EVENTS_MAX):
                 return None
@@ -174,7 +181,7 @@ class StepPlanner:
         sources: tuple[Summary, ...] = cover if policy.summarize.view == "latest" else ()
         digests = await self._digests(basis, sources)
         requests = await self._requests(basis, span.from_seq, span.to_seq, span.split_turn)
-        step = partial(of_span, basis, span, sources, cover, focus, digests, requests=requests, first=first)
+        step = partial(plan_span, basis, span, sources, cover, focus, digests, requests=requests, first=first)
         return await asyncio.to_thread(step)
 
     async def _newest(self, basis: Basis, after: int) -> tuple[Sequence[Event], Context]:
@@ -197,7 +204,7 @@ class StepPlanner:
         digests = await self._digests(basis, merged)
         first, last = merged[0], merged[-1]
         requests = await self._requests(basis, first.from_seq, last.to_seq, last.split_turn)
-        return await asyncio.to_thread(of_summaries, basis, merged, events, digests, requests)
+        return await asyncio.to_thread(plan_merge, basis, merged, events, digests, requests)
 
     async def _digests(self, basis: Basis, of: Sequence[Summary]) -> list[Digest]:
         """Return the digests of summaries, which are read only for the sources of another summary."""
@@ -206,13 +213,13 @@ class StepPlanner:
         found = await summaries.digests(self._database, basis.facts.log.session_id, [one.id for one in of])
         return [from_json(one) for one in found]
 
-    async def anew(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
+    async def plan_rewrite(self, basis: Basis, old: SummaryToRewrite, focus: str | None) -> CompactionStep:
         """Plan to write a summary again from its events, after a redaction or because it is degraded."""
         events = await self._events(basis, old.from_seq, old.to_seq)
         split = await spans.split_turn(self._database, basis.facts.log, old.to_seq)
         requests = await self._requests(basis, old.from_seq, old.to_seq, split)
         span = Span(old.from_seq, old.to_seq, events, split_turn=split)
-        step = of_span(basis, span, (), (), focus, requests=requests)
+        step = plan_span(basis, span, (), (), focus, requests=requests)
         return replace(step, depth=old.depth, sources=(old.id,))
 
     async def _requests(self, basis: Basis, from_seq: int, to_seq: int, split_turn: int | None) -> tuple[Event, ...]:
@@ -230,7 +237,7 @@ class StepPlanner:
         events = await self._recount(events, basis.facts, basis.counter)
         return await asyncio.to_thread(_shown_context, events, basis)
 
-    async def _recount(self, events: Sequence[Event], facts: Facts, counter: Counter) -> Sequence[Event]:
+    async def _recount(self, events: Sequence[Event], facts: SessionFacts, counter: Counter) -> Sequence[Event]:
         if counter == self._counting.session_counter(facts.estimator, facts.session_model):
             return events
         return await self._counting.recount(events, counter)
@@ -238,18 +245,18 @@ class StepPlanner:
 
 def _shown_context(events: Sequence[Event], basis: Basis) -> Context:
     context = project(events, START, basis.counter, turn=basis.facts.turn, shows=basis.policy.shows)
-    return without_expiring(without_hidden(context, basis.decided))
+    return without_expiring(without_hidden(context, basis.decisions))
 
 
-def _without_refusals(view: Viewed) -> Viewed:
+def _without_refusals(view: ViewFacts) -> ViewFacts:
     """Return a view without calibrations from refusals alone, since the budget of a retry ignores them too."""
     own = view.learned if view.learned and view.learned.known.samples else None
     return replace(view, calibrations=tuple(one for one in view.calibrations if one.samples), learned=own)
 
 
 def _other_views(
-    facts: Facts, main: Viewed, settings: ViewSettings, wanted: Sequence[WaitingContext]
-) -> Iterator[tuple[Viewed, int, bool]]:
+    facts: SessionFacts, main: ViewFacts, settings: ViewSettings, wanted: Sequence[WaitingContext]
+) -> Iterator[tuple[ViewFacts, int, bool]]:
     """Yield the other views that have made or wait for contexts, with their windows; True: ignore their reports. The
     main view with the window of `settings` is not among them."""
     own = (MAIN, settings.window_tokens)
@@ -263,7 +270,7 @@ def _other_views(
             yield _with_calibrations(view, main, settings), one.window_tokens, anew
 
 
-def _with_calibrations(view: Viewed, main: Viewed, settings: ViewSettings) -> Viewed:
+def _with_calibrations(view: ViewFacts, main: ViewFacts, settings: ViewSettings) -> ViewFacts:
     """Return a view with the calibrations of its model, which are the main view's. A view of another model has none
     looked up: it is planned like the main view."""
     if view.row is None or view.row.model != settings.model:

@@ -20,15 +20,15 @@ OFF_LOOP_EVENTS: Final = 300
 Done = TypeVar("Done")
 
 
-async def assembled_of(inputs: ContextInputs) -> Assembled:
+async def plan_context(inputs: ContextInputs) -> Assembled:
     """Plan and render a context, in a thread if it is long."""
     with tracing.span(PLAN) as span:
-        assembled = await off_loop(inputs.events, partial(assemble, inputs, new_id()))
-        show(span, assembled)
+        assembled = await run_off_loop(inputs.events, partial(assemble, inputs, new_id()))
+        record_plan(span, assembled)
         return assembled
 
 
-def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
+def record_plan(span: tracing.OpenSpan, assembled: Assembled) -> None:
     """Record the plan in a trace span."""
     call = assembled.call
     span.set(
@@ -43,10 +43,10 @@ def show(span: tracing.OpenSpan, assembled: Assembled) -> None:
 
 def new_events(inputs: ContextInputs) -> Sequence[Event]:
     """Return the events that the context in memory does not have."""
-    return inputs.events if inputs.standing is None else inputs.events[inputs.standing.plan.count :]
+    return inputs.events if inputs.last_context is None else inputs.events[inputs.last_context.plan.count :]
 
 
-async def off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
+async def run_off_loop(events: Sequence[Event], work: Callable[[], Done]) -> Done:
     """Run work that takes time in proportion to its events, in a thread if they are many."""
     many = len(events) > OFF_LOOP_EVENTS or sum(event.tokens for event in events) > OFF_LOOP_TOKENS
     return await asyncio.to_thread(work) if many else work()

@@ -11,7 +11,7 @@ from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
 from app.services.explaining import CallDiff, Explaining
 from app.store import audit
-from app.store.audit import UNWRITTEN, CallRow, StoredEpoch
+from app.store.audit import EPOCH_ZERO, CallRow, StoredEpoch
 from app.store.engine import Database
 
 
@@ -39,11 +39,11 @@ class Preview:
         `diff` has the differences from the recorded call `diff_with` to this one. `wait_ms` has no effect, since a
         preview schedules no summary. Raises the errors of a context, and of a diff of two calls.
         """
-        assembled = await self._assembly.planned(tenant_id, external_id, request)
+        assembled = await self._assembly.plan(tenant_id, external_id, request)
         if diff_with is None:
             return PreviewAnswer(assembled)
         rendered = assembled.rendered
-        diff = await self._explaining.against(
+        diff = await self._explaining.diff_planned(
             tenant_id,
             external_id,
             diff_with,
@@ -59,7 +59,7 @@ class Preview:
         if new is not None:
             return StoredEpoch(new.epoch, new.head, new.cause, None, new.frontier)
         found = await audit.epochs_of(self._database, assembled.inputs.loaded.session_id, [(call.view, call.epoch)])
-        return found.get((call.view, call.epoch), UNWRITTEN)
+        return found.get((call.view, call.epoch), EPOCH_ZERO)
 
 
 def _recorded(call: NewCall) -> CallRow:

@@ -23,23 +23,23 @@ class Reading:
         rows = await event_log.stored(self._database, SessionLog(session_id), after, limit)
         if not rows:
             await sessions.get(self._database, tenant_id, external_id)
-        return [shown(session_id, row) for row in rows]
+        return [event_json(session_id, row) for row in rows]
 
-    async def of_kind(
+    async def events_of_kind(
         self, tenant_id: UUID, external_id: str, after: int, limit: int, *, kind: str | None, author: str | None
     ) -> tuple[list[dict[str, Any]], int | None]:
         """Return up to `limit` events of a type, an author or both, with seq > `after`, and the seq to continue after
         (None on the last page). A page may have fewer although more follow. Raises NotFound."""
         session = await sessions.get(self._database, tenant_id, external_id)
-        rows = await event_log.of_kind(self._database, session.log, after, limit + 1, kind, author)
-        found = [shown(session.session_id, row) for row in rows[:limit]]
+        rows = await event_log.by_type_or_author(self._database, session.log, after, limit + 1, kind, author)
+        found = [event_json(session.session_id, row) for row in rows[:limit]]
         if len(rows) > limit:
             return found, rows[limit - 1].seq
         end = after + event_log.SCAN_MAX
         return found, end if end < session.state.head else None
 
 
-def shown(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
+def event_json(session_id: UUID, row: StoredEvent) -> dict[str, Any]:
     """Return an event as it is shown to readers of the log."""
     return {
         "seq": row.seq,

@@ -99,7 +99,7 @@ class Recall:
         self._policies = policies
         self._indexing = Indexing(database)
 
-    async def of(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
+    async def find(self, tenant_id: UUID, external_id: str, asked: RecallRequest) -> Recalled:
         """Return the recalled events. Raises NotFound for an unknown session or call."""
         session = await sessions.get(self._database, tenant_id, external_id)
         call_id, seen = await self._visible_in(session, tenant_id, asked.call_id)
@@ -131,20 +131,20 @@ class Recall:
 
     async def _visible_in(
         self, session: SessionRow, tenant_id: UUID, call_id: UUID | None
-    ) -> tuple[UUID | None, recall.Seen]:
+    ) -> tuple[UUID | None, recall.SeenCall]:
         call = await search.call(self._database, session.session_id, tenant_id, call_id)
         if call is None:
             if call_id is not None:
                 detail = f"session {session.external_id!r} has no call {call_id}"
                 raise NotFound(detail, session=session.external_id, call_id=str(call_id))
-            return None, recall.Seen()
+            return None, recall.SeenCall()
         policy = await self._policies.get(tenant_id, call.policy)
-        return call.call_id, recall.Seen(call.head, call.frontier, policy.shows)
+        return call.call_id, recall.SeenCall(call.head, call.frontier, policy.shows)
 
     async def _index(self, session: SessionRow, tenant_id: UUID) -> None:
         """Index a session up to its head. Raises NotFound if it is erased meanwhile."""
         for part in await event_log.owners(self._database, session.log, session.state.head):
-            if not await self._indexing.reach(part.session_id, tenant_id, part.to_seq):
+            if not await self._indexing.index_to(part.session_id, tenant_id, part.to_seq):
                 raise NotFound(f"there is no session {session.external_id!r}", session=session.external_id)
 
     async def _question(self, session: SessionRow) -> frozenset[int]:
@@ -163,7 +163,7 @@ class Recall:
         without = []
         most = LOOKED_AT + 4 * (asked.limit or recall.LIMIT)
         for path in dict.fromkeys(asked.paths):
-            seqs = await search.about(self._database, log, (path_term(path),))
+            seqs = await search.seqs_with_terms(self._database, log, (path_term(path),))
             about |= seqs
             without += [] if seqs else [path]
         if asked.query is None:
@@ -179,7 +179,7 @@ class Recall:
             ranked = [one for one in ranked if one.seq in about]
             matched = sum(hit.seq in about for hit in matches.hits)
         ranked = ranked[:most]
-        known = await search.known(self._database, log, [one.seq for one in ranked])
+        known = await search.indexed_seqs(self._database, log, [one.seq for one in ranked])
         ranked = [one for one in ranked if one.seq in known]
         return _Found(
             [one.seq for one in ranked],
@@ -198,13 +198,13 @@ class Recall:
         found: _Found,
         asked: RecallRequest,
         counter: Counter,
-    ) -> tuple[recall.Bounded, list[RecalledEvent]]:
+    ) -> tuple[recall.RecallAnswer, list[RecalledEvent]]:
         by_seq = {event.seq: event for event in events}
         wanted = [by_seq[seq] for seq in chosen]
         bare = frozenset(seq for seq in shown if not _redacted(by_seq.get(seq)))
 
-        def give() -> recall.Bounded:
-            return recall.give(wanted, bare, found.weights, asked.max_tokens, counter, asked.start)
+        def give() -> recall.RecallAnswer:
+            return recall.fill(wanted, bare, found.weights, asked.max_tokens, counter, asked.start)
 
         large = sum(event.tokens for event in wanted) > OFF_LOOP_BYTES // 4
         bounded = await asyncio.to_thread(give) if large else give()
@@ -215,7 +215,7 @@ def _redacted(event: Event | None) -> bool:
     return event is not None and bool((event.body or {}).get("redacted"))
 
 
-def _item(given: recall.Given, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
+def _item(given: recall.RecalledEvent, events: Mapping[int, Event], scores: Mapping[int, float]) -> RecalledEvent:
     event = given.event
     call = events.get(event.call_seq or 0)
     about = files(event) or (files(call) if call is not None else ())

@@ -14,23 +14,23 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from app.core.errors import DuplicateCall, InvalidRequest, UnknownCall
-from app.core.log.chain import Link, links, prompt_said, tools_said
+from app.core.log.chain import Link, canonical_prompt, canonical_tool_list, links
 from app.core.log.event import Batch, check, place
 from app.core.log.events import NO_PROMPT, Draft, EventType, Json
 from app.core.log.lines import is_line, line_of, session_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
 from app.core.view.request import ContextRequest
-from app.services.answers import Keep
+from app.services.answers import ResponseToStore
 from app.services.appends import AppendRequest, EventReceipt, receipts_of
 from app.services.assembly import Assembly, ContextAnswer
-from app.services.client_messages import AT_ONCE, ClientEvent, ClientList, ClientMessages, ListReader
+from app.services.client_messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader
 from app.services.counting import Counting
 from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
 from app.services.lines import Lines, current_row, lock_or_create
 from app.services.policies import Policies
-from app.services.reconciled import AppliedList, Reconciled, plan_of, seqs_by_message
+from app.services.reconciled import AppliedList, Reconciled, client_plan_of, seqs_by_message
 from app.services.snapshots import SessionSnapshot
 from app.services.waiting import WaitingLists
 from app.store import answers, chain, event_log, sessions
@@ -93,7 +93,7 @@ class Reconcile:
 
     async def read(self, tenant_id: UUID, name: str, given: ClientList) -> ClientMessages:
         """Read a client's list as events. Raises InvalidMessage or InvalidEvent."""
-        if given.long:
+        if given.is_long:
             return await asyncio.to_thread(self._reader.read, tenant_id, name, given)
         return self._reader.read(tenant_id, name, given)
 
@@ -103,7 +103,7 @@ class Reconcile:
         name: str,
         given: ClientMessages,
         request: ContextRequest,
-        keep: Keep[Reconciled] | None = None,
+        keep: ResponseToStore[Reconciled] | None = None,
     ) -> Reconciled:
         """Append a client's new messages to the line that they continue, and return its next context.
 
@@ -117,21 +117,27 @@ class Reconcile:
 
         async def reconciled(answer: ContextAnswer) -> Reconciled:
             nonlocal done
-            long = given.count > AT_ONCE
-            plan = await asyncio.to_thread(plan_of, answer, by_message) if long else plan_of(answer, by_message)
+            long = given.count > INLINE_MESSAGES_MAX
+            plan = (
+                await asyncio.to_thread(client_plan_of, answer, by_message)
+                if long
+                else client_plan_of(answer, by_message)
+            )
             done = Reconciled(answer, applied.appended, plan)
             return done
 
-        keeping = None if keep is None else keep.after(reconciled)
+        keeping = None if keep is None else keep.composed_with(reconciled)
         answer = await self._assembly.context(tenant_id, applied.line, request, applied.head, keeping)
         return done or await reconciled(answer)
 
-    async def answer(self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest) -> ContextAnswer:
+    async def context_only(
+        self, tenant_id: UUID, name: str, given: ClientMessages, request: ContextRequest
+    ) -> ContextAnswer:
         """Do what `context` does, without a plan for the client's messages."""
         applied = await self._append_new(tenant_id, name, given, request, None)
         return await self._assembly.context(tenant_id, applied.line, request, applied.head)
 
-    async def aside(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
+    async def append_to_side_line(self, tenant_id: UUID, line: str, at: int, drafts: Sequence[Draft]) -> None:
         """Append events after a seq of a line that has continued since, on a line of their own; the name does not move.
 
         Nothing is done if some line has them already. Raises the errors of an append, NotFound, and TooManyLines.
@@ -141,12 +147,12 @@ class Reconcile:
             row = await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, line))
             tip = await chain.tip_at(tx, tenant_id, root, row, at)
             new_links = await asyncio.to_thread(links, [draft.body() for draft in drafts], tip.hash)
-            if not new_links or await chain.longest(tx, root.session_id, [new_links[-1].hash]):
+            if not new_links or await chain.find_longest(tx, root.session_id, [new_links[-1].hash]):
                 return
             made = await self._lines.branch(tx, tenant_id, root, row, at)
             events = [ClientEvent(draft, None) for draft in drafts]
             made, appending, _, _ = await self._append(tx, tenant_id, root, made, events, new_links)
-            await self._lines.turn_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
+            await self._lines.switch_to(tx, root, await current_row(tx, tenant_id, root))  # `branch` has moved it
         self._extend_views(made, appending)
 
     async def _append_new(
@@ -162,7 +168,7 @@ class Reconcile:
             raise InvalidRequest("messages contain no conversation", field="messages")
         if request.at is not None:
             raise InvalidRequest("leave out `at`: the conversation ends with the last message", field="at")
-        async with self._waiting.through(sessions.session_key(tenant_id, name)):
+        async with self._waiting.turn(sessions.session_key(tenant_id, name)):
             row, applied, appending = await self._append_in_transaction(tenant_id, name, given, request.model, claim)
             if appending is not None:
                 self._extend_views(row, appending)
@@ -180,32 +186,32 @@ class Reconcile:
         async with self._database.transaction() as tx:
             estimator = self._counting.estimator(model).name
             root = await lock_or_create(tx, tenant_id, name, self._quota, estimator=estimator, model=model)
-            before = None if claim is None else await answers.find_claimed(tx, claim.of_append)
+            before = None if claim is None else await answers.find_claimed(tx, claim.for_append)
             if before is not None:
                 row = await sessions.get_locked(tx, tenant_id, before["line"])
                 seqs = await self._known_seqs(tx, tenant_id, root, row, len(given.links))
-                return row, AppliedList.again(before, seqs), None
+                return row, AppliedList.from_stored(before, seqs), None
             current = await chain.extend(tx, root.session_id, await current_row(tx, tenant_id, root))
             row, known = await self._find_line(tx, tenant_id, root, current, given)
             in_force = await self._find_in_force(tx, row)
             if _prompts_differ(given, in_force) and in_force.prompt_seqs:
                 row, in_force = await self._line_without_prompts(tx, tenant_id, root, row, in_force)
-            many = len(given.links) - known > AT_ONCE
-            new = await asyncio.to_thread(given.behind, known) if many else given.behind(known)
+            many = len(given.links) - known > INLINE_MESSAGES_MAX
+            new = await asyncio.to_thread(given.events_after, known) if many else given.events_after(known)
             events = (*_leading_events(given, in_force), *new)
             seqs = await self._known_seqs(tx, tenant_id, root, row, known)
             prompts: Sequence[int] = in_force.prompt_seqs
             appending = None
             receipts: Sequence[EventReceipt] = ()
             if events:
-                chained = given.links_behind(known, len(events) - len(new))
+                chained = given.links_after(known, len(events) - len(new))
                 row, appending, added, prompt_seqs = await self._append(tx, tenant_id, root, row, events, chained)
                 receipts = receipts_of(row.session_id, appending.batch, appending.applied.before)
                 seqs, prompts = [*seqs, *added], prompt_seqs or prompts
             appended = tuple((one.index, receipt) for one, receipt in zip(events, receipts, strict=True))
             applied = AppliedList(line_of(row.external_id), row.tip.seq, appended, seqs, prompts)
             if claim is not None and appended:
-                await answers.store_claimed(tx, claim.of_append, applied.stored())
+                await answers.store_claimed(tx, claim.for_append, applied.to_stored())
         self._keep(row, seqs)
         return row, applied, appending
 
@@ -217,15 +223,15 @@ class Reconcile:
         tip = current.tip
         if tip.number == 0 or (tip.number <= len(hashes) and hashes[tip.number - 1] == tip.hash):
             return current, tip.number
-        for name in await chain.lagging(tx, tenant_id, root.session_id):
+        for name in await chain.unchained_lines(tx, tenant_id, root.session_id):
             await chain.extend(tx, root.session_id, await sessions.get_locked(tx, tenant_id, name))
-        found = await chain.longest(tx, root.session_id, hashes)
+        found = await chain.find_longest(tx, root.session_id, hashes)
         if not found:
-            return await self._lines.begin(tx, tenant_id, root, current), 0
+            return await self._lines.create_empty(tx, tenant_id, root, current), 0
         number = found[0].number
         ended = await chain.with_tip(tx, tenant_id, root.session_id, number, hashes[number - 1])
         if ended is not None:
-            await self._lines.turn_to(tx, root, ended)
+            await self._lines.switch_to(tx, root, ended)
             return ended, number
         at = next((one for one in found if one.line == current.session_id), found[0])
         row = current
@@ -244,9 +250,9 @@ class Reconcile:
         bodies = {one.seq: (one.body or {}).get("content") for one in found}
         tools = bodies.get(row.tools_seq)
         read = _InForce(
-            tuple(prompt_said(bodies[seq]) for seq in seqs),
+            tuple(canonical_prompt(bodies[seq]) for seq in seqs),
             tuple(seqs),
-            None if tools is None else tools_said(tool_definitions(tools)),
+            None if tools is None else canonical_tool_list(tool_definitions(tools)),
             tools,
         )
         _remember(self._in_force, key, read)
@@ -257,7 +263,7 @@ class Reconcile:
     ) -> tuple[SessionRow, _InForce]:
         """Return the line to append other system prompts to. If no conversation follows the present ones, they would
         stay in force, so the line is a fork before them."""
-        if await event_log.spoken_after(tx, row.log, row.system_seq, row.state.head):
+        if await event_log.has_conversation_after(tx, row.log, row.system_seq, row.state.head):
             return row, in_force
         first = in_force.prompt_seqs[0]
         tools = in_force if row.tools_seq >= first else _InForce()
@@ -314,7 +320,7 @@ class Reconcile:
 def _prompts_differ(given: ClientMessages, in_force: _InForce) -> bool:
     """Return whether the client's system prompts, or their absence, differ from those in force."""
     if given.prompts:
-        return given.prompts_said != in_force.prompts
+        return given.canonical_prompts != in_force.prompts
     return given.all_prompts and any(in_force.prompts)
 
 
@@ -322,7 +328,9 @@ def _leading_events(given: ClientMessages, in_force: _InForce) -> Sequence[Clien
     """Return the system prompts and tools that are not in force yet."""
     prompts = (given.prompts or (ClientEvent(NO_PROMPT, None),)) if _prompts_differ(given, in_force) else ()
     tools = given.tools
-    if tools is not None and (given.tools_said == in_force.tools or (not tools.draft.content and not in_force.tools)):
+    if tools is not None and (
+        given.canonical_tools == in_force.tools or (not tools.draft.content and not in_force.tools)
+    ):
         tools = None
     elif tools is None and in_force.tools is None and in_force.definitions is not None:  # a fork left them out
         tools = ClientEvent(Draft(EventType.TOOLS, content=in_force.definitions), None)

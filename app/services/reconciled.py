@@ -33,13 +33,13 @@ class AppliedList:
     seqs: Sequence[int]
     prompts: Sequence[int]
 
-    def stored(self) -> Mapping[str, Json]:
+    def to_stored(self) -> Mapping[str, Json]:
         """Return the part stored under an idempotency key; the chain has the rest."""
         appended = [[index, *receipt] for index, receipt in self.appended]
         return {"line": self.line, "head": self.head, "appended": appended, "prompts": list(self.prompts)}
 
     @classmethod
-    def again(cls, stored: Mapping[str, Any], seqs: Sequence[int]) -> "AppliedList":
+    def from_stored(cls, stored: Mapping[str, Any], seqs: Sequence[int]) -> "AppliedList":
         """Restore a list from its stored part and the seqs of its links."""
         appended = tuple((index, EventReceipt(*receipt)) for index, *receipt in stored["appended"])
         return cls(stored["line"], stored["head"], appended, seqs, stored["prompts"])
@@ -58,7 +58,7 @@ def seqs_by_message(given: ClientMessages, seqs: Sequence[int], prompt_seqs: Seq
     return found
 
 
-def plan_of(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
+def client_plan_of(answer: ContextAnswer, seqs: Sequence[Sequence[int]]) -> ClientPlan:
     """Return the plan for the client's messages, whose events are at `seqs`."""
     inputs, planned = answer.assembled.inputs, answer.assembled.rendered.plan
     tail: list[tuple[Literal["layer", "injection", "note"], str | None, Content]] = [

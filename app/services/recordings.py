@@ -12,7 +12,7 @@ from app.core.audit.replay_call import (
     ReplayInputs,
     breakpoints_of,
     replay_call,
-    told_of,
+    seqs_in_request,
 )
 from app.core.errors import NotFound, NotReproducible
 from app.core.log.events import Json
@@ -36,10 +36,10 @@ class Reproduced:
     may differ from those that were sent."""
 
     call: CallRow
-    again: ReplayedCall
+    replayed: ReplayedCall
     epoch: StoredEpoch
     erased: tuple[int, ...]
-    exact: bool
+    is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ class Recordings:
             raise NotFound(f"session {external_id!r} has no record of call {call_id}", **named)
         return call
 
-    async def explained(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
+    async def explain(self, tenant_id: UUID, external_id: str, call_id: UUID) -> ExplainedCall:
         """Return a call with its epoch and the disposition of every event up to its head. Raises NotFound."""
         call = await self.find(tenant_id, external_id, call_id)
         session_id = sessions.session_key(tenant_id, external_id)
         epoch = await self._epoch(session_id, call)
         fates = await self.dispositions_of(tenant_id, session_id, call, epoch.frontier)
-        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
+        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
         runs = disposition_runs(fates, epoch.frontier.folds)
         return ExplainedCall(call, epoch, runs, tuple(seq for seq in later if seq <= call.head))
 
@@ -104,8 +104,8 @@ class Recordings:
     ) -> dict[int, str]:
         """Return the disposition of every event up to the call's head, by seq (I4)."""
         policy = await self._policies.get(tenant_id, call.policy)
-        events = await event_log.outline(self._database, SessionLog(session_id), call.head)
-        erased = (await audit.erased(self._database, session_id))[: call.manifest.redactions]
+        events = await event_log.events_without_bodies(self._database, SessionLog(session_id), call.head)
+        erased = (await audit.erased_seqs(self._database, session_id))[: call.manifest.redactions]
         return dispositions(events, project(events, state, NO_COUNT, turn=0, shows=policy.shows), state, erased)
 
     async def context(self, tenant_id: UUID, external_id: str, call_id: UUID) -> Reproduced:
@@ -129,8 +129,8 @@ class Recordings:
             raise _not_reproducible(call, None, f"its record cannot be read: {error}") from error
         same_prefix = call.manifest.prefix_sha256 in (b"", again.request.prefix_sha256)
         exact = again.request.sha256 == call.sha256 and same_prefix
-        later = (await audit.erased(self._database, session_id))[call.manifest.redactions :]
-        erased = () if exact else tuple(sorted(told_of(later, again.context, epoch.frontier)))
+        later = (await audit.erased_seqs(self._database, session_id))[call.manifest.redactions :]
+        erased = () if exact else tuple(sorted(seqs_in_request(later, again.context, epoch.frontier)))
         if not exact and not erased:
             raise _not_reproducible(call, again.request.sha256, "the data that its record refers to has changed")
         return Reproduced(call, again, epoch, erased, exact)
@@ -142,7 +142,7 @@ class Recordings:
         return found
 
     async def _inputs(self, tenant_id: UUID, session_id: UUID, call: CallRow, state: Frontier) -> ReplayInputs:
-        named = await audit.named(self._database, session_id, state)
+        named = await audit.summaries_of_frontier(self._database, session_id, state)
         if len(named) != len(state.folds):
             raise LookupError("a summary is missing")
         layers = call.manifest.layers

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from app.core.errors import NotFound, OutOfReach
+from app.core.errors import NotFound, OutsidePrefix
 from app.services.ids import new_id
 from app.services.view_cache import ViewCache
 from app.store import compactions, epochs, erasure, event_log, layers, log, search, sessions, summaries, visibility
@@ -31,11 +31,11 @@ class Redaction:
         if (owner_id := await event_log.owner(self._database, session.log, seq)) != session.session_id:
             owner = await sessions.name_of(self._database, owner_id, tenant_id)
         async with self._database.transaction() as tx:
-            sharing = await erasure.family(tx, tenant_id, owner, seq=seq)
+            sharing = await erasure.lock_family(tx, tenant_id, owner, seq=seq)
             if not sharing:
                 raise NotFound(f"there is no session {external_id!r}", session=external_id)
             if not all(name.startswith(prefix) for name in sharing):
-                raise OutOfReach(f"event {seq} is shared with sessions that this key may not access")
+                raise OutsidePrefix(f"event {seq} is shared with sessions that this key may not access")
             session_ids = [sessions.session_key(tenant_id, name) for name in sharing]
             announced = await layers.announced(tx, session_ids[0], seq)
             done = await log.redact(tx, session_ids[0], seq)
@@ -52,10 +52,10 @@ class Redaction:
 async def _forget(tx: Connection, session_id: UUID, tenant_id: UUID, seq: int, key_id: UUID | None) -> None:
     """Erase all data that a session has derived from an event, its own or a shared one."""
     await log.note_redaction(tx, session_id, tenant_id, seq, key_id)
-    await epochs.unquote(tx, session_id, seq)
+    await epochs.clear_quotes(tx, session_id, seq)
     await search.forget(tx, session_id, tenant_id, seq)
     await visibility.forget(tx, session_id, seq)
     holes = await summaries.invalidate(tx, session_id, seq)
-    await epochs.plan_afresh(tx, session_id)
+    await epochs.reset_plans(tx, session_id)
     if holes:
         await compactions.schedule(tx, session_id, tenant_id, new_id(), "redaction")

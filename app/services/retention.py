@@ -8,13 +8,13 @@ from uuid import UUID
 
 import structlog
 
-from app.core.log.lifetime import DueSession, Life, Lifetimes, RecordRule, SessionRule, checked, due
+from app.core.log.lifetime import DueSession, Life, Lifetimes, RecordRule, SessionRule, due_sessions, validate
 from app.core.log.lines import session_of
 from app.store import erasure, families, retention, work_counts
 from app.store.engine import Connection, Database
 from app.store.families import families as families_of
 from app.store.retention import COUNTED_MAX, RetentionRow
-from app.store.session_filter import Place
+from app.store.session_filter import ListPosition
 from app.store.work_counts import WorkDone
 
 PAGE: Final = 200
@@ -39,15 +39,15 @@ class DueNow:
 
     rules: Sequence[RuleDue]
     items: Sequence[DueSession]
-    next: Place | None
+    next: ListPosition | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Examined:
     """Examined sessions: those that are due, each with its place, the place of the last one, and their number."""
 
-    due: Sequence[tuple[DueSession, Place]]
-    last: Place
+    due: Sequence[tuple[DueSession, ListPosition]]
+    last: ListPosition
     number: int
 
 
@@ -55,7 +55,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Retaining:
+class RetentionRules:
     """Stores, previews and applies the retention rules of tenants."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime] = _now) -> None:
@@ -68,13 +68,13 @@ class Retaining:
 
     async def put(self, tenant_id: UUID, rules: Lifetimes) -> RetentionRow:
         """Replace a tenant's rules. Raises InvalidRequest."""
-        await retention.put(self._database, tenant_id, checked(rules))
+        await retention.put(self._database, tenant_id, validate(rules))
         return await retention.get(self._database, tenant_id)
 
-    async def preview(self, tenant_id: UUID, limit: int, after: Place | None = None) -> DueNow:
+    async def preview(self, tenant_id: UUID, limit: int, after: ListPosition | None = None) -> DueNow:
         """Return the data due now; of the sessions, those after `after`, oldest first. Changes nothing."""
         rules, now = (await self.get(tenant_id)).rules, self._clock()
-        found: list[tuple[DueSession, Place]] = []
+        found: list[tuple[DueSession, ListPosition]] = []
         looked, ended = 0, None
         async for page in self._examine(tenant_id, rules, now, after):
             found += page.due
@@ -116,7 +116,7 @@ class Retaining:
         return erased
 
     async def _examine(
-        self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: Place | None
+        self, tenant_id: UUID, rules: Lifetimes, now: datetime, after: ListPosition | None
     ) -> AsyncIterator[_Examined]:
         """Yield the sessions that may be due, page by page, oldest first."""
         before = rules.created_before(now)
@@ -128,17 +128,19 @@ class Retaining:
             shared = await families_of(self._database, tenant_id, list(places))
             lives = await _lives(self._database, tenant_id, frozenset().union(*shared.values()), rules, now)
             after = page[-1][1]
-            yield _Examined([(one, places[one.id]) for one in due(rules, now, lives, shared)], after, len(page))
+            yield _Examined(
+                [(one, places[one.id]) for one in due_sessions(rules, now, lives, shared)], after, len(page)
+            )
             if len(page) < PAGE:
                 return
 
     async def _erase(self, tenant_id: UUID, rules: Lifetimes, now: datetime, name: str) -> list[SessionRule]:
         """Erase a session with its forks; return the rule for each, none if one of them is no longer due."""
         async with self._database.transaction() as tx:
-            rows = await erasure.family(tx, tenant_id, name, lines=True)
+            rows = await erasure.lock_family(tx, tenant_id, name, lines=True)
             names = dict.fromkeys(map(session_of, rows))
             lives = await _lives(tx, tenant_id, names, rules, now)
-            over = [rules.over(lives[one], now) for one in names]
+            over = [rules.expired_rule(lives[one], now) for one in names]
             found = [rule for rule in over if rule is not None]
             if len(found) < len(over):
                 return []
@@ -150,8 +152,8 @@ async def _lives(
     reader: Connection | Database, tenant_id: UUID, names: Collection[str], rules: Lifetimes, now: datetime
 ) -> Mapping[str, Life]:
     """Return when sessions were used. Records of calls, which may be many, are read only if they may decide."""
-    known = await families.lives(reader, tenant_id, names)
-    over = {name: life for name, life in known.items() if rules.over(life, now)}
+    known = await families.last_uses(reader, tenant_id, names)
+    over = {name: life for name, life in known.items() if rules.expired_rule(life, now)}
     return {**known, **await families.with_calls(reader, tenant_id, over)} if over else known
 
 

@@ -15,8 +15,8 @@ from app.services.policies import Policies
 from app.store import epochs, erased_names, erasure, sessions
 from app.store.engine import Connection, Database
 from app.store.epochs import ListedEpoch
-from app.store.session_filter import Place, SessionFilter
-from app.store.sessions import Room, SessionRow
+from app.store.session_filter import ListPosition, SessionFilter
+from app.store.sessions import SessionRow, ViewBudget
 from app.store.spans import MAIN
 
 METADATA_BYTES_MAX = 65_536
@@ -64,7 +64,7 @@ class Sessions:
                 await self._change(tenant_id, external_id, model, ref, metadata, outside_tokens)
         if metadata is not None and is_line(external_id):  # filters find a session by the row of its name
             await self._change(tenant_id, session_of(external_id), None, None, metadata, None)
-        return await sessions.shown(self._database, tenant_id, external_id), created
+        return await sessions.get_line(self._database, tenant_id, external_id), created
 
     async def _create(
         self,
@@ -91,7 +91,7 @@ class Sessions:
                 outside_tokens=outside_tokens,
             )
             if created:
-                await erased_names.admit(tx, tenant_id, external_id, described=metadata is not None)
+                await erased_names.admit(tx, tenant_id, external_id, has_metadata=metadata is not None)
                 await self._quota.admit(tx, tenant_id)
         return created
 
@@ -146,31 +146,31 @@ class Sessions:
         if (ref, outside) == (session.policy, session.outside_tokens):
             return  # a view without a model of its own has the session's room
         renewed = ref != session.policy
-        for view, view_model in (await sessions.followers(tx, session, main=renewed)).items():
+        for view, view_model in (await sessions.lock_views_on_policy(tx, session, main=renewed)).items():
             room = self._room(policy, view_model or model, outside)
             if renewed:
-                await sessions.give_policy(tx, session.session_id, view, ref, room)
+                await sessions.set_view_policy(tx, session.session_id, view, ref, room)
 
-    def _room(self, policy: Policy, model: str | None, outside: int | None) -> Room:
+    def _room(self, policy: Policy, model: str | None, outside: int | None) -> ViewBudget:
         """Return the window and target of a view with this policy and model, less the tokens `outside` the request.
 
         Raises InvalidPolicy when the reserves leave nothing, CannotFit when the tokens outside take the rest.
         """
         margin = self._counting.counter(model, policy).estimator.margin
         budget = own_budget(policy, model, margin, outside=outside)
-        return Room(budget.window, budget.target)
+        return ViewBudget(budget.window, budget.target)
 
     async def get(self, tenant_id: UUID, external_id: str) -> SessionRow:
         """Return a session. Raises NotFound."""
-        return await sessions.shown(self._database, tenant_id, external_id)
+        return await sessions.get_line(self._database, tenant_id, external_id)
 
     async def page(
         self,
         tenant_id: UUID,
         limit: int,
-        after: Place | None,
+        after: ListPosition | None,
         asked: SessionFilter,
-    ) -> tuple[list[SessionRow], Place | None]:
+    ) -> tuple[list[SessionRow], ListPosition | None]:
         """Return sessions, newest first, and the place to continue from if the page is short but more may follow."""
         return await sessions.page(self._database, tenant_id, limit, after, asked)
 

@@ -25,7 +25,7 @@ class Spending:
         self._database = database
         self.most = most
 
-    def paid_by(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
+    def charge_to(self, tenant_id: UUID, summarizer: Summarizer) -> Summarizer:
         """Return a summarizer that charges a tenant's account."""
         return _PaidSummarizer(summarizer, self._database, tenant_id, self.most)
 

@@ -16,8 +16,8 @@ from app.core.tokens.budget import Budget
 from app.core.tokens.counter import Counter
 from app.services.ids import new_id
 from app.services.summarizing import WrittenSummary
-from app.services.writing import Source, Task
-from app.store.spans import Facts
+from app.services.writing import Source, SummaryInput
+from app.store.spans import SessionFacts
 from app.store.summaries import LiveSummary, NewSummary, as_live
 
 
@@ -29,7 +29,7 @@ class Basis:
     covers. `newest` decides how much stays unsummarized: it is `narrow`, or less for the retry of a refused call.
     """
 
-    facts: Facts
+    facts: SessionFacts
     policy: Policy
     counter: Counter
     budget: Budget
@@ -37,14 +37,14 @@ class Basis:
     newest: Budget
     cover_id: UUID
     live: tuple[LiveSummary, ...]
-    decided: tuple[NewestDecision, ...] = ()
+    decisions: tuple[NewestDecision, ...] = ()
 
     @property
     def cover(self) -> tuple[Summary, ...]:
         """The live summaries from seq 1 on, without a gap."""
         return contiguous(one.summary for one in self.live)
 
-    def behind(self, new: NewSummary, covered_tokens: int) -> "Basis":
+    def with_summary(self, new: NewSummary, covered_tokens: int) -> "Basis":
         """Return the next step's basis, after `new` is stored and the cover includes `covered_tokens` of the log."""
         kept = (one for one in self.live if UUID(one.summary.id) not in new.sources)
         live = sorted((*kept, as_live(new)), key=lambda one: one.summary.from_seq)
@@ -56,7 +56,7 @@ class CompactionStep:
     """One summary to be written: of a span of events, or of summaries to be merged."""
 
     basis: Basis
-    task: Task
+    task: SummaryInput
     from_seq: int
     to_seq: int
     depth: int
@@ -75,7 +75,7 @@ class CompactionStep:
         return "redaction" if self.sources and not self.task.digests else "pressure"
 
 
-def of_span(
+def plan_span(
     basis: Basis,
     span: Span,
     sources: Sequence[Summary],
@@ -96,11 +96,11 @@ def of_span(
     previous = sources[-1].text if sources else ""
     if not sources and rules.view == "clip" and cover:
         previous = _archive(basis, cover) if first else cover[-1].text
-    task = Task(
+    task = SummaryInput(
         counter=basis.counter,
         sizes=sizes(basis.policy, basis.narrow),
         events=span.events,
-        late=span.late,
+        split_turn_events=span.split_events,
         previous=previous,
         digests=tuple(digests),
         focus=focus or "",
@@ -128,7 +128,7 @@ def _archive(basis: Basis, cover: Sequence[Summary]) -> str:
     return wording.archive(Clipped(tuple(cover)) if fits else clip(cover, basis.policy.summarize), recall=False)
 
 
-def of_summaries(
+def plan_merge(
     basis: Basis,
     merged: Sequence[Summary],
     events: tuple[Event, ...],
@@ -137,7 +137,7 @@ def of_summaries(
 ) -> CompactionStep:
     """Plan to merge summaries and their digests, from their texts or, with `events`, from the log."""
     parts = [one for one in basis.live if one.summary in merged]
-    task = Task(
+    task = SummaryInput(
         counter=basis.counter,
         sizes=merged_sizes(basis.policy, basis.budget, [one.tokens for one in merged]),
         events=events,
@@ -161,12 +161,14 @@ def of_summaries(
     )
 
 
-def written(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
+def summary_row(step: CompactionStep, draft: WrittenSummary) -> NewSummary:
     """Return the row of the summary that a step has written."""
     basis = step.basis
     parts = (one.summary for one in basis.live if step.task.digests and UUID(one.summary.id) in step.sources)
     merged = sum(part.source_tokens for part in parts)
-    own = sum(event.tokens for event in (*step.task.events, *step.task.late)) if not step.task.sources else 0
+    own = (
+        sum(event.tokens for event in (*step.task.events, *step.task.split_turn_events)) if not step.task.sources else 0
+    )
     return NewSummary(
         id=new_id(),
         cover_id=basis.cover_id,

@@ -22,7 +22,7 @@ import structlog
 from app.core.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, TooManyStreams
 from app.core.lexicon.times import to_seconds
 from app.core.log.events import canonical_json
-from app.services.reading import shown
+from app.services.reading import event_json
 from app.store import sessions, stream
 from app.store.engine import Database, acting_for
 from app.store.events import StoredEvent
@@ -290,7 +290,7 @@ class Stream:
 
     def _event(self, event: StoredEvent) -> Message:
         self.seq = event.seq
-        return Message("appended", self._id(), canonical_json(shown(self.session_id, event)))
+        return Message("appended", self._id(), canonical_json(event_json(self.session_id, event)))
 
     def _has_more(self, news: stream.News) -> bool:
         """Return whether more may follow than one read returns."""

@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.extractive.summary import write_summary
 from app.core.digest.digest import Digest
 from app.core.log.events import Json
 from app.core.policy.policy import Policy
 from app.providers.summarizer import ProviderError, Summarizer
-from app.services.writing import Task, Writing, with_digest
+from app.services.writing import SummaryInput, Writing, with_digest
 
 LEARNED_WINDOW_SECONDS: Final = 3_600.0
 """Seconds for which a model's window is smaller than in the settings, after it refused more and accepted less."""
 
 
-class PutOff(Exception):
+class SummarizerUnavailable(Exception):
     """No summarizer is available now; to be retried after `delay` seconds."""
 
     def __init__(self, detail: str, delay: float) -> None:
@@ -59,7 +59,7 @@ class WrittenSummary:
 
 
 class Summarizing:
-    """Summarizers by name: `extractive` needs no model; the others are called through their guards.
+    """Summarizers by name: `write_summary` needs no model; the others are called through their guards.
 
     `window_tokens` is the most a model is given in one request, `timeout` its time limit in seconds, `attempts_max` the
     number of attempts before a run does without the model.
@@ -94,13 +94,13 @@ class Summarizing:
 
     async def write(
         self,
-        task: Task,
+        task: SummaryInput,
         policy: Policy,
         *,
         without_model: bool = False,
-        paid: Callable[[Summarizer], Summarizer] = lambda summarizer: summarizer,
+        charge: Callable[[Summarizer], Summarizer] = lambda summarizer: summarizer,
     ) -> WrittenSummary:
-        """Write the summary of a task; `paid` wraps the summarizer to charge an account.
+        """Write the summary of a task; `charge` wraps the summarizer to charge an account.
 
         Raises PutOff if a model is unavailable now and may be available later. If it is not called because too much was
         spent, the summary is written without it.
@@ -112,25 +112,27 @@ class Summarizing:
             wanted = name != "extractive"
             return replace(draft, degraded=wanted, error=f"summarizer {name!r} was not called" if wanted else None)
         try:
-            return await self._write_by_model(name, paid(summarizer), task, policy)
+            return await self._write_by_model(name, charge(summarizer), task, policy)
         except ProviderError as error:
             if error.retryable:
-                raise PutOff(f"{name}: {error.detail}", error.retry_after or 0.0) from error
-            return await self.stand_in(task, policy, f"{name}: {error.detail}")
+                raise SummarizerUnavailable(f"{name}: {error.detail}", error.retry_after or 0.0) from error
+            return await self.substitute(task, policy, f"{name}: {error.detail}")
 
-    async def stand_in(self, task: Task, policy: Policy, error: str) -> WrittenSummary:
+    async def substitute(self, task: SummaryInput, policy: Policy, error: str) -> WrittenSummary:
         """Return the substitute for a failed summarizer: a summary without a model, or none, as the policy says."""
         if policy.summarize.on_fail == "unchanged":
             return WrittenSummary(None, task.digest, "none", error=error)
         return replace(await asyncio.to_thread(_extract, task), degraded=True, error=error)
 
-    async def _write_by_model(self, name: str, summarizer: Summarizer, task: Task, policy: Policy) -> WrittenSummary:
+    async def _write_by_model(
+        self, name: str, summarizer: Summarizer, task: SummaryInput, policy: Policy
+    ) -> WrittenSummary:
         model = (name, policy.summarize.model)
         window, until = self._learned_windows.get(model, (self._window_tokens, math.inf))
         known = window if time.monotonic() < until else self._window_tokens
         writing = Writing(summarizer, self._prompts, task, policy, known, self._timeout)
         digest = await asyncio.to_thread(lambda: task.digest)
-        answer, refused = await writing.body(digest)
+        answer, refused = await writing.write(digest)
         if writing.window_tokens < known:
             self._learned_windows[model] = (writing.window_tokens, time.monotonic() + LEARNED_WINDOW_SECONDS)
         about = WrittenSummary(
@@ -148,16 +150,16 @@ class Summarizing:
         )
         if len(refused) > 1:
             why = f"{name}: refused: {refused[-1][1][0]}"
-            fallback = await self.stand_in(task, policy, why)
+            fallback = await self.substitute(task, policy, why)
             if fallback.text is None:
                 return replace(about, error=why)
             return replace(fallback, refused=about.refused, tokens_read=about.tokens_read, usage=about.usage)
         return replace(about, text=with_digest(answer.text, digest, task))
 
 
-def _extract(task: Task) -> WrittenSummary:
+def _extract(task: SummaryInput) -> WrittenSummary:
     digest = task.digest
     previous = "\n\n".join(source.text for source in task.sources) or (task.previous if task.digests else "")
     events = () if task.sources else task.events
-    text = extractive(events, task.late, previous, digest, task.sizes.summary, task.counter, task.focus)
+    text = write_summary(events, task.split_turn_events, previous, digest, task.sizes.summary, task.counter, task.focus)
     return WrittenSummary(text, digest, "extractive", prompt_version="extractive.v1", tokens_read=task.tokens)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from app.core.assemble import Assembled, begin_plan
 from app.core.compaction.next_span import nothing_to_summarize
-from app.core.view.inputs import ContextInputs, tree_of
+from app.core.view.inputs import ContextInputs, summary_tree
 from app.services.compaction import Compaction
 from app.services.compaction_queries import ENDED, CompactionQueries
 from app.services.ids import new_id, overflow_run
@@ -40,10 +40,10 @@ class SummaryRequests:
         wanted = WaitingContext(request.view, window, settings.policy_ref, tightened=retry is not None)
         async with self._database.transaction() as tx:
             await compactions.schedule(tx, session_id, tenant_id, id, reason, wanted=wanted)
-        run = await self._runs.ended(session_id, id, wait_ms)
+        run = await self._runs.wait_for(session_id, id, wait_ms)
         if run.state not in ENDED:
             await self._compaction.run(session_id, tenant_id, without_model=True)
-            run = await self._runs.ended(session_id, id, 0)
+            run = await self._runs.wait_for(session_id, id, 0)
         return None if run.summaries else run.error
 
     async def force(self, tenant_id: UUID, assembled: Assembled) -> tuple[str, str | None]:
@@ -66,11 +66,11 @@ class SummaryRequests:
 def folds_more(assembled: Assembled) -> bool:
     """Return whether a context folds more than the one before it."""
     inputs = assembled.inputs
-    folded_to = 0 if inputs.anew else inputs.loaded.frontier.folded_to
+    folded_to = 0 if inputs.from_scratch else inputs.loaded.frontier.folded_to
     return assembled.rendered.plan.state.folded_to > folded_to
 
 
-def unshown(assembled: Assembled) -> str | None:
+def reason_not_shown(assembled: Assembled) -> str | None:
     """Return why a requested compaction is not shown by a context; None if it is, or if none was requested."""
     inputs, state = assembled.inputs, assembled.rendered.plan.state
     loaded = inputs.loaded
@@ -80,6 +80,6 @@ def unshown(assembled: Assembled) -> str | None:
         return f"the requested compaction wrote no summary: {loaded.requested_error}"
     if loaded.requested_to <= state.folded_to:
         return None
-    if not tree_of(inputs):
+    if not summary_tree(inputs):
         return "the requested summaries are not shown: this view shows other authors or types of events"
     return "the requested summaries are not shown: they would save nothing"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from app.core.errors import InvalidRequest, NotFound, OutOfReach
+from app.core.errors import InvalidRequest, NotFound, OutsidePrefix
 from app.core.lexicon.times import time_text
 from app.core.log.events import SESSION_ID_PATTERN
 from app.services.last_used import LastUsed
@@ -40,16 +40,16 @@ class Caller:
     session_prefix: str = ""
     expires_at: datetime | None = None
 
-    def may(self, scope: str) -> bool:
+    def has_scope(self, scope: str) -> bool:
         """Return whether the caller has a scope; `admin` has all."""
         return scope in self.scopes or "admin" in self.scopes
 
-    def reaches(self, session: str) -> bool:
+    def may_access(self, session: str) -> bool:
         """Return whether the caller may access a session of this name."""
         return session.startswith(self.session_prefix)
 
 
-ANYONE: Final = Caller(DEFAULT_TENANT, frozenset(SCOPES))
+DEFAULT_CALLER: Final = Caller(DEFAULT_TENANT, frozenset(SCOPES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class NewKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyAsked:
+class KeyRequest:
     """A requested key. `expires_at` None: never; `session_prefix` None: all sessions."""
 
     name: str
@@ -91,10 +91,10 @@ class Tenants:
     async def authenticate(self, secret: str | None) -> Caller | None:
         """Return the holder of a key, None if it is invalid; the default tenant until the first key is created."""
         if secret is None:
-            return ANYONE if await self.is_open() else None
+            return DEFAULT_CALLER if await self.is_open() else None
         hashed = digest(secret)
         if self._bootstrap is not None and hmac.compare_digest(hashed, self._bootstrap):
-            return ANYONE
+            return DEFAULT_CALLER
         now = self._clock()
         cached = self._known.get(hashed)
         if cached is None or now - cached[0] >= CACHE_SECONDS:
@@ -113,7 +113,7 @@ class Tenants:
 
     async def needs_key(self) -> bool:
         """Return whether requests need a key: always after the first was created, even when all are revoked."""
-        return self._bootstrap is not None or await keys.any_made(self._database)
+        return self._bootstrap is not None or await keys.any_created(self._database)
 
     async def create_key(
         self,
@@ -125,14 +125,14 @@ class Tenants:
         session_prefix: str | None = None,
     ) -> NewKey:
         """Create a key of a tenant, and the tenant if new. Raises InvalidRequest."""
-        self._check(KeyAsked(name, scopes, expires_at, session_prefix))
+        self._check(KeyRequest(name, scopes, expires_at, session_prefix))
         secret = _secret()
         key_id = await keys.create(
             self._database, tenant, name, scopes, digest(secret), expires_at=expires_at, session_prefix=session_prefix
         )
         return NewKey(key_id, secret)
 
-    async def make_key(self, who: Caller, asked: KeyAsked) -> tuple[KeyRow, str]:
+    async def make_key(self, who: Caller, asked: KeyRequest) -> tuple[KeyRow, str]:
         """Create a key of the caller's tenant; return it and its secret.
 
         It has no more sessions and no later expiry than the caller's own key. The first key of all closes the server,
@@ -140,11 +140,11 @@ class Tenants:
         """
         self._check(asked)
         if not (asked.session_prefix or "").startswith(who.session_prefix):
-            raise OutOfReach(
+            raise OutsidePrefix(
                 f"this key creates keys for its own sessions only: session_prefix must begin with {who.session_prefix}"
             )
         if who.expires_at is not None and (asked.expires_at is None or asked.expires_at > who.expires_at):
-            raise OutOfReach(
+            raise OutsidePrefix(
                 f"this key cannot create one that outlives it: expires_at must be at most {time_text(who.expires_at)}"
             )
         if await self.is_open() and ("admin" not in asked.scopes or asked.expires_at or asked.session_prefix):
@@ -180,7 +180,7 @@ class Tenants:
         """Store the remaining uses of keys; the database stays open."""
         await self._last_used.aclose()
 
-    def _check(self, asked: KeyAsked) -> None:
+    def _check(self, asked: KeyRequest) -> None:
         if not asked.scopes or not set(asked.scopes) <= set(SCOPES):
             raise InvalidRequest(f"scopes must be some of {', '.join(SCOPES)}", field="scopes")
         if asked.expires_at is not None and asked.expires_at <= self._today():

@@ -16,8 +16,8 @@ from app.services.appends import (
     AppendFacts,
     AppendRequest,
     EventReceipt,
-    answered_before,
-    pressure,
+    find_original,
+    measure_pressure,
     receipt,
 )
 from app.services.counting import Counting
@@ -114,7 +114,7 @@ class Turns:
             session = await sessions.get_locked(tx, tenant_id, external_id)
             state, hint = session.state, SessionSnapshot.of(session)
             policy = await self._policies.get(tenant_id, session.policy, tx)
-            if (before := await answered_before(tx, session_id, request)) is not None:
+            if (before := await find_original(tx, session_id, request)) is not None:
                 return await self._original_answer(tx, session, before, hint, policy)
             turn = await _last_turn(tx, session, turn_id)
             if turn.ended:
@@ -134,7 +134,7 @@ class Turns:
             ]
         answer = self._ingest.answer(external_id, session_id, batch, bodies, applied, hint, policy)
         if versions:
-            self._view_cache.layered(session_id, versions[0] - 1, versions[-1], ())
+            self._view_cache.set_layers(session_id, versions[0] - 1, versions[-1], ())
         return TurnEnded(
             answer.session,
             answer.head,
@@ -164,7 +164,7 @@ class Turns:
         policy: Policy,
     ) -> TurnEnded:
         """Return the response for a turn that has already ended, and store it for repetitions under its key."""
-        facts = AppendFacts.of(session, session.state.head, session.state.tokens)
+        facts = AppendFacts.without_new_events(session, session.state.head, session.state.tokens)
         if request.key is not None:
             await answers.store(tx, session.session_id, tenant_id, request.key, request.request_sha256, asdict(facts))
         return self._turn_ended(session.external_id, facts, (), turn.turn_id, hint, policy)
@@ -178,7 +178,7 @@ class Turns:
         hint: SessionSnapshot,
         policy: Policy,
     ) -> TurnEnded:
-        level = pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
+        level = measure_pressure(facts.tokens, facts.target, policy, hint.model, self._counting)
         return TurnEnded(
             external_id, facts.head, facts.epoch, tuple(rows), level, created=False, turn=facts.turns, turn_id=turn_id
         )

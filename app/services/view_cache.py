@@ -14,7 +14,7 @@ from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.counter import Counter
 from app.core.tokens.learned import Learned
 from app.core.view.loaded import LoadedView
-from app.core.view.standing import Standing
+from app.core.view.standing import LastContext
 from app.store.log import AppendResult
 
 CHARS_MAX: Final = 16_000_000
@@ -29,15 +29,15 @@ VIEW_CHARS: Final = 2_000
 class CachedView:
     """A loaded view, its token counts, and the last context of its epoch.
 
-    `counted` are its first events, as `counter` counts them. `steady`: as far as this process knows, all later appends
-    went through it. `chars` is its size (`events_chars`, VIEW_CHARS, and the texts of `standing`).
+    `counted` are its first events, as `counter` counts them. `is_current`: as far as this process knows, all later
+    appends went through it. `chars` is its size (`events_chars`, VIEW_CHARS, and the texts of `incremental_state`).
     """
 
     loaded: LoadedView
     counted: tuple[Event, ...]
     counter: Counter
-    standing: Standing | None
-    steady: bool
+    incremental_state: LastContext | None
+    is_current: bool
     chars: int
 
 
@@ -61,7 +61,7 @@ class ViewCache:
         self._views: dict[UUID, set[str]] = {}
         self._turns: WeakValueDictionary[tuple[UUID, str], asyncio.Lock] = WeakValueDictionary()
 
-    def turn(self, session_id: UUID, view: str) -> asyncio.Lock:
+    def epoch_lock(self, session_id: UUID, view: str) -> asyncio.Lock:
         """Return the lock for opening an epoch of a view: of concurrent requests only one would succeed."""
         return self._turns.setdefault((session_id, view), asyncio.Lock())
 
@@ -80,7 +80,7 @@ class ViewCache:
         self._views.setdefault(session_id, set()).add(view)
         self._grow(read.chars)
 
-    def appended(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
+    def add_events(self, session_id: UUID, applied: AppendResult, batch: Batch, bodies: Sequence[str]) -> None:
         """Extend the held views of a session by a batch that has been applied."""
         views = self._views.get(session_id)
         if not views:
@@ -100,12 +100,12 @@ class ViewCache:
                     real_head=head,
                     turn=events[-1].turn,
                     events=held.loaded.events + events,
-                    compaction="scheduled" if applied.woke else held.loaded.compaction,
+                    compaction="scheduled" if applied.compaction_enqueued else held.loaded.compaction,
                 )
                 self._held[session_id, view] = replace(held, loaded=loaded, chars=held.chars + grown)
                 self._grow(grown)
 
-    def reported(
+    def add_report(
         self,
         session_id: UUID,
         view: str,
@@ -128,7 +128,7 @@ class ViewCache:
                 loaded = replace(loaded, calibrations=(*others, known))
             self._held[session_id, name] = replace(held, loaded=loaded)
 
-    def layered(self, session_id: UUID, since: int, version: int, layers: tuple[Layer, ...]) -> None:
+    def set_layers(self, session_id: UUID, since: int, version: int, layers: tuple[Layer, ...]) -> None:
         """Set the layers of held views that have the version `since`; `version` is the new one."""
         for view in self._views.get(session_id, ()):
             held = self._held[session_id, view]

@@ -12,7 +12,7 @@ from uuid import UUID
 from app.core.errors import Conflict
 from app.core.plan.update import update_context
 from app.core.recall.visibility import VisibilityInput, VisibilityOutcome, VisibilityRequest, decide
-from app.core.view.inputs import ContextInputs, read_of
+from app.core.view.inputs import ContextInputs, plan_inputs
 from app.core.view.request import ContextRequest
 from app.services.assembly import Assembly
 from app.store import event_log, sessions, visibility
@@ -44,7 +44,7 @@ class Visibility:
         The session is read without a lock: after a concurrent decision, everything is decided again.
         """
         for _ in range(ATTEMPTS_MAX):
-            inputs = await self._assembly.inputs(tenant_id, external_id, ContextRequest(view=view))
+            inputs = await self._assembly.load_inputs(tenant_id, external_id, ContextRequest(view=view))
             outcome = await self._outcome(inputs, asked)
             async with self._database.transaction() as tx:
                 session = await sessions.get_locked(tx, tenant_id, external_id)
@@ -62,7 +62,7 @@ class Visibility:
         paths = await event_log.paths(self._database, SessionLog(loaded.session_id), bare) if bare else {}
 
         def look() -> VisibilityOutcome:
-            read, state = read_of(inputs)
+            read, state = plan_inputs(inputs)
             policy = inputs.settings.policy
             now = update_context(read, inputs.budget, policy, state)
             given = VisibilityInput(

@@ -24,7 +24,7 @@ class WaitingLists:
         self._waiting: dict[UUID, int] = {}
 
     @asynccontextmanager
-    async def through(self, session_id: UUID) -> AsyncIterator[None]:
+    async def turn(self, session_id: UUID) -> AsyncIterator[None]:
         """Wait for the session's turn, and hold it while the block lasts.
 
         Raises StoreUnavailable if too many tasks wait already, or after WAIT_SECONDS.

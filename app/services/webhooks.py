@@ -50,7 +50,7 @@ class Webhooks:
             check_secret(secret)
         fresh = secret_of(secrets.token_bytes(SECRET_BYTES))
         async with self._database.transaction() as tx:
-            if await webhooks.others(tx, tenant_id, name) >= WEBHOOKS_MAX:
+            if await webhooks.count_others(tx, tenant_id, name) >= WEBHOOKS_MAX:
                 raise InvalidRequest(f"there are {WEBHOOKS_MAX} webhooks already", field="name")
             row, made = await webhooks.put(
                 tx,
@@ -99,7 +99,7 @@ class Webhooks:
         return row
 
 
-class Sending:
+class WebhookSender:
     """Sends deliveries: at least once each, under an id that stays the same."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Sending:
 
     async def send(self, session_id: UUID, id: UUID) -> None:
         """Attempt a pending delivery, and queue its next attempt if it failed and may be retried."""
-        from app.providers.poster import NotPosted
+        from app.providers.poster import PostError
 
         due = await webhooks.due(self._database, session_id, id)
         if due is None:
@@ -138,13 +138,13 @@ class Sending:
             status, retry_after = answer.status, answer.retry_after
             if not 200 <= status < 300:
                 error = f"answered {status}"
-        except NotPosted as reason:
+        except PostError as reason:
             error = str(reason)[:ERROR_CHARS_MAX]
         except Exception as failure:  # any failure counts as an attempt: otherwise attempts would never end
             structlog.get_logger().error("a delivery failed here", delivery=str(id), exc_info=failure)
             error = f"failed here: {type(failure).__name__}"
         delay = None if error is None else next_delay(due.attempts + 1, status, retry_after, self._delays)
-        age = await webhooks.attempted(self._database, session_id, id, status=status, error=error, delay=delay)
+        age = await webhooks.record_attempt(self._database, session_id, id, status=status, error=error, delay=delay)
         if age is not None:
             outcome = "delivered" if error is None else "failed" if delay is None else "retried"
             await work_counts.add(self._database, WorkDone("delivery", "", outcome, age))

@@ -16,10 +16,10 @@ from app.core.compaction.prompt import (
     Completion,
     Prompt,
     Style,
-    again,
     history_ask,
     merge_ask,
     prefix_ask,
+    retry_ask,
 )
 from app.core.compaction.quality_gate import complaints
 from app.core.compaction.transcript import Paragraph, paragraphs
@@ -55,8 +55,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """The input of a summary: events, `late` ones of a split turn, or `sources` to be merged.
+class SummaryInput:
+    """The input of a summary: events, `split_turn_events` ones of a split turn, or `sources` to be merged.
 
     `previous` is the summary of the events before: with `digests` it becomes part of this one. `tokens` is the size of
     all input. `requests` are the user's messages in the turns that the ends of the events cut through.
@@ -65,7 +65,7 @@ class Task:
     counter: Counter
     sizes: Sizes
     events: tuple[Event, ...] = ()
-    late: tuple[Event, ...] = ()
+    split_turn_events: tuple[Event, ...] = ()
     previous: str = ""
     sources: tuple[Source, ...] = ()
     digests: tuple[Digest, ...] = ()
@@ -76,7 +76,7 @@ class Task:
     @property
     def digest(self) -> Digest:
         """The digest of all input, united with the given ones."""
-        own = (*self.events, *self.late) if not self.sources else ()
+        own = (*self.events, *self.split_turn_events) if not self.sources else ()
         given = replacements(self.requests)
         texts = (request_of(given.get(event.seq, event.text)) for event in self.requests)
         requests = Digest(requests=tuple(text for text in texts if text))
@@ -102,7 +102,7 @@ class Writing:
         self,
         summarizer: Summarizer,
         prompts: Mapping[str, str],
-        task: Task,
+        task: SummaryInput,
         policy: Policy,
         window_tokens: int,
         timeout: float,
@@ -123,10 +123,10 @@ class Writing:
         """The style of the summary."""
         return STYLES[self._policy.summarize.style]
 
-    async def body(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
+    async def write(self, digest: Digest) -> tuple[Completion, tuple[tuple[str, tuple[str, ...]], ...]]:
         """Return the model's text and the refused responses; it is good if at most one was. Raises ProviderError."""
         task, rules = self._task, self._policy.summarize
-        if not task.events and not task.late and not task.sources and task.previous:
+        if not task.events and not task.split_turn_events and not task.sources and task.previous:
             return Completion(task.previous, ""), ()
         words = max(50, int(min(task.sizes.summary, rules.max_tokens) * MODEL_SHARE))
         complains = partial(self._complaints, digest=digest, words=words)
@@ -135,7 +135,7 @@ class Writing:
             form = partial(self._merge_form, words=words)
             return await self._summarize_pieces(self._remainder(texts, form, digest.constraints), "", complains)
         history = self._history(digest, words, complains)
-        if not task.late:
+        if not task.split_turn_events:
             return await history
         beginning = self._beginning(max(50, int(rules.prefix_max_tokens * MODEL_SHARE)))
         (answer, refused), (late, refused_late) = await _run_both(history, beginning)
@@ -169,13 +169,13 @@ class Writing:
                 sections=PREFIX.sections,
                 constraints=[],
                 identifiers=[],
-                untrusted=_untrusted(task.late),
+                untrusted=_untrusted(task.split_turn_events),
             )
 
         def form(portion: Portion) -> Prompt:
             return prefix_ask(self._prompts, "\n\n".join(portion.texts), words, previous=portion.previous)
 
-        return await self._summarize_pieces(self._remainder(_paragraphs(task.late), form), "", complains)
+        return await self._summarize_pieces(self._remainder(_paragraphs(task.split_turn_events), form), "", complains)
 
     def _history_form(self, portion: Portion, *, words: int) -> Prompt:
         return history_ask(
@@ -240,7 +240,7 @@ class Writing:
             if len(refused) > 1:
                 break
             room = self.window_tokens - remainder.size(ask)
-            answer = await self._answer(again(ask, answer, found, chars=max(0, room * 2)))
+            answer = await self._answer(retry_ask(ask, answer, found, chars=max(0, room * 2)))
         return answer, refused
 
     def _complaints(self, answer: Completion, *, digest: Digest, words: int) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def _untrusted(events: Sequence[Event]) -> list[str]:
     return [event.text for event in events if event.call_seq is not None]
 
 
-def with_digest(body: str, digest: Digest, task: Task) -> str:
+def with_digest(body: str, digest: Digest, task: SummaryInput) -> str:
     """Append the digest, which is never left to a model, to a summary, within the tokens that the task allows both."""
     least = int(task.sizes.summary * APPENDIX_SHARE_MIN)
     return with_appendix(body, digest, task.sizes.summary, task.counter, at_least=least)

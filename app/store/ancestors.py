@@ -8,7 +8,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.log.segments import AsOf, Segments, SharedEvent, as_of, clip, shared_to
 from app.store.engine import Connection, Database
-from app.store.event_log import SessionLog, beyond, end_at, events, log_of, owners, prompts
+from app.store.event_log import SessionLog, events, first_seq_over, log_of, owners, prompts, turn_and_tokens_at
 from app.store.events import event
 from app.store.rows import Row
 
@@ -30,7 +30,7 @@ ORDER BY e.seq
 
 async def as_of_head(connection: Connection | Database, log: SessionLog, head: int) -> AsOf:
     """Return the values of a session's row as of `head`, as if the session had stored its whole log itself."""
-    turn, tokens = await end_at(connection, log, head)
+    turn, tokens = await turn_and_tokens_at(connection, log, head)
     marks: list[SharedEvent] = []
     for owner in await owners(connection, log, head):
         rows = list(
@@ -89,9 +89,11 @@ async def part(
     own, head, log = row["events"], row["head"], log_of(row)
     parts = clip(log.shared or (), 1, head)
     to_seq, first, floor = shared_to(parts), row["first"], row["floor"]
-    turn, tokens = (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await end_at(database, log, head)
+    turn, tokens = (
+        (row["turn"], event(own[-1]).cum_tokens) if head > to_seq else await turn_and_tokens_at(database, log, head)
+    )
     if head <= to_seq or first == to_seq + 1 > floor + 1:  # the token bound may reach into ancestors' events
-        start = await beyond(database, parts, tokens - bound_tokens) or to_seq + 1
+        start = await first_seq_over(database, parts, tokens - bound_tokens) or to_seq + 1
         first = start if start > row["epoch_head"] + 1 else floor + 1
     seqs = {seq for seq in kept if seq < first}
     unread = (0, 0, 0)
@@ -99,6 +101,6 @@ async def part(
         seqs |= {seq for seq in (*anchors, *await _pairs(database, parts, pinned)) if seq < first}
         unread = (first - 1, row["unread_turn"] or 0, row["unread_tokens"] or 0)
         if first - 1 <= to_seq:
-            unread = (first - 1, *await end_at(database, log, first - 1))
+            unread = (first - 1, *await turn_and_tokens_at(database, log, first - 1))
     shared = {seq for seq in seqs if seq <= to_seq}
     return AncestorPart(await events(database, log, first, to_seq, shared, bodiless=bodiless), turn, unread)

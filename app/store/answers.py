@@ -18,7 +18,7 @@ HOT: Final = {"the answer under a key": _STORE, "what was answered under a key":
 _PRIMARY_KEY: Final = "appends_pkey"
 
 
-class AnsweredBefore(Exception):
+class AlreadyAnswered(Exception):
     """Another request has used the idempotency key; this one has changed nothing."""
 
 
@@ -32,7 +32,7 @@ class KeyClaim:
     request_sha256: bytes
 
     @property
-    def of_append(self) -> "KeyClaim":
+    def for_append(self) -> "KeyClaim":
         """The claim for the append that this request begins with. No header can contain its key."""
         return replace(self, key=f"{self.key}\n")
 
@@ -78,18 +78,18 @@ async def store_claimed(tx: Connection, claim: KeyClaim, answer: Mapping[str, ob
     try:
         await store(tx, claim.session_id, claim.tenant_id, claim.key, claim.request_sha256, answer)
     except asyncpg.UniqueViolationError:
-        raise AnsweredBefore from None
+        raise AlreadyAnswered from None
 
 
-def storing(done: str) -> str:
+def store_cte(done: str) -> str:
     """Return the SQL of a CTE that stores a response for each row of the CTE `done`. Its parameters are those that
-    `stored` returns, and `tenant_id`."""
+    `store_parameters` returns, and `tenant_id`."""
     values = ":of_session::uuid, :tenant_id, :key::text, :request_sha256::bytea, :answer::json"
     return f"INSERT INTO appends ({_COLUMNS}) SELECT {values} FROM {done}"
 
 
-def stored(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
-    """Return the parameters of `storing`."""
+def store_parameters(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
+    """Return the parameters of `store_cte`."""
     return {
         "of_session": claim.session_id,
         "key": claim.key,
@@ -98,6 +98,6 @@ def stored(claim: KeyClaim, answer: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def is_used(error: asyncpg.UniqueViolationError) -> bool:
+def is_key_conflict(error: asyncpg.UniqueViolationError) -> bool:
     """Return whether an error says that a key has been used. On a shard the constraint's name ends in a number."""
     return (error.constraint_name or "").startswith(_PRIMARY_KEY)

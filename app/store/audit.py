@@ -40,7 +40,7 @@ COLUMNS: Final = (
 )
 
 
-def recorded(row: asyncpg.Record) -> CallRow:
+def decode_call(row: asyncpg.Record) -> CallRow:
     """Decode a row of COLUMNS. Raises UnknownVersion."""
     return decode(
         CallRow,
@@ -82,14 +82,14 @@ _SINCE: Final = f"""{_OF_SESSION} AND call_id > :after AND head >= :seq
 async def find(database: Database, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
     """Return one call; None if there is none. Raises UnknownVersion."""
     row = await database.fetchrow(_FIND, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else recorded(row)
+    return None if row is None else decode_call(row)
 
 
 async def lock(tx: Connection, session_id: UUID, tenant_id: UUID, call_id: UUID) -> CallRow | None:
     """Return one call, locked against other reports until the transaction ends. Raises UnknownVersion."""
     sql = f"{_FIND} FOR NO KEY UPDATE"
     row = await tx.fetchrow(sql, session_id=session_id, tenant_id=tenant_id, call_id=call_id)
-    return None if row is None else recorded(row)
+    return None if row is None else decode_call(row)
 
 
 async def page(
@@ -104,7 +104,7 @@ async def page(
     """Return the calls of some lines, newest first by id, each with the id of its line."""
     values = {"session_ids": list(session_ids), "tenant_id": tenant_id, "view": view, "before": before, "limit": limit}
     sql = _PAGE_OF_SHARDS if await database.distributed() else _PAGE
-    return [(row["session_id"], recorded(row)) for row in await database.fetch(sql, **values)]
+    return [(row["session_id"], decode_call(row)) for row in await database.fetch(sql, **values)]
 
 
 async def calls_since(
@@ -112,7 +112,9 @@ async def calls_since(
 ) -> list[CallRow]:
     """Return the calls after the id `after` whose context reaches `seq`, oldest first."""
     key = {"session_id": session_id, "tenant_id": tenant_id}
-    return [recorded(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)]
+    return [
+        decode_call(row) for row in await database.fetch(_SINCE, **key, seq=seq, view=view, after=after, limit=limit)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class StoredEpoch:
     evictions: tuple[Eviction, ...] = ()
 
 
-UNWRITTEN: Final = StoredEpoch(0, 0, "start", None, START)
+EPOCH_ZERO: Final = StoredEpoch(0, 0, "start", None, START)
 """The epoch of a context that precedes the first stored epoch of its view."""
 
 
@@ -177,7 +179,7 @@ async def epochs_of(
     views, numbers = [view for view, _ in wanted], [number for _, number in wanted]
     rows = await database.fetch(_EPOCHS_OF, session_id=session_id, views=views, numbers=numbers)
     found = {(row["view"], row["epoch"]): _epoch(row) for row in rows}
-    return found | {key: UNWRITTEN for key in wanted if key[1] == 0}
+    return found | {key: EPOCH_ZERO for key in wanted if key[1] == 0}
 
 
 async def events(database: Database, session_id: UUID, head: int, state: Frontier) -> tuple[Event, ...]:
@@ -187,7 +189,7 @@ async def events(database: Database, session_id: UUID, head: int, state: Frontie
     return await event_log.events(database, SessionLog(session_id), state.floor + 1, head, kept, bodiless=stubbed)
 
 
-async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
+async def summaries_of_frontier(database: Database, session_id: UUID, state: Frontier) -> tuple[Summary, ...]:
     """Return the summaries that a frontier names, in its order and whatever their status."""
     if not state.folds:
         return ()
@@ -201,7 +203,7 @@ async def named(database: Database, session_id: UUID, state: Frontier) -> tuple[
     return tuple(found[fold.id] for fold in state.folds if fold.id in found)
 
 
-async def erased(database: Database, session_id: UUID) -> list[int]:
+async def erased_seqs(database: Database, session_id: UUID) -> list[int]:
     """Return the seqs of erased events in the order of their erasure."""
     rows = await database.fetch(
         "SELECT seq FROM redactions WHERE session_id = :session_id ORDER BY created_at, seq", session_id=session_id

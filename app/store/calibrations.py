@@ -24,7 +24,7 @@ def calibration(record: Iterable[Any]) -> Calibration:
     return Calibration(estimator, ratio, margin, samples, window_tokens, window_asked, version, window_at)
 
 
-async def known(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
+async def of_model(connection: Connection | Database, tenant_id: UUID, model: str | None) -> tuple[Calibration, ...]:
     """Return the calibrations of a model, one per estimator; none if the model is None."""
     rows = await connection.fetch(
         f"SELECT {COLUMNS} FROM calibrations c WHERE c.tenant_id = :tenant_id AND c.model = :model",
@@ -42,7 +42,7 @@ _READ: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CalibrationSamples:
     """A calibration and its samples, oldest first. It may be saved only if it is `locked`."""
 
     known: Calibration
@@ -50,14 +50,16 @@ class Taken:
     locked: bool
 
 
-async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float, *, wait: bool) -> Taken:
+async def lock(
+    tx: Connection, tenant_id: UUID, model: str, estimator: str, own_margin: float, *, wait: bool
+) -> CalibrationSamples:
     """Return a calibration and its samples, locked until the transaction ends, or unlocked if another one has it.
 
     `wait`: wait for the other transaction instead. Without samples the ratio is 1 and the margin the estimator's own.
     """
     key = {"tenant_id": tenant_id, "model": model, "estimator": estimator}
     row = None
-    if await _may_lock(tx, wait):
+    if await _try_lock(tx, wait):
         row = await tx.fetchrow(f"{_READ} FOR UPDATE{'' if wait else ' SKIP LOCKED'}", **key)
     locked = row is not None
     if row is None and not wait:
@@ -80,10 +82,10 @@ async def take(tx: Connection, tenant_id: UUID, model: str, estimator: str, own_
         accepted_at=accepted_at,
         claims=tuple(Claim(*one) for one in json.loads(claims)),
     )
-    return Taken(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
+    return CalibrationSamples(known, tuple(_sample(*one) for one in json.loads(samples)), locked)
 
 
-async def _may_lock(tx: Connection, wait: bool) -> bool:
+async def _try_lock(tx: Connection, wait: bool) -> bool:
     """Return whether to lock the row. With several nodes a lock is on the whole table, so transactions take turns."""
     if not await tx.distributed():
         return True

@@ -14,7 +14,7 @@ from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
 from app.store import answers, changes, compactions, texts
-from app.store.answers import AnsweredBefore, KeyClaim
+from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
 from app.store.statements import numbered
@@ -70,8 +70,10 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id AND s.created_at =
         WHERE c.session_id = :session_id AND c.cover_id = :cover_id AND c.status = 'live'), 0))
 FOR KEY SHARE OF s
 """
-_COMPACTING: Final = f"CASE WHEN :compacting::boolean THEN ({compactions.NOW}) ELSE 'none' END AS compaction"
-_RECORD_CALL_IF_SO: Final = (
+_COMPACTING: Final = (
+    f"CASE WHEN :compacting::boolean THEN ({compactions.COMPACTION_STATE}) ELSE 'none' END AS compaction"
+)
+_RECORD_CALL_IF_CURRENT: Final = (
     f"INSERT INTO model_calls ({_COLUMNS}) SELECT {_SELECTED} {_IF_CURRENT} RETURNING {_COMPACTING}"
 )
 
@@ -122,23 +124,25 @@ WITH there AS (SELECT $there), moved AS ({_MOVE.replace("$session_id", ":session
     INSERT INTO model_calls ({_COLUMNS}) SELECT {_VALUES} FROM moved
 )"""
 _OPEN_IN_SESSION: Final = _OPEN.replace("$there", _IN_SESSION)
-_OPEN_IF_SO: Final = _OPEN.replace("$there", _IF_CURRENT)
+_OPEN_IF_CURRENT: Final = _OPEN.replace("$there", _IF_CURRENT)
 _RECORD_EPOCH: Final = f"{_OPEN_IN_SESSION} SELECT view FROM moved"
-_RECORD_EPOCH_IF_SO: Final = f"{_OPEN_IF_SO} SELECT {_COMPACTING} FROM moved"
+_RECORD_EPOCH_IF_CURRENT: Final = f"{_OPEN_IF_CURRENT} SELECT {_COMPACTING} FROM moved"
 
 # Variants for a request with an idempotency key: the call and its response are stored together or not at all.
-_ANSWER: Final = f", answered AS ({answers.storing('moved')}) SELECT"
+_ANSWER: Final = f", answered AS ({answers.store_cte('moved')}) SELECT"
 _KEYED: Final = {
     _RECORD_CALL: f"WITH moved AS ({_RECORD_CALL}){_ANSWER} call_id FROM moved",
-    _RECORD_CALL_IF_SO: f"WITH moved AS ({_RECORD_CALL_IF_SO}){_ANSWER} compaction FROM moved",
+    _RECORD_CALL_IF_CURRENT: f"WITH moved AS ({_RECORD_CALL_IF_CURRENT}){_ANSWER} compaction FROM moved",
     _RECORD_EPOCH: f"{_OPEN_IN_SESSION}{_ANSWER} view FROM moved",
-    _RECORD_EPOCH_IF_SO: f"{_OPEN_IF_SO}{_ANSWER} {_COMPACTING} FROM moved",
+    _RECORD_EPOCH_IF_CURRENT: f"{_OPEN_IF_CURRENT}{_ANSWER} {_COMPACTING} FROM moved",
 }
 
 # With sessions in shards, a statement is sent to a single shard only if it writes one table, takes the session id of
 # new rows from the session's row, and does not read the queue, which is on the coordinator. So each statement above
 # becomes several in one transaction.
-_CHECK_CURRENT: Final = f"SELECT {_COMPACTING.replace(compactions.NOW, compactions.RUNS)} {_IF_CURRENT}"
+_CHECK_CURRENT: Final = (
+    f"SELECT {_COMPACTING.replace(compactions.COMPACTION_STATE, compactions.RUN_STATE)} {_IF_CURRENT}"
+)
 _MOVE_ON_SHARD: Final = _MOVE.replace("$session_id", "s.session_id").replace("$there", _IN_SESSION)
 _OPEN_ON_SHARD: Final = f"INSERT INTO epochs ({_EPOCH_COLUMNS}) VALUES ({_EPOCH_VALUES})"
 HOT: Final = {
@@ -164,7 +168,7 @@ async def record(
     """
     values, of_epoch = _values(call, loaded, tenant_id), {} if epoch is None else _epoch_values(epoch)
     if (epoch is not None or answer is not None) and await database.distributed():
-        return await database.together(lambda tx: _record_on_shard(tx, values, of_epoch, answer))
+        return await database.run_in_transaction(lambda tx: _record_on_shard(tx, values, of_epoch, answer))
     sql = _RECORD_CALL if epoch is None else _RECORD_EPOCH
     return await _one_statement(database, sql, values | of_epoch, answer) is not None
 
@@ -176,10 +180,10 @@ async def _one_statement(
     if answer is None:
         return await database.fetchrow(sql, **values)
     try:
-        return await database.fetchrow(_KEYED[sql], **values, **answers.stored(*answer))
+        return await database.fetchrow(_KEYED[sql], **values, **answers.store_parameters(*answer))
     except asyncpg.UniqueViolationError as error:
-        if answers.is_used(error):
-            raise AnsweredBefore from None
+        if answers.is_key_conflict(error):
+            raise AlreadyAnswered from None
         raise
     except asyncpg.ForeignKeyViolationError:  # the session has been erased
         return None
@@ -195,7 +199,7 @@ async def _record_on_shard(
         await tx.execute(_OPEN_ON_SHARD, **_parameters_of(_OPEN_ON_SHARD, values, of_epoch))
     recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
     if of_epoch and recorded:
-        await changes.epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
+        await changes.notify_epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
     if answer is not None and recorded:
         await answers.store_claimed(tx, *answer)
     return recorded
@@ -207,7 +211,7 @@ def _parameters_of(sql: str, *values: Mapping[str, object]) -> dict[str, object]
     return {name: given[name] for name in numbered(sql)[1]}
 
 
-async def record_if_so(
+async def record_if_current(
     database: Database,
     tenant_id: UUID,
     call: NewCall,
@@ -237,13 +241,15 @@ async def record_if_so(
         "covered_to": covered[1] if covered else None,
     }
     if await database.distributed():
-        return await database.together(lambda tx: _record_on_shard_if_so(tx, values, of_epoch, conditions, answer))
-    sql = _RECORD_CALL_IF_SO if epoch is None else _RECORD_EPOCH_IF_SO
+        return await database.run_in_transaction(
+            lambda tx: _record_on_shard_if_current(tx, values, of_epoch, conditions, answer)
+        )
+    sql = _RECORD_CALL_IF_CURRENT if epoch is None else _RECORD_EPOCH_IF_CURRENT
     row = await _one_statement(database, sql, values | of_epoch | conditions, answer)
     return None if row is None else str(row["compaction"])
 
 
-async def _record_on_shard_if_so(
+async def _record_on_shard_if_current(
     tx: Connection,
     values: Mapping[str, Any],
     of_epoch: Mapping[str, object],
@@ -254,7 +260,11 @@ async def _record_on_shard_if_so(
     row = await tx.fetchrow(_CHECK_CURRENT, **_parameters_of(_CHECK_CURRENT, values, of_epoch, conditions))
     if row is None or not await _record_on_shard(tx, values, of_epoch, answer):
         return None
-    return await compactions.now(tx, values["session_id"], row["compaction"]) if conditions["compacting"] else "none"
+    return (
+        await compactions.compaction_state(tx, values["session_id"], row["compaction"])
+        if conditions["compacting"]
+        else "none"
+    )
 
 
 def _epoch_values(epoch: NewEpoch) -> dict[str, object]:

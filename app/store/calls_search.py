@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from app.store import sessions
-from app.store.audit import COLUMNS, CallRow, recorded
+from app.store.audit import COLUMNS, CallRow, decode_call
 from app.store.engine import Database
 
 SCAN_MAX: Final = 2_000
@@ -74,7 +74,7 @@ def statement(
     return sql, built.values
 
 
-def last_looked_at(tenant_id: UUID, filters: Filters, *, distributed: bool = False) -> tuple[str, dict[str, object]]:
+def scan_end(tenant_id: UUID, filters: Filters, *, distributed: bool = False) -> tuple[str, dict[str, object]]:
     """Return the SQL of the position where an unfilled page ended; it gives no row if no calls were left to scan."""
     built = _Statement()
     scan, order = _scan(built, tenant_id, filters, distributed=distributed)
@@ -170,12 +170,12 @@ async def page(
     rows = await database.fetch(sql, **values)
     if distributed:
         names = await sessions.names(database, tenant_id, {row["session_id"] for row in rows})
-        found = [(names.get(row["session_id"]), recorded(row)) for row in rows[:limit]]
+        found = [(names.get(row["session_id"]), decode_call(row)) for row in rows[:limit]]
     else:
-        found = [(row["external_id"], recorded(row)) for row in rows[:limit]]
+        found = [(row["external_id"], decode_call(row)) for row in rows[:limit]]
     if len(rows) > limit:
         return found, (rows[limit - 1]["created_at"], rows[limit - 1]["call_id"])
-    sql, values = last_looked_at(tenant_id, filters, distributed=distributed)
+    sql, values = scan_end(tenant_id, filters, distributed=distributed)
     row = await database.fetchrow(sql, **values)
     return found, None if row is None else (row["created_at"], row["call_id"])
 

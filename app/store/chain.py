@@ -10,12 +10,12 @@ from app.core.log.chain import Link, Tip, links
 from app.core.log.lines import session_of
 from app.store import event_log, sessions, texts
 from app.store.engine import Connection
-from app.store.lines import OF_NAME
+from app.store.lines import LINE_KEYS
 from app.store.sessions import SessionRow, session_key
 
 PAGE: Final = 1_000
-AT_ONCE: Final = 200
-AT_ONCE_CHARS: Final = 64 * 1024
+HASH_ON_LOOP_EVENTS: Final = 200
+HASH_ON_LOOP_CHARS: Final = 64 * 1024
 """Limits of events, and of characters of their text, hashed on the event loop; more are hashed in a thread."""
 
 
@@ -26,7 +26,7 @@ async def extend(tx: Connection, root: UUID, row: SessionRow) -> SessionRow:
         last = min(row.state.head, first + PAGE - 1)
         rows = await event_log.read(tx, row.log, "seq, body", first, last)
         bodies = [record["body"] for record in rows]
-        small = len(rows) <= AT_ONCE and sum(map(len, bodies)) <= AT_ONCE_CHARS
+        small = len(rows) <= HASH_ON_LOOP_EVENTS and sum(map(len, bodies)) <= HASH_ON_LOOP_CHARS
         found = _links(bodies, row.tip.hash) if small else await asyncio.to_thread(_links, bodies, row.tip.hash)
         seqs = [rows[link.place]["seq"] for link in found]
         row = await add(tx, root, row, seqs, [link.hash for link in found], last)
@@ -79,7 +79,7 @@ _LONGEST: Final = (
 )
 
 
-async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
+async def find_longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequence[Found]:
     """Return where the longest of the conversations with these hashes ends; empty if none is found."""
     rows = await tx.fetch(_LONGEST, session_id=root, hashes=list(hashes))
     return [Found(row["line"], row["seq"], row["number"]) for row in rows]
@@ -88,7 +88,7 @@ async def longest(tx: Connection, root: UUID, hashes: Sequence[bytes]) -> Sequen
 async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip: bytes) -> SessionRow | None:
     """Return the newest line of a session whose chain ends with this hash, locked; None if there is none."""
     row = await tx.fetchrow(
-        f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) "
+        f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) "
         "AND chained = :number AND chain_tip = :tip ORDER BY number DESC LIMIT 1",
         session_id=root,
         tenant_id=tenant_id,
@@ -98,10 +98,10 @@ async def with_tip(tx: Connection, tenant_id: UUID, root: UUID, number: int, tip
     return None if row is None else await sessions.get_locked(tx, tenant_id, row["external_id"])
 
 
-async def lagging(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
+async def unchained_lines(tx: Connection, tenant_id: UUID, root: UUID) -> list[str]:
     """Return the names of a session's lines that are not chained up to their heads, oldest first."""
     rows = await tx.fetch(
-        f"SELECT external_id FROM sessions WHERE session_id IN ({OF_NAME}) AND chained_seq < head ORDER BY number",
+        f"SELECT external_id FROM sessions WHERE session_id IN ({LINE_KEYS}) AND chained_seq < head ORDER BY number",
         session_id=root,
         tenant_id=tenant_id,
     )

@@ -16,7 +16,7 @@ from app.store.engine import Connection, Database
 Result = TypeVar("Result")
 
 
-async def epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:
+async def notify_epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) -> None:
     """Notify of an epoch that this transaction has stored. Does nothing unless sessions are in shards."""
     if await tx.distributed():
         await tx.execute(
@@ -27,7 +27,7 @@ async def epoch_opened(tx: Connection, session_id: UUID, view: str, epoch: int) 
         )
 
 
-async def of_runs(
+async def change_runs(
     connection: Connection | Database,
     session_id: UUID,
     ids: Sequence[UUID],
@@ -57,4 +57,4 @@ async def of_runs(
             )
         return result
 
-    return await connection.together(moved)
+    return await connection.run_in_transaction(moved)

@@ -16,7 +16,7 @@ from app.store.rows import decode, parameters
 OPEN: Final = "('scheduled', 'running')"
 REQUESTED: Final = "requested"
 """The reason of a run that a client requested."""
-ASKED_FOR: Final = f"""
+REQUESTED_COLUMNS: Final = f"""
     coalesce((SELECT max(c.to_seq) FROM compactions c WHERE c.session_id = :session_id AND c.reason = '{REQUESTED}'
               AND c.state IN ('succeeded', 'skipped')), 0) AS requested_to,
     (SELECT CASE WHEN c.reason = '{REQUESTED}' AND c.state = 'failed' THEN c.error END FROM compactions c
@@ -31,20 +31,20 @@ _NOW: Final = """
          WHEN (SELECT c.state FROM compactions c WHERE c.session_id = :session_id AND c.reason <> 'redo'
                AND c.state IN ('succeeded', 'failed') ORDER BY c.finished_at DESC LIMIT 1) = 'failed' THEN 'failed'
          ELSE 'none' END"""
-NOW: Final = _NOW.replace(
+COMPACTION_STATE: Final = _NOW.replace(
     "$queue",
     """
               OR EXISTS (SELECT FROM pgqueuer q WHERE q.dedupe_key = 'compact:' || :session_id::uuid
                          AND q.status IN ('queued', 'picked'))""",
 )
 """SQL of a session's compaction state: running, scheduled, failed (the last run) or none."""
-RUNS: Final = _NOW.replace("$queue", "")
-"""NOW without jobs that have no run yet, for a shard, which has no queue; `now` looks these jobs up."""
+RUN_STATE: Final = _NOW.replace("$queue", "")
+"""NOW without jobs that have no run yet, for a shard, which has no queue; `compaction_state` looks these jobs up."""
 
 
-async def now(connection: Connection | Database, session_id: UUID, runs: str) -> str:
-    """Return NOW, given the value of RUNS."""
-    return "scheduled" if runs in ("none", "failed") and await jobs.compacts(connection, session_id) else runs
+async def compaction_state(connection: Connection | Database, session_id: UUID, runs: str) -> str:
+    """Return COMPACTION_STATE, given the value of RUN_STATE."""
+    return "scheduled" if runs in ("none", "failed") and await jobs.has_compaction(connection, session_id) else runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def schedule(
     wanted: WaitingContext | None = None,
 ) -> None:
     """Schedule a run unless it exists, and wake a worker when the transaction ends. A requested run also ends a wait
-    for the provider (`jobs.hasten`)."""
+    for the provider (`jobs.run_now`)."""
     await _lock(tx, session_id)
     policy_name, policy_version = wanted.policy if wanted else (None, None)
 
@@ -96,17 +96,17 @@ async def schedule(
             tenant_id=tenant_id,
             id=id,
             reason=reason,
-            focus=None if focus is None else texts.written(focus),
+            focus=None if focus is None else texts.seal_text(focus),
             view=wanted.view if wanted else None,
             window_tokens=wanted.window_tokens if wanted else None,
             policy_name=policy_name,
             policy_version=policy_version,
         )
 
-    if await changes.of_runs(tx, session_id, [id], insert) != "INSERT 0 0":
-        await wake(tx, session_id, tenant_id)
+    if await changes.change_runs(tx, session_id, [id], insert) != "INSERT 0 0":
+        await enqueue(tx, session_id, tenant_id)
         if reason == REQUESTED:
-            await jobs.hasten(tx, session_id)
+            await jobs.run_now(tx, session_id)
 
 
 async def schedule_requested(
@@ -119,10 +119,10 @@ async def schedule_requested(
         await schedule(tx, session_id, tenant_id, id, REQUESTED, focus=focus)
 
 
-async def wake(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
+async def enqueue(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> None:
     """Queue a job for a session, unless one is queued."""
     if await connection.distributed():
-        await connection.together(lambda tx: _wake(tx, session_id, tenant_id))
+        await connection.run_in_transaction(lambda tx: _wake(tx, session_id, tenant_id))
         return
     row = await connection.fetchrow(
         "WITH s AS (SELECT FROM sessions WHERE session_id = :session_id FOR NO KEY UPDATE) "
@@ -131,17 +131,17 @@ async def wake(connection: Connection | Database, session_id: UUID, tenant_id: U
         tenant_id=tenant_id,
     )
     if row is not None and row["queued"]:
-        await jobs.leave_cause(connection, session_id, tracing.cause())
+        await jobs.store_trace_context(connection, session_id, tracing.link_headers())
 
 
 async def _wake(tx: Connection, session_id: UUID, tenant_id: UUID) -> None:
     """Queue a job in separate statements: the session is on a shard, the queue on the coordinator."""
     if await _lock(tx, session_id):
-        await jobs.compact(tx, session_id, tenant_id)
+        await jobs.enqueue_compaction(tx, session_id, tenant_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CompactionBasis:
     """The state of a session on which its need for compaction depends. The head, the smallest window of its views,
     their last reported call, and the sum of their learned versions."""
 
@@ -157,9 +157,9 @@ DEMAND_OF_VIEWS: Final = """
     (SELECT coalesce(sum(learned_version), 0) FROM views WHERE session_id = :session_id) AS learned"""
 
 
-def demand(row: asyncpg.Record) -> Demand:
+def demand(row: asyncpg.Record) -> CompactionBasis:
     """Decode a session's row with DEMAND_OF_VIEWS."""
-    return Demand(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
+    return CompactionBasis(row["head"], row["narrowest_tokens"], row["last_reported"], row["learned"])
 
 
 async def _lock(tx: Connection, session_id: UUID) -> bool:
@@ -170,7 +170,7 @@ async def _lock(tx: Connection, session_id: UUID) -> bool:
     return row is not None
 
 
-async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | None) -> bool:
+async def release_session(tx: Connection, session_id: UUID, job_id: int, seen: CompactionBasis | None) -> bool:
     """Release a session for its next job; return False if the current job has more to do. Appends and requests during a
     job queue no other job. They are detected here, under the lock that they also take."""
     await _lock(tx, session_id)
@@ -181,7 +181,7 @@ async def let_go(tx: Connection, session_id: UUID, job_id: int, seen: Demand | N
     )
     if row is not None and (seen not in (None, demand(row)) or row["waits"]):
         return False
-    await jobs.let_go(tx, job_id)
+    await jobs.release_session(tx, job_id)
     return True
 
 
@@ -192,7 +192,7 @@ class WaitingRun:
     id: UUID
     reason: str
     focus: str | None
-    wanted: WaitingContext | None
+    context: WaitingContext | None
 
 
 async def waiting(connection: Connection | Database, session_id: UUID) -> list[WaitingRun]:
@@ -206,7 +206,7 @@ async def waiting(connection: Connection | Database, session_id: UUID) -> list[W
 
 
 def _focus(row: asyncpg.Record) -> str | None:
-    return None if row["focus"] is None else texts.read(row["focus"])
+    return None if row["focus"] is None else texts.open_text(row["focus"])
 
 
 def _wanted(row: asyncpg.Record) -> WaitingContext | None:
@@ -236,10 +236,10 @@ async def begin(
             tokens_before=tokens_before,
         )
 
-    await changes.of_runs(connection, session_id, [id], upsert)
+    await changes.change_runs(connection, session_id, [id], upsert)
 
 
-async def put_off(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
+async def reschedule(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
     """Schedule a run again after a failed attempt; return the number of its failed attempts."""
 
     async def update(on: Connection | Database) -> asyncpg.Record | None:
@@ -251,7 +251,7 @@ async def put_off(connection: Connection | Database, session_id: UUID, id: UUID,
             error=error,
         )
 
-    row = await changes.of_runs(connection, session_id, [id], update)
+    row = await changes.change_runs(connection, session_id, [id], update)
     return 0 if row is None else int(row["attempts"])
 
 
@@ -274,10 +274,10 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
             **parameters(outcome),
         )
 
-    await changes.of_runs(connection, session_id, ids, update)
+    await changes.change_runs(connection, session_id, ids, update)
 
 
-async def cools_down(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
+async def in_cooldown(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
     """Return whether a session pauses unrequested runs after failures: for `seconds` after the first, doubled with each
     further consecutive failure up to `seconds_max`."""
     row = await database.fetchrow(
@@ -368,13 +368,13 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
             id=id,
         )
 
-    row = await changes.of_runs(tx, session_id, [id], update)
+    row = await changes.change_runs(tx, session_id, [id], update)
     if row is not None:
-        await wake(tx, session_id, tenant_id)
+        await enqueue(tx, session_id, tenant_id)
     return row is not None
 
 
-async def wake_forgotten(database: Database, older_than_seconds: float) -> int:
+async def enqueue_overdue(database: Database, older_than_seconds: float) -> int:
     """Queue jobs for sessions with runs that have waited long, whose jobs may be lost; return the number queued."""
     rows = await database.fetch(
         "SELECT palimpsest_compact(session_id, tenant_id) AS woken FROM palimpsest_across_compactions(:seconds)",

@@ -100,15 +100,15 @@ async def distribute(url: str, shards: int = SHARDS) -> None:
     async with _locked_connection(url) as connection:
         await check_ready(connection)
         async with connection.transaction():
-            if not await lay_out(connection, shards):
+            if not await distribute_tables(connection, shards):
                 return
             for name, sql in HOT.items():
                 found = await _route(connection, name, sql)
                 if not found.to_one_shard:
-                    raise CannotDistribute(f"nothing was changed: {name} would not go to one shard: {found.said}")
+                    raise CannotDistribute(f"nothing was changed: {name} would not go to one shard: {found.reason}")
 
 
-async def check(url: str) -> list["Routed"]:
+async def check(url: str) -> list["Route"]:
     """Return the routing of each hot statement. Raises CannotDistribute if the database is not distributed."""
     async with _locked_connection(url) as connection:
         if not await is_distributed(connection):
@@ -156,7 +156,7 @@ async def check_ready(connection: asyncpg.Connection) -> None:
         raise CannotDistribute("Citus has a superuser distribute tables that have triggers; this login is none")
 
 
-async def lay_out(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
+async def distribute_tables(connection: asyncpg.Connection, shards: int = SHARDS) -> bool:
     """Distribute the tables in the caller's transaction; return False if all are in place. Raises CannotDistribute."""
     needed = await steps(connection, shards)
     for step in needed:
@@ -238,15 +238,15 @@ _COUNT: Final = re.compile(r"Task Count: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """The routing of a statement. `said` is Citus' reason if it does not go to one shard."""
+class Route:
+    """The routing of a statement. `reason` is Citus' reason if it does not go to one shard."""
 
     name: str
     to_one_shard: bool
-    said: str
+    reason: str
 
 
-async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
+async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Route:
     """Return a statement's routing, from its plan. If Citus refuses the statement, the surrounding transaction is lost:
     Citus does not find its savepoints here."""
     statement = f"routed_{uuid4().hex}"
@@ -259,8 +259,8 @@ async def _route(connection: asyncpg.Connection, name: str, sql: str) -> Routed:
         values = ", ".join("'{}'" if kind.endswith("[]") else _SAMPLES.get(kind, "'1'") for kind in types)
         lines = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE {statement}{values and f'({values})'}")
     except asyncpg.PostgresError as error:
-        return Routed(name, False, str(error).splitlines()[0])
+        return Route(name, False, str(error).splitlines()[0])
     plan = "\n".join(line[0] for line in lines)
     counts, failed = _COUNT.findall(plan), "Error:" in plan  # one shard's error
     said = "its shard refuses it" if failed else f"{' + '.join(counts) or 'no'} tasks"
-    return Routed(name, counts == ["1"] and not failed, said)
+    return Route(name, counts == ["1"] and not failed, said)

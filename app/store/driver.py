@@ -8,7 +8,7 @@ from asyncpg.pool import PoolConnectionProxy
 Driver = asyncpg.Connection | PoolConnectionProxy
 
 
-class Remembering(asyncpg.Connection):
+class TenantConnection(asyncpg.Connection):
     """A connection that remembers the tenant it is set to."""
 
     _known = True
@@ -19,11 +19,11 @@ class Remembering(asyncpg.Connection):
         if self._known and self._set_to == tenant_id:
             return
         self._known = False  # until the server has confirmed it
-        await self.execute(setting(tenant_id))
+        await self.execute(tenant_setting(tenant_id))
         self._known, self._set_to = True, tenant_id
 
 
-def setting(tenant_id: UUID | None) -> str:
+def tenant_setting(tenant_id: UUID | None) -> str:
     """Return the statement that sets a connection to a tenant, or to none."""
     return f"SET palimpsest.tenant = '{tenant_id or ''}'"
 
@@ -35,7 +35,7 @@ async def json_as_text(driver: Driver) -> None:
             await driver.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
 
 
-async def keep(_: Driver) -> None:
+async def skip_reset(_: Driver) -> None:
     """Skip the reset of a connection: outside a transaction only its tenant is set, and it remembers that."""
 
 

@@ -21,7 +21,7 @@ _URL: Final = re.compile(
 _PORT: Final = re.compile(r"\d*(?:,(?:\[[^,\]]+\]|[^,:\[\]]+)(?::\d+)?)*", re.ASCII)
 
 
-def checked(url: str, password: str | None = None) -> str:
+def normalize(url: str, password: str | None = None) -> str:
     """Return a URL as settings spell it, with the password if it has none. Raises ValueError if it cannot work."""
     found = _parse(url)
     if password is not None and found["password"] is None:

@@ -38,7 +38,7 @@ STOP_SECONDS: Final = 30
 WATCH_SECONDS: Final = 1.0
 SOON_SECONDS: Final = 0.2
 RESTART_SECONDS: Final = 5
-STEADY_SECONDS: Final = 5.0
+STABLE_SECONDS: Final = 5.0
 """A server that ends sooner than this after a start is still down; an outage longer than this is reported."""
 UNFINISHED: Final = "postgres.new-"
 OPTIONS: Final[Mapping[str, str]] = {
@@ -215,7 +215,7 @@ class Watch:
         self._up_since: float | None = None
         self._reported = False
 
-    def look(self) -> float:
+    def check(self) -> float:
         """Start the server if it has ended; return the seconds until the next look. No failure ends the watch."""
         pause, now, reason = WATCH_SECONDS, time.monotonic(), "it ends again"
         try:
@@ -229,7 +229,7 @@ class Watch:
             _stop(self._folder)  # removes the pid file of the one that ended
             if _launch(self._folder, _socket_folder(self._folder), self._options, RESTART_SECONDS):
                 self._up_since = time.monotonic()
-            elif now - self._down_since < STEADY_SECONDS:
+            elif now - self._down_since < STABLE_SECONDS:
                 pause = SOON_SECONDS  # right after a kill -9 the old server's children may hold its memory for a moment
         except Exception as error:
             reason = repr(error)
@@ -241,14 +241,14 @@ class Watch:
             return
         if self._up_since is None:  # its recovery took longer than RESTART_SECONDS
             self._up_since = now if _accepts_connections(_socket_path(self._folder)) else None
-        elif now - self._up_since > STEADY_SECONDS:
+        elif now - self._up_since > STABLE_SECONDS:
             away = round(self._up_since - self._down_since, 1)
             structlog.get_logger().warning("the embedded PostgreSQL is back", after_seconds=away)
             self._down_since, self._reported = None, False
 
     def _log_outage(self, now: float, reason: str) -> None:
         """Log a lasting outage, once."""
-        if self._down_since is not None and not self._reported and now - self._down_since > STEADY_SECONDS:
+        if self._down_since is not None and not self._reported and now - self._down_since > STABLE_SECONDS:
             self._reported = True
             structlog.get_logger().error(
                 "the embedded PostgreSQL does not stay up; it is started until it does",

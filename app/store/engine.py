@@ -22,8 +22,8 @@ from asyncpg.pool import PoolConnectionProxy
 from app import tracing
 from app.core.errors import SessionGone, StoreUnavailable
 from app.store.connecting import UNREACHABLE, connect
-from app.store.driver import Driver, Remembering, is_distributed, json_as_text, keep, setting
-from app.store.statements import given
+from app.store.driver import Driver, TenantConnection, is_distributed, json_as_text, skip_reset, tenant_setting
+from app.store.statements import bind
 
 ACQUIRE_SECONDS: Final = 10.0
 COMMAND_SECONDS: Final = 60.0
@@ -60,7 +60,7 @@ _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 FULL_SECONDS: Final = 5.0
 """Time for which the database is not ready after a statement found no room: only another one of that size can tell."""
 
-KEPT_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 10.0
 """Time for which free connections are lent directly, before all return to the driver's pool, which closes idle ones. To
 borrow one from that pool takes a task, a timer and several locks."""
 
@@ -122,13 +122,13 @@ class Connection:
         """Return the command's tag."""
         return str(await self._run("execute", sql, values))
 
-    async def together(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
+    async def run_in_transaction(self, work: Callable[["Connection"], Awaitable[Result]]) -> Result:
         """Run `work` in this transaction."""
         return await work(self)
 
     async def _run(self, method: str, sql: str, values: Mapping[str, object]) -> object:
-        with tracing.statement(sql):
-            return await getattr(self._driver, method)(*given(sql, values))
+        with tracing.statement_span(sql):
+            return await getattr(self._driver, method)(*bind(sql, values))
 
 
 class PoolState(NamedTuple):
@@ -174,9 +174,9 @@ class Database:
         pool_size: int,
         role: str | None = ROLE,
         pooler_url: str | None = None,
-        waited: Callable[[float], None] = lambda _: None,
+        on_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._on_wait = waited
+        self._on_wait = on_wait
         self._url, self._role, self._pooler_url = url, role, pooler_url
         self._settings = SERVER_SETTINGS if role is None else {**SERVER_SETTINGS, "role": role}
         self._pooled = pooler_url is not None
@@ -194,9 +194,9 @@ class Database:
             min_size=0,
             max_size=pool_size,
             init=self._prepare,
-            reset=keep,
+            reset=skip_reset,
             command_timeout=COMMAND_SECONDS,
-            connection_class=Remembering,
+            connection_class=TenantConnection,
             statement_cache_size=0 if self._pooled else STATEMENTS_PREPARED_MAX,
             server_settings={"application_name": "palimpsest"} if self._pooled else self._settings,
         )
@@ -251,7 +251,7 @@ class Database:
         if time.monotonic() < self._full_until:
             raise StoreUnavailable("the database has no room to write")
 
-    async def apart(self, name: str) -> asyncpg.Connection:
+    async def open_connection(self, name: str) -> asyncpg.Connection:
         """Open a connection outside the pool, which the caller closes. Raises StoreUnavailable."""
         try:
             return await connect(self._url, server_settings={**self._settings, "application_name": name})
@@ -264,12 +264,12 @@ class Database:
         self._closing = True
         if self._sweep is not None:
             self._sweep.cancel()
-            self._give_back_kept()
+            self._release_idle()
         await self._pool.close()
         if self._queue is not None:
             await self._queue.close()
 
-    async def together(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    async def run_in_transaction(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Run `work` in a transaction of its own, and again if that was rolled back by a conflict."""
 
         async def attempt() -> Result:
@@ -280,10 +280,10 @@ class Database:
 
     async def _run_alone(self, method: str, sql: str, values: Mapping[str, object]) -> object:
         """Run one statement in a transaction of its own, and again if that was rolled back by a conflict."""
-        statement = given(sql, values)
+        statement = bind(sql, values)
 
         async def attempt() -> object:
-            with tracing.statement(sql):
+            with tracing.statement_span(sql):
                 return await self._attempt(method, statement)
 
         return await _retry(attempt)
@@ -305,7 +305,7 @@ class Database:
 
     def _local_settings(self, tenant_id: UUID | None) -> tuple[str, ...]:
         """Return the statements with which a transaction makes its settings, one round trip each."""
-        tenant = setting(tenant_id).replace("SET", "SET LOCAL", 1)
+        tenant = tenant_setting(tenant_id).replace("SET", "SET LOCAL", 1)
         ours = self._settings.items() if self._pooled else ()
         if not self._distributed:
             return ("; ".join((*(f"SET LOCAL {name} = '{value}'" for name, value in ours), tenant)),)
@@ -334,7 +334,7 @@ class Database:
             raise
         if not self._pooled and not self._distributed:
             try:
-                await cast(Remembering, driver).set_to(_tenant.get())
+                await cast(TenantConnection, driver).set_to(_tenant.get())
             except BaseException as error:
                 await self._release_failed(driver, error)
                 raise
@@ -361,9 +361,9 @@ class Database:
             return
         self._idle.append(driver)
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEPT_SECONDS, self._give_back_kept)
+            self._sweep = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._release_idle)
 
-    def _give_back_kept(self) -> None:
+    def _release_idle(self) -> None:
         self._sweep = None
         kept, self._idle = self._idle, []
         self._returned = asyncio.gather(*map(self._pool.release, kept), return_exceptions=True)

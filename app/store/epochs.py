@@ -64,7 +64,7 @@ async def current(database: Database, session_id: UUID, view: str) -> CurrentEpo
     return CurrentEpoch((row["policy_name"], row["policy_version"]), row["epoch"], frontier)
 
 
-async def plan_afresh(tx: Connection, session_id: UUID) -> None:
+async def reset_plans(tx: Connection, session_id: UUID) -> None:
     """Have all views of a session planned from scratch, by moving each to an epoch that is not written yet."""
     await tx.execute(
         "UPDATE views SET carry_tokens = 0, epoch = epochs + 1, epochs = epochs + 1, afresh = 'redaction' "
@@ -73,7 +73,7 @@ async def plan_afresh(tx: Connection, session_id: UUID) -> None:
     )
 
 
-async def unquote(tx: Connection, session_id: UUID, seq: int) -> None:
+async def clear_quotes(tx: Connection, session_id: UUID, seq: int) -> None:
     """Erase the quotes of an event from the session's epochs. The transaction must be a redaction of this session."""
     rows = await tx.fetch(
         "SELECT view, epoch, frontier FROM epochs WHERE session_id = :session_id AND (frontier::jsonb "

@@ -16,15 +16,15 @@ async def add(tx: Connection, tenant_id: UUID, session_id: UUID) -> None:
     )
 
 
-async def admit(tx: Connection, tenant_id: UUID, name: str, *, described: bool) -> None:
+async def admit(tx: Connection, tenant_id: UUID, name: str, *, has_metadata: bool) -> None:
     """Admit a session that this transaction has created. Raises SessionErased for an erased name.
 
-    A session with metadata (`described`) may have such a name, which then counts as erased no longer. Call this after
-    the creation: creating a session while it is being erased waits for the erasure.
+    A session with metadata (`has_metadata`) may have such a name, which then counts as erased no longer. Call this
+    after the creation: creating a session while it is being erased waits for the erasure.
     """
     of_name = {"session_id": session_key(tenant_id, name), "tenant_id": tenant_id}
     where = "WHERE session_id = :session_id AND tenant_id = :tenant_id"
-    if described:
+    if has_metadata:
         await tx.execute(f"DELETE FROM erased_names {where}", **of_name)
     elif await tx.fetchrow(f"SELECT FROM erased_names {where}", **of_name) is not None:
         raise SessionErased(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from app.core.errors import Conflict, OutOfReach
+from app.core.errors import Conflict, OutsidePrefix
 from app.core.log.lines import is_line, session_of
 from app.store.engine import Connection, Database
 from app.store.sessions import lock, session_key
@@ -30,7 +30,9 @@ TABLES: Final = (
 """All tables of a session's data."""
 
 
-async def family(tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0, lines: bool = False) -> list[str]:
+async def lock_family(
+    tx: Connection, tenant_id: UUID, external_id: str, *, seq: int = 0, lines: bool = False
+) -> list[str]:
     """Return a session and its descendants that share its event `seq`, parents first; empty if it is missing.
 
     `lines` adds all lines of each, which may share nothing. All are locked until the transaction ends, each before its
@@ -72,9 +74,9 @@ async def erase(
     if is_line(external_id):
         raise Conflict(f"a line is erased with its session {session_of(external_id)!r} only", session=external_id)
     async with database.transaction() as tx:
-        names = await family(tx, tenant_id, external_id, lines=True)
+        names = await lock_family(tx, tenant_id, external_id, lines=True)
         if not all(name.startswith(prefix) for name in names):
-            raise OutOfReach(f"session {external_id!r} shares its events with sessions that this key is not for")
+            raise OutsidePrefix(f"session {external_id!r} shares its events with sessions that this key is not for")
         shared = [name for name in names if session_of(name) != external_id]
         if shared and not forks:
             others = f"{shared[0]!r}" + (f" and {len(shared) - 1} more" if len(shared) > 1 else "")
@@ -84,7 +86,7 @@ async def erase(
 
 
 async def delete(tx: Connection, tenant_id: UUID, names: Sequence[str]) -> list[UUID]:
-    """Delete sessions and lines locked by `family`, and all their data; return their ids."""
+    """Delete sessions and lines locked by `lock_family`, and all their data; return their ids."""
     keys = [session_key(tenant_id, name) for name in reversed(names)]
     for key in keys:
         await _erase(tx, tenant_id, key)

@@ -14,7 +14,7 @@ from app.core.log.events import Json, canonical_json
 from app.store import erased_names
 from app.store.engine import Connection, Database
 from app.store.rows import columns, decode
-from app.store.session_filter import SessionFilter, conditions, scanned
+from app.store.session_filter import SessionFilter, conditions, scan_conditions
 from app.store.sessions import session_key
 
 
@@ -143,7 +143,9 @@ async def count(database: Database, tenant_id: UUID, erasure_id: UUID) -> int:
     return 0 if row is None else int(row["n"])
 
 
-async def note(tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]) -> None:
+async def record_erased(
+    tx: Connection, tenant_id: UUID, erasure_id: UUID, session_id: UUID, counts: Mapping[str, int]
+) -> None:
     """Record that a session is erased, and its name, in the transaction that erases it."""
     await erased_names.add(tx, tenant_id, session_id)
     await tx.execute(
@@ -167,7 +169,7 @@ async def matching(
 ) -> set[str]:
     """Return the names of those sessions that match the filter."""
     sql, values = conditions(filters, None)
-    more, others = scanned(filters, None)
+    more, others = scan_conditions(filters, None)
     keys = [session_key(tenant_id, name) for name in names]
     found = await reader.fetch(f"{_FILTERED} AND {sql}{more}", keys=keys, tenant_id=tenant_id, **values, **others)
     lines = [session_key(tenant_id, row["line"]) for row in found if row["line"] is not None]
@@ -215,7 +217,7 @@ async def queue(connection: Connection | Database, tenant_id: UUID, id: UUID) ->
     )
 
 
-async def wake_forgotten(database: Database) -> int:
+async def enqueue_unfinished(database: Database) -> int:
     """Queue the unfinished erasures that have no job; return the number of them."""
     rows = await database.fetch("SELECT tenant_id, id FROM palimpsest_across_erasures()")
     for row in rows:

@@ -15,7 +15,7 @@ import asyncpg
 
 from app.core.log.event import Event
 from app.core.log.events import EventType
-from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, shared_to, whole
+from app.core.log.segments import SEQ_MAX, Segment, Segments, ancestry, clip, log_segments, shared_to
 from app.core.log.turns import TurnMark
 from app.store.engine import Connection, Database
 from app.store.events import (
@@ -53,7 +53,7 @@ def log_of(row: Mapping[str, Any] | asyncpg.Record) -> SessionLog:
     return SessionLog(row["session_id"], ancestry(row["lineage_ids"], row["lineage_to"]))
 
 
-async def known(connection: Connection | Database, log: SessionLog) -> SessionLog:
+async def with_segments(connection: Connection | Database, log: SessionLog) -> SessionLog:
     """Return the log with its shared segments, looking them up if they are unknown."""
     if log.shared is not None:
         return log
@@ -66,7 +66,7 @@ async def known(connection: Connection | Database, log: SessionLog) -> SessionLo
 
 async def owners(connection: Connection | Database, log: SessionLog, head: int = SEQ_MAX) -> Segments:
     """Return the segments that hold the events up to `head`, in order."""
-    return whole((await known(connection, log)).shared or (), log.session_id, head)
+    return log_segments((await with_segments(connection, log)).shared or (), log.session_id, head)
 
 
 async def owner(connection: Connection | Database, log: SessionLog, seq: int) -> UUID:
@@ -95,7 +95,7 @@ async def read(
     own = Segment(log.session_id, log.shared_to + 1, SEQ_MAX)
     found = await _part(connection, own, columns, first, last, others, values)
     if log.shared is None and lowest < SEQ_MAX and (not found or found[0]["seq"] > lowest):
-        log = await known(connection, log)
+        log = await with_segments(connection, log)
     for segment in reversed(log.shared or ()):
         found = [*await _part(connection, segment, columns, first, last, others, values), *found]
     return found
@@ -150,7 +150,7 @@ async def with_calls(
 OUTLINE_PAGE: Final = 2_000
 
 
-async def outline(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
+async def events_without_bodies(connection: Connection | Database, log: SessionLog, head: int) -> tuple[Event, ...]:
     """Return all events up to `head` without bodies, read in pages so that other tasks can run in between."""
     found: list[Event] = []
     for first in range(1, head + 1, OUTLINE_PAGE):
@@ -169,11 +169,11 @@ async def newest(connection: Connection | Database, log: SessionLog, after: int,
     found = await decoded(await connection.fetch(_NEWEST, session_id=log.session_id, after=after, tokens=tokens))
     if found and found[0].seq == after + 1:
         return found
-    log = await known(connection, log)
+    log = await with_segments(connection, log)
     last = log.shared_to
     if after < last and (not found or found[0].seq == last + 1):
         total = found[-1].cum_tokens if found else await tokens_through(connection, log, last)
-        first = await beyond(connection, await owners(connection, log, last), total - tokens) or last + 1
+        first = await first_seq_over(connection, await owners(connection, log, last), total - tokens) or last + 1
         found = (*await events(connection, log, max(first, after + 1), last), *found)
     return found
 
@@ -191,10 +191,10 @@ async def oldest(
     connection: Connection | Database, log: SessionLog, after: int, tokens: int, most: int
 ) -> tuple[Event, ...]:
     """Return the first events after `after`: about `tokens` tokens, at least one event, at most `most`."""
-    log = await known(connection, log)
+    log = await with_segments(connection, log)
     before = await shared_tokens(connection, log, after)
     if after < log.shared_to:
-        stop = await beyond(connection, await owners(connection, log), before + tokens) or SEQ_MAX
+        stop = await first_seq_over(connection, await owners(connection, log), before + tokens) or SEQ_MAX
         return await events(connection, log, after + 1, min(max(stop - 1, after + 1), after + most))
     rows = await connection.fetch(
         _OLDEST, session_id=log.session_id, after=after, tokens=tokens, shared_tokens=before, limit=most
@@ -236,12 +236,12 @@ _OF_KIND: Final = (
 )
 
 
-async def of_kind(
+async def by_type_or_author(
     connection: Connection | Database, log: SessionLog, after: int, limit: int, kind: str | None, author: str | None
 ) -> list[StoredEvent]:
     """Return up to `limit` events of a type, an author or both among the SCAN_MAX events after `after`, in order."""
     found: list[StoredEvent] = []
-    for part in clip(await owners(connection, await known(connection, log)), after + 1, after + SCAN_MAX):
+    for part in clip(await owners(connection, await with_segments(connection, log)), after + 1, after + SCAN_MAX):
         rows = await connection.fetch(
             _OF_KIND,
             session_id=part.session_id,
@@ -272,7 +272,7 @@ async def by_ids(
     connection: Connection | Database, log: SessionLog, event_ids: Collection[str], *, own: bool = True
 ) -> dict[str, StoredEvent]:
     """Return the events with these client ids, by id; without `own`, only events of ancestors."""
-    log = await known(connection, log)
+    log = await with_segments(connection, log)
     found: dict[str, StoredEvent] = {}
     for part in reversed(await owners(connection, log, SEQ_MAX if own else log.shared_to)):
         missing = [one for one in event_ids if one not in found]
@@ -300,11 +300,11 @@ async def tokens_by_seq(connection: Connection | Database, log: SessionLog, seqs
 
 async def shared_tokens(connection: Connection | Database, log: SessionLog, seq: int) -> int:
     """Return the tokens of the log through an event of an ancestor; 0, without a read, for any other event."""
-    log = await known(connection, log)
+    log = await with_segments(connection, log)
     return await tokens_through(connection, log, seq) if 0 < seq <= log.shared_to else 0
 
 
-async def end_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
+async def turn_and_tokens_at(connection: Connection | Database, log: SessionLog, head: int) -> tuple[int, int]:
     """Return the turn of the event at `head` and the tokens of the log through it; zeros if there is no such event."""
     rows = await read(connection, log, "seq, turn, cum_tokens", head, head)
     return (rows[0]["turn"], rows[0]["cum_tokens"]) if rows else (0, 0)
@@ -316,7 +316,7 @@ _BEYOND: Final = (
 )
 
 
-async def beyond(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
+async def first_seq_over(connection: Connection | Database, parts: Segments, tokens: int) -> int | None:
     """Return the first seq through which the log takes more than `tokens` tokens; None if the whole log does not."""
     for part in parts:
         row = await connection.fetchrow(_BEYOND, session_id=part.session_id, tokens=tokens)
@@ -361,12 +361,12 @@ _SPOKEN: Final = (
 )
 
 
-async def spoken(connection: Connection | Database, log: SessionLog) -> bool:
+async def has_conversation(connection: Connection | Database, log: SessionLog) -> bool:
     """Return whether a log contains any conversation."""
     return await _spoken(connection, await owners(connection, log))
 
 
-async def spoken_after(connection: Connection | Database, log: SessionLog, seq: int, head: int) -> bool:
+async def has_conversation_after(connection: Connection | Database, log: SessionLog, seq: int, head: int) -> bool:
     """Return whether a log contains any conversation after the event `seq`."""
     return await _spoken(connection, clip(await owners(connection, log, head), seq + 1, head))
 

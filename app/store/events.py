@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from app.core.log.event import ERASED_TOKENS, Event, occurred
+from app.core.log.event import ERASED_TOKENS, Event, event_time
 from app.core.log.events import EventType, Json
 from app.store import texts
 
@@ -28,10 +28,10 @@ WITH_SOME_BODIES: Final = (
 def event(record: Sequence[Any]) -> Event:
     """Decode a row of EVENT_COLUMNS."""
     seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, stored_at, text = record
-    plain = "" if text is None else texts.opened(text)
+    plain = "" if text is None else texts.unsealed(text)
     body = None if text is None else texts.loads(plain)
-    gist = None if gist is None else texts.read(gist)
-    kind, at, chars = EventType(kind), occurred(body, stored_at), len(plain)
+    gist = None if gist is None else texts.open_text(gist)
+    kind, at, chars = EventType(kind), event_time(body, stored_at), len(plain)
     if body is not None and body.get("redacted") is True:  # its row has the tokens of the original
         tokens = ERASED_TOKENS if tokens else 0
     return Event(seq, kind, turn, tokens, cum, call_id, tool, call_seq, author, pinned, is_error, gist, at, body, chars)
@@ -74,4 +74,4 @@ STORED_COLUMNS: Final = "seq, event_id, turn, tokens, body, created_at"
 def stored_event(record: Sequence[Any]) -> StoredEvent:
     """Decode a row of STORED_COLUMNS."""
     seq, event_id, turn, tokens, body, created_at = record
-    return StoredEvent(seq, event_id, turn, tokens, texts.restored(body), created_at)
+    return StoredEvent(seq, event_id, turn, tokens, texts.restore(body), created_at)

@@ -8,15 +8,15 @@ from uuid import UUID
 from app.core.log.lifetime import Life
 from app.core.log.lines import session_of
 from app.store.engine import Connection, Database
-from app.store.session_filter import Place
+from app.store.session_filter import ListPosition
 from app.store.sessions import session_key
 
 Reader = Connection | Database
 
 
 async def oldest(
-    database: Database, tenant_id: UUID, before: datetime, after: Place | None, limit: int
-) -> list[tuple[str, Place]]:
+    database: Database, tenant_id: UUID, before: datetime, after: ListPosition | None, limit: int
+) -> list[tuple[str, ListPosition]]:
     """Return sessions created before a time, oldest first, each with its place. They are found by their creation: with
     an index on the last use, every append would write to it."""
     created_at, last = after or (None, None)
@@ -71,7 +71,7 @@ def _descendants(name: str, forks: Mapping[str, Collection[str]]) -> set[str]:
     return found
 
 
-async def lives(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
+async def last_uses(reader: Reader, tenant_id: UUID, names: Collection[str]) -> dict[str, Life]:
     """Return when sessions were created and last used, by name: by an append, a stream, a change of settings or layers,
     or a call whose record is deleted. Missing sessions are left out."""
     rows = await reader.fetch(
@@ -109,7 +109,7 @@ async def with_calls(reader: Reader, tenant_id: UUID, known: Mapping[str, Life])
         found[name] = replace(found[name], used_at=max(found[name].used_at, row["used_at"]))
     for row in compacting:
         name = keys[row["session_id"]]
-        found[name] = replace(found[name], busy=True)
+        found[name] = replace(found[name], has_running_compaction=True)
     return found
 
 

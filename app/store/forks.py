@@ -48,10 +48,10 @@ class Parent:
 async def parent(tx: Connection, tenant_id: UUID, external_id: str, at: int | None) -> Parent:
     """Return a session as of the head `at` (None: its current head), locked until the transaction ends. Raises
     NotFound, or InvalidRequest if there is no such seq."""
-    return await as_it_was(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
+    return await views_as_of(tx, await sessions.get_locked(tx, tenant_id, external_id), at)
 
 
-async def as_it_was(tx: Connection, row: SessionRow, at: int | None) -> Parent:
+async def views_as_of(tx: Connection, row: SessionRow, at: int | None) -> Parent:
     """Return a locked session as of the head `at` (None: its current head). Raises InvalidRequest. The current state is
     in its row; for an earlier one its log up to `at` is read once."""
     head = row.state.head
@@ -153,9 +153,7 @@ def _pinned(seqs: Sequence[int], decided: Sequence[asyncpg.Record]) -> list[int]
     return sorted(pinned)
 
 
-async def take_over_summaries(
-    tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]
-) -> frozenset[UUID]:
+async def copy_summaries(tx: Connection, origin: Parent, fork_id: UUID, covers: Mapping[UUID, UUID]) -> frozenset[UUID]:
     """Copy the parent's summaries of the shared log to a fork, with the summaries that they were merged from. `covers`
     maps the parent's covers to the fork's. Returns the ids of the summaries that the fork can read."""
     rows = await tx.fetch(
@@ -213,7 +211,7 @@ RETURNING 1
 """
 
 
-async def take_over_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
+async def copy_views(tx: Connection, origin: Parent, fork_id: UUID, readable: frozenset[UUID]) -> None:
     """Copy the parent's views as of the fork, so that its first context begins with bytes in the provider's cache. A
     view whose epoch of that time names a summary that the fork cannot read is planned from scratch."""
     from_id = origin.session.session_id
@@ -263,7 +261,7 @@ _RESULTS: Final = (
 )
 
 
-async def left_out(
+async def cut_off_events(
     connection: Connection | Database, log: SessionLog, at: int, open_calls: Collection[int]
 ) -> list[CutOff]:
     """Return the events of a round that a fork at `at` cuts off: further calls, and results of its open calls. Further

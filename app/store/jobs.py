@@ -49,7 +49,7 @@ async def queues(database: Database) -> list[Queue]:
     return [next((one for one in found if one.kind == kind), Queue(kind)) for kind in KINDS]
 
 
-async def compact(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> bool:
+async def enqueue_compaction(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> bool:
     """Queue a session's compaction, unless its job waits or runs; return whether it was queued.
 
     The caller must hold the lock on the session's row and have written the work to do: a job that is running looks for
@@ -60,11 +60,11 @@ async def compact(connection: Connection | Database, session_id: UUID, tenant_id
     )
     queued = row is not None and bool(row["queued"])
     if queued:
-        await leave_cause(connection, session_id, tracing.cause())
+        await store_trace_context(connection, session_id, tracing.link_headers())
     return queued
 
 
-async def hasten(connection: Connection | Database, session_id: UUID) -> None:
+async def run_now(connection: Connection | Database, session_id: UUID) -> None:
     """Run a session's compaction now if it waits for a provider."""
     await connection.queue.execute(
         "UPDATE pgqueuer SET execute_after = now() "
@@ -73,12 +73,12 @@ async def hasten(connection: Connection | Database, session_id: UUID) -> None:
     )
 
 
-async def let_go(connection: Connection | Database, job_id: int) -> None:
+async def release_session(connection: Connection | Database, job_id: int) -> None:
     """Allow the next job of a session to be queued while this one, which is about to end, still runs."""
     await connection.queue.execute("UPDATE pgqueuer SET dedupe_key = NULL WHERE id = :job_id", job_id=job_id)
 
 
-async def compacts(connection: Connection | Database, session_id: UUID) -> bool:
+async def has_compaction(connection: Connection | Database, session_id: UUID) -> bool:
     """Return whether a session's compaction is queued or running."""
     row = await connection.queue.fetchrow(
         "SELECT FROM pgqueuer WHERE dedupe_key = :key AND status IN ('queued', 'picked')", key=f"compact:{session_id}"
@@ -86,7 +86,7 @@ async def compacts(connection: Connection | Database, session_id: UUID) -> bool:
     return row is not None
 
 
-async def due_seconds(database: Database, session_id: UUID) -> float:
+async def queued_seconds(database: Database, session_id: UUID) -> float:
     """Return the seconds since a session's compaction was queued; 0 if none is queued or running."""
     row = await database.queue.fetchrow(
         "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(created)), 0)::float8 AS seconds FROM pgqueuer "
@@ -96,7 +96,7 @@ async def due_seconds(database: Database, session_id: UUID) -> float:
     return 0.0 if row is None else max(0.0, row["seconds"])
 
 
-async def leave_cause(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
+async def store_trace_context(connection: Connection | Database, session_id: UUID, fields: Mapping[str, str]) -> None:
     """Add the trace context of the request that queued a session's job to the job; does nothing if it is empty. A
     worker may have started the job already: it reads the context at its end."""
     if fields:
@@ -108,7 +108,7 @@ async def leave_cause(connection: Connection | Database, session_id: UUID, field
         )
 
 
-async def cause_of(database: Database, job: int) -> Mapping[str, str]:
+async def trace_context(database: Database, job: int) -> Mapping[str, str]:
     """Return the trace context of the request that queued a job; empty if it was not traced."""
     row = await database.queue.fetchrow("SELECT headers -> 'otel' AS fields FROM pgqueuer WHERE id = :id", id=job)
     return {} if row is None or row["fields"] is None else dict(json.loads(row["fields"]))

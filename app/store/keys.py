@@ -163,7 +163,7 @@ async def holder(database: Database, secret_sha256: bytes) -> Holder | None:
     return None if row is None else _decode(Holder, row)
 
 
-async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:
+async def store_last_used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime]) -> None:
     """Store the times at which a tenant's keys were last used."""
     await database.execute(
         "UPDATE api_keys k SET last_used_at = greatest(k.last_used_at, u.at) "
@@ -175,7 +175,7 @@ async def used(database: Database, tenant_id: UUID, at: Mapping[UUID, datetime])
     )
 
 
-async def any_made(database: Database) -> bool:
+async def any_created(database: Database) -> bool:
     """Return whether a key was ever created. Revoked keys count: revoking the last must not open the server to all."""
     row = await database.fetchrow("SELECT palimpsest_across_keys_made() AS made")
     return row is not None and bool(row["made"])

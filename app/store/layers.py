@@ -14,7 +14,7 @@ from app.store.engine import Connection, Database
 from app.store.lists import Lists
 from app.store.rows import columns, decode
 
-AT_ONCE_TOKENS: Final = 32_768
+DECODE_ON_LOOP_TOKENS: Final = 32_768
 """Layers with more tokens in total are decoded in a thread."""
 
 _CURRENT: Final = f"""
@@ -62,7 +62,7 @@ async def current(connection: Connection | Database, session_id: UUID) -> tuple[
     def decoded() -> tuple[StoredLayer, ...]:
         return tuple(StoredLayer(_layer(*row["layer"]), row["tokens"], row["created_at"]) for row in rows)
 
-    large = sum(row["tokens"] for row in rows) > AT_ONCE_TOKENS
+    large = sum(row["tokens"] for row in rows) > DECODE_ON_LOOP_TOKENS
     return await asyncio.to_thread(decoded) if large else decoded()
 
 
@@ -134,7 +134,7 @@ async def named(database: Database, session_id: UUID, versions: Sequence[int]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Outdated:
+class LayerVersion:
     """A version of a layer. `until` is the time when the next of its kind was stored. It is None while the version is
     the newest, and for an hour after: a context that shows it may be in progress."""
 
@@ -146,30 +146,30 @@ class Outdated:
     until: datetime | None
 
 
-async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[Outdated]:
+async def page(database: Database, after: tuple[UUID, str, int], limit: int) -> list[LayerVersion]:
     """Return a page of all tenants' layer versions, in the order of their keys."""
     session_id, kind, version = after
     rows = await database.fetch(
-        f"SELECT {columns(Outdated)} FROM palimpsest_across_layers(:session_id, :kind, :version, :limit)",
+        f"SELECT {columns(LayerVersion)} FROM palimpsest_across_layers(:session_id, :kind, :version, :limit)",
         session_id=session_id,
         kind=kind,
         version=version,
         limit=limit,
     )
-    return [decode(Outdated, row) for row in rows]
+    return [decode(LayerVersion, row) for row in rows]
 
 
-async def sweep(tx: Connection, outdated: Sequence[Outdated], calls: Sequence[tuple[UUID, UUID]]) -> int:
+async def sweep(tx: Connection, outdated: Sequence[LayerVersion], calls: Sequence[tuple[UUID, UUID]]) -> int:
     """Delete those of a tenant's versions during which no call was made; return the number deleted. `calls` has for
     each version the first call id of its time, and the first one after it."""
     await tx.execute("SET LOCAL palimpsest.sweeping = 'layers'")
-    of_session: dict[UUID, list[tuple[Outdated, tuple[UUID, UUID]]]] = {}
+    of_session: dict[UUID, list[tuple[LayerVersion, tuple[UUID, UUID]]]] = {}
     for one, times in zip(outdated, calls, strict=True):
         of_session.setdefault(one.session_id, []).append((one, times))
     return sum([await _sweep(tx, session_id, old) for session_id, old in of_session.items()])
 
 
-async def _sweep(tx: Connection, session_id: UUID, old: Sequence[tuple[Outdated, tuple[UUID, UUID]]]) -> int:
+async def _sweep(tx: Connection, session_id: UUID, old: Sequence[tuple[LayerVersion, tuple[UUID, UUID]]]) -> int:
     """Delete the unused versions of one session."""
     rows = await tx.fetch(
         "DELETE FROM layers l USING unnest(:kinds::text[], :versions::int[], :first_calls::uuid[], :end_calls::uuid[]) "

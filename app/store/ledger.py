@@ -13,7 +13,7 @@ from app.store import texts
 from app.store.calls import manifest_columns
 from app.store.engine import Database
 from app.store.rows import decode
-from app.store.session_filter import within
+from app.store.session_filter import has_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ SUMS: Final = _SUMS.format(only="")
 SUMS_OF_MODEL: Final = _SUMS.format(only="AND model = :model")
 SUMS_OF_PREFIX: Final = _SUMS.format(
     only="AND (:model::text IS NULL OR model = :model) AND session_id IN "
-    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {within('s.external_id', ':prefix')})"
+    f"(SELECT s.session_id FROM sessions s WHERE s.tenant_id = :tenant_id AND {has_prefix('s.external_id', ':prefix')})"
 )
 
 

@@ -25,7 +25,7 @@ class LineRow:
     created_at: datetime
 
 
-async def pointer(connection: Connection | Database, tenant_id: UUID, name: str) -> str | None:
+async def current_line(connection: Connection | Database, tenant_id: UUID, name: str) -> str | None:
     """Return the id of a session's current line; None if that is its first, or there is no such session."""
     row = await connection.fetchrow(
         "SELECT line FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id",
@@ -35,17 +35,17 @@ async def pointer(connection: Connection | Database, tenant_id: UUID, name: str)
     return None if row is None else row["line"]
 
 
-async def point(tx: Connection, root: UUID, line: str | None) -> None:
+async def set_current_line(tx: Connection, root: UUID, line: str | None) -> None:
     """Make a line the session's current line; None is its first. The session must be locked."""
     await tx.execute("UPDATE sessions SET line = :line WHERE session_id = :session_id", session_id=root, line=line)
 
 
-OF_NAME: Final = (
+LINE_KEYS: Final = (
     "SELECT session_id FROM sessions WHERE session_id = :session_id AND tenant_id = :tenant_id "
     "UNION ALL SELECT session_id FROM sessions WHERE root = :session_id AND tenant_id = :tenant_id"
 )
 """SQL of the keys of a session's lines, the first line's first."""
-_NAMES: Final = OF_NAME.replace("SELECT session_id", "SELECT session_id, external_id")
+_NAMES: Final = LINE_KEYS.replace("SELECT session_id", "SELECT session_id, external_id")
 
 
 async def names(database: Database, tenant_id: UUID, name: str) -> dict[UUID, str]:
@@ -66,7 +66,7 @@ async def of_call(database: Database, tenant_id: UUID, name: str, call_id: UUID)
             return line_of(name)
     rows = await database.fetch(
         "SELECT s.external_id FROM model_calls m JOIN sessions s ON s.session_id = m.session_id "
-        f"WHERE m.session_id IN ({OF_NAME}) AND m.call_id = :call_id ORDER BY s.number DESC",
+        f"WHERE m.session_id IN ({LINE_KEYS}) AND m.call_id = :call_id ORDER BY s.number DESC",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         call_id=call_id,
@@ -78,7 +78,7 @@ async def of_event(database: Database, tenant_id: UUID, name: str, event_id: str
     """Return the row's name and the seq of the event with a client's id on any line of a session; None without one."""
     row = await database.fetchrow(
         "SELECT s.external_id, e.seq FROM events e JOIN sessions s ON s.session_id = e.session_id "
-        f"WHERE e.session_id IN ({OF_NAME}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
+        f"WHERE e.session_id IN ({LINE_KEYS}) AND e.event_id = :event_id ORDER BY s.number LIMIT 1",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         event_id=event_id,
@@ -90,7 +90,7 @@ async def of_key(database: Database, tenant_id: UUID, name: str, key: str) -> st
     """Return the id of the line of a session on which an idempotency key was used; None if it was not."""
     rows = await database.fetch(
         "SELECT s.external_id FROM appends a JOIN sessions s ON s.session_id = a.session_id "
-        f"WHERE a.session_id IN ({OF_NAME}) AND a.key = :key ORDER BY s.number DESC",
+        f"WHERE a.session_id IN ({LINE_KEYS}) AND a.key = :key ORDER BY s.number DESC",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
         key=key,
@@ -102,14 +102,14 @@ async def _first(database: Database, tenant_id: UUID, name: str, found: Sequence
     """Return the id of the session's current line if it is in `found`, else of the first there; None if it is empty."""
     if not found:
         return None
-    current = await pointer(database, tenant_id, name) if len(found) > 1 else None
+    current = await current_line(database, tenant_id, name) if len(found) > 1 else None
     return line_of(current if current is not None and current in found else found[0])
 
 
 async def page(database: Database, tenant_id: UUID, name: str, after: int, limit: int) -> Sequence[LineRow]:
     """Return the lines of a session with numbers above `after`, in order."""
     rows = await database.fetch(
-        f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({OF_NAME}) AND number > :after "
+        f"SELECT {columns(LineRow)} FROM sessions WHERE session_id IN ({LINE_KEYS}) AND number > :after "
         "ORDER BY number LIMIT :limit",
         session_id=session_key(tenant_id, name),
         tenant_id=tenant_id,
@@ -125,7 +125,7 @@ async def next_number(tx: Connection, root: UUID) -> int:
     return 1 + ((row["most"] if row is not None else None) or 1)
 
 
-async def join(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:
+async def add(tx: Connection, session_id: UUID, root: UUID, number: int, tip: Tip) -> None:
     """Make a new row a line of a session."""
     await tx.execute(
         "UPDATE sessions SET root = :root, number = :number, chained_seq = :seq, chained = :chained, chain_tip = :hash "

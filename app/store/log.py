@@ -24,18 +24,19 @@ from app.store.sessions import open_calls
 @dataclass(frozen=True, slots=True)
 class AppendResult:
     """The state that an append found: the log's end before it, and the main view's epoch, budget and carried tokens.
-    `stored_at` is the time of the transaction in epoch seconds, `woke` whether a worker was woken for the session."""
+    `stored_at` is the time of the transaction in epoch seconds, `compaction_enqueued` whether a worker was woken for
+    the session."""
 
     before: LogEnd
     epoch: int
     target: int | None
     carry_tokens: int
     stored_at: float
-    woke: bool = False
+    compaction_enqueued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class AppendBasis:
+class AppendSettings:
     """The session's settings and log with which a batch was counted and its trigger computed; they seldom change."""
 
     estimator: str
@@ -170,16 +171,16 @@ async def append(
     *,
     expected_head: int | None,
     expected_turn: TurnState | None,
-    expected: AppendBasis | None,
+    expected: AppendSettings | None,
     key: str | None,
     request_sha256: bytes | None,
     trigger: CompactionTrigger | None = None,
-    by_name: bool = False,
+    current_line_only: bool = False,
 ) -> AppendResult | None:
     """Append the batch; return None if the session's state does not allow it, or the session is missing.
 
-    `by_name`: the row must be the session's current line. Raises asyncpg.UniqueViolationError if the key or an event id
-    has been used before.
+    `current_line_only`: the row must be the session's current line. Raises asyncpg.UniqueViolationError if the key or
+    an event id has been used before.
     """
     moved = {
         "session_id": session_id,
@@ -191,17 +192,17 @@ async def append(
         "moves_turn": expected_turn is not None or moves_state([p.draft for p in batch.placed]),
         **_changes(batch),
         **_trigger(trigger),
-        "by_name": by_name,
+        "current_line_only": current_line_only,
     }
     events = {"rows": _rows(batch), "bodies": [texts.stored(body, clear=LEGIBLE) for body in bodies]}
     if await connection.distributed():
-        return await connection.together(lambda tx: _append_on_shard(tx, moved, events, key, request_sha256))
+        return await connection.run_in_transaction(lambda tx: _append_on_shard(tx, moved, events, key, request_sha256))
     kept = {} if key is None else {"key": key, "request_sha256": request_sha256}
     row = await connection.fetchrow(_KEYLESS if key is None else _KEYED, **moved, **events, **kept)
     if row is None:
         return None
     if row["enqueued"]:
-        await jobs.leave_cause(connection, session_id, tracing.cause())
+        await jobs.store_trace_context(connection, session_id, tracing.link_headers())
     return _result(row, row["stored_at"], row["enqueued"] is not None)
 
 
@@ -226,9 +227,9 @@ async def _append_on_shard(
         answer |= {"tokens": row["tokens"] + tokens + row["carry_tokens"], "target": row["target"]}
         await answers.store(tx, session_id, tenant_id, key, request_sha256, answer)
     if row["due"]:
-        await jobs.compact(tx, session_id, tenant_id)
+        await jobs.enqueue_compaction(tx, session_id, tenant_id)
     if row["streamed_until"] is not None and row["streamed_until"] > row["now"]:
-        await stream.tell(tx, session_id)
+        await stream.notify(tx, session_id)
     return _result(row, to_seconds(row["now"]), row["due"])
 
 
@@ -261,7 +262,7 @@ def _changes(batch: Batch) -> dict[str, object]:
     }
 
 
-def _basis(expected: AppendBasis | None) -> dict[str, object]:
+def _basis(expected: AppendSettings | None) -> dict[str, object]:
     """Return the settings that the session must have, as parameters; None allows any."""
     if expected is None:
         return dict.fromkeys(("estimator", "model", "policy_name", "policy_version", "lineage_ids"))
@@ -292,7 +293,7 @@ def _rows(batch: Batch) -> str:
                 "is_error": bool(p.draft.is_error),
                 "tokens": p.tokens,
                 "cum": p.tokens_through,
-                "gist": None if p.gist is None else texts.written(p.gist),
+                "gist": None if p.gist is None else texts.seal_text(p.gist),
             }
             for p in batch.placed
         ]

@@ -86,13 +86,13 @@ async def learned(tx: Connection, session_id: UUID, view: str) -> tuple[Learned 
     return (None, False) if row is None else (calibrations.learned(row["learned"]), True)
 
 
-async def teach(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
+async def store_learned(tx: Connection, session_id: UUID, view: str, now: Learned) -> int:
     """Store the calibration that a view has learned; return its new version, 0 if the view is gone."""
     row = await tx.fetchrow(_TEACH, session_id=session_id, view=view, learned=calibrations.learned_json(now))
     return 0 if row is None else int(row["learned_version"])
 
 
-async def seen(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
+async def store_usage(tx: Connection, session_id: UUID, view: str, reported: Reported) -> bool:
     """Store the usage of a view's last call; return False if a later call has reported already."""
     row = await tx.fetchrow(_SEEN, session_id=session_id, view=view, **parameters(reported))
     return row is not None

@@ -86,7 +86,7 @@ async def purge_calls(database: Database) -> int:
             return purged
 
 
-async def purge_given_up(database: Database) -> int:
+async def purge_dead_jobs(database: Database) -> int:
     """Delete jobs that the queue gave up a month ago; return the number deleted."""
     return await _in_batches(database, _DEAD_JOBS)
 
@@ -120,7 +120,7 @@ async def put(database: Database, tenant_id: UUID, rules: Lifetimes) -> None:
     await database.execute(_PUT, tenant_id=tenant_id, **parameters(rules))
 
 
-async def ruled(database: Database) -> list[UUID]:
+async def tenants_with_rules(database: Database) -> list[UUID]:
     """Return the tenants that have a rule."""
     return [row["tenant_id"] for row in await database.fetch("SELECT tenant_id FROM palimpsest_across_retention()")]
 
@@ -193,7 +193,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
     if rule == "calls":
         last = dict(sorted((one.session_id, one.used_at) for one in records))
         for session_id, used_at in last.items():
-            await _note_use(database, tenant_id, session_id, used_at)
+            await _record_use(database, tenant_id, session_id, used_at)
     async with database.transaction() as tx:
         if rule == "calls":  # the trigger on their table refuses to delete them otherwise (migration 0021)
             await tx.execute("SET LOCAL palimpsest.sweeping = 'calls'")
@@ -208,7 +208,7 @@ async def _delete(database: Database, tenant_id: UUID, rule: RecordRule, records
     return len(rows)
 
 
-async def _note_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
+async def _record_use(database: Connection | Database, tenant_id: UUID, session_id: UUID, used_at: datetime) -> None:
     """Record when a session was used, in a transaction of its own: one that locked several sessions could deadlock with
     an erasure that locks them in another order."""
     await database.execute(

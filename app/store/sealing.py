@@ -75,7 +75,7 @@ def current() -> Sealer | None:
     return _sealer.get()
 
 
-def opening() -> Sealer:
+def require_sealer() -> Sealer:
     """Return the sealer to open sealed contents with. Raises StoreUnavailable if this process has none."""
     found = _sealer.get()
     if found is None:

@@ -16,7 +16,7 @@ import asyncpg
 from app.core.log.event import Event
 from app.core.log.events import canonical_json
 from app.core.plan.context.frontier import START, Frontier, from_json
-from app.core.recall.search import ASKING, COUNT_MAX, TERMS_VERSION, Corpus, Hit, IndexEntry, keys, speaking
+from app.core.recall.search import COUNT_MAX, QUESTION_MARK, TERMS_VERSION, Corpus, Hit, IndexEntry, author_marks, keys
 from app.store import event_log, sealing, texts
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog
@@ -178,7 +178,7 @@ async def _find(
     database: Database, session_id: UUID, to_seq: int, words: Sequence[str]
 ) -> tuple[Sequence[asyncpg.Record], asyncpg.Record | None]:
     async with database.transaction() as tx:
-        [asks] = _keys(session_id, (ASKING,))
+        [asks] = _keys(session_id, (QUESTION_MARK,))
         rows = await tx.fetch(
             _HITS,
             session_id=session_id,
@@ -186,7 +186,7 @@ async def _find(
             to_seq=to_seq,
             limit=CANDIDATES_MAX,
             asks=asks,
-            speaks=_keys(session_id, speaking(words)),
+            speaks=_keys(session_id, author_marks(words)),
         )
         index = await tx.fetchrow(
             "SELECT head, entries, length FROM search_heads WHERE session_id = :session_id", session_id=session_id
@@ -194,7 +194,7 @@ async def _find(
     return rows, index
 
 
-async def about(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
+async def seqs_with_terms(database: Database, log: SessionLog, words: Sequence[str]) -> set[int]:
     """Return the seqs of events with any of the terms, and of the results of calls among them."""
     found: set[int] = set()
     for part in await event_log.owners(database, log):
@@ -219,7 +219,7 @@ async def about(database: Database, log: SessionLog, words: Sequence[str]) -> se
     return found
 
 
-async def known(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
+async def indexed_seqs(database: Database, log: SessionLog, seqs: Sequence[int]) -> set[int]:
     """Return those of the given seqs that are in the index."""
     found: set[int] = set()
     for part in await event_log.owners(database, log):

@@ -14,7 +14,7 @@ from app.core.log.metadata import has_values
 SCAN_MAX: Final = 2_000
 ORDER: Final = "ORDER BY s.created_at DESC, s.session_id DESC"
 
-Place = tuple[datetime, UUID]
+ListPosition = tuple[datetime, UUID]
 """A session's position in the list: its time of creation and its key."""
 
 _FIRST: Final = UUID(int=0)
@@ -48,7 +48,7 @@ class SessionFilter:
         )
 
 
-def conditions(filters: SessionFilter, after: Place | None) -> tuple[str, dict[str, object]]:
+def conditions(filters: SessionFilter, after: ListPosition | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the conditions that indexes serve, for sessions after `after`, and its parameters."""
     if filters.until is not None and (after is None or filters.until <= after[0]):
         after = (filters.until, _FIRST)
@@ -61,14 +61,14 @@ def conditions(filters: SessionFilter, after: Place | None) -> tuple[str, dict[s
         sql += " AND s.parent = :parent"
     if filters.prefix:
         values["prefix"] = filters.prefix
-        sql += f" AND {within('s.external_id', ':prefix')}"
+        sql += f" AND {has_prefix('s.external_id', ':prefix')}"
     if filters.since is not None:
         values["since"] = filters.since
         sql += " AND s.created_at >= :since"
     return sql, values
 
 
-def scanned(filters: SessionFilter, floor: Place | None) -> tuple[str, dict[str, object]]:
+def scan_conditions(filters: SessionFilter, floor: ListPosition | None) -> tuple[str, dict[str, object]]:
     """Return the SQL of the other conditions, for sessions down to `floor`, and its parameters.
 
     It selects all matching sessions and more; `SessionFilter.holds` decides. If a session's current line is another
@@ -87,7 +87,7 @@ def scanned(filters: SessionFilter, floor: Place | None) -> tuple[str, dict[str,
     return sql, values
 
 
-def within(names: str, prefix: str) -> str:
+def has_prefix(names: str, prefix: str) -> str:
     """Return the SQL condition that `names` begin with the parameter `prefix`, in a form that an index serves. In byte
     order all such names are between the prefix and the prefix with a tilde, which no name contains."""
     return f"{names} ~>=~ {prefix}::text AND {names} ~<~ ({prefix}::text || '~')"

@@ -19,7 +19,7 @@ from app.core.log.turns import TurnState
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 from app.store.rows import decode
-from app.store.session_filter import ORDER, SCAN_MAX, Place, SessionFilter, conditions, scanned
+from app.store.session_filter import ORDER, SCAN_MAX, ListPosition, SessionFilter, conditions, scan_conditions
 
 SESSION_KEYS_KEPT: Final = 10_000
 ALL: Final = SessionFilter()
@@ -106,7 +106,7 @@ async def get(connection: Connection | Database, tenant_id: UUID, external_id: s
     return _require(await find(connection, session_key(tenant_id, external_id), tenant_id), external_id)
 
 
-async def shown(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
+async def get_line(connection: Connection | Database, tenant_id: UUID, external_id: str) -> SessionRow:
     """Return one of a session's lines, with the session's time of creation. Raises NotFound."""
     row = await get(connection, tenant_id, external_id)
     root = None if row.root is None else await find(connection, row.root, tenant_id)
@@ -164,9 +164,9 @@ async def page(
     database: Database,
     tenant_id: UUID,
     limit: int,
-    after: Place | None,
+    after: ListPosition | None,
     filters: SessionFilter = ALL,
-) -> tuple[list[SessionRow], Place | None]:
+) -> tuple[list[SessionRow], ListPosition | None]:
     """Return sessions, newest first, and the end of a page that is not full although more may follow. Each has the
     values of its current line, but the session's time of creation."""
     floor = None
@@ -204,21 +204,21 @@ async def _with_current_lines(database: Database, tenant_id: UUID, rows: list[Se
 def listing(
     tenant_id: UUID,
     limit: int,
-    after: Place | None,
+    after: ListPosition | None,
     filters: SessionFilter = ALL,
-    floor: Place | None = None,
+    floor: ListPosition | None = None,
     *,
     distributed: bool = False,
 ) -> tuple[str, dict[str, object]]:
     """Return the SQL of a page and its parameters."""
     sql, values = conditions(filters, after)
-    more, others = scanned(filters, floor)
+    more, others = scan_conditions(filters, floor)
     values |= {**others, "tenant_id": tenant_id, "limit": limit}
     tenants = _TENANTS_IN_SHARDS if distributed else _TENANTS
     return f"{_SELECT} WHERE {tenants} AND {sql}{more} {ORDER} LIMIT :limit", values
 
 
-def scan_end(tenant_id: UUID, after: Place | None, filters: SessionFilter) -> tuple[str, dict[str, object]]:
+def scan_end(tenant_id: UUID, after: ListPosition | None, filters: SessionFilter) -> tuple[str, dict[str, object]]:
     """Return the SQL for the last session that a page reads; it gives no row if the page reads all that are left."""
     sql, values = conditions(filters, after)
     values |= {"tenant_id": tenant_id, "most": SCAN_MAX}
@@ -263,14 +263,14 @@ def check_name(external_id: str, field: str = "sid") -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ViewBudget:
     """A view's window, and the target within it, in tokens."""
 
     window_tokens: int
     target: int
 
 
-async def followers(tx: Connection, session: SessionRow, *, main: bool) -> Mapping[str, str | None]:
+async def lock_views_on_policy(tx: Connection, session: SessionRow, *, main: bool) -> Mapping[str, str | None]:
     """Lock the views with the session's policy, and with `main` the main view, too; return their models, by view."""
     rows = await tx.fetch(
         "SELECT view, model FROM views WHERE session_id = :session_id "
@@ -284,7 +284,9 @@ async def followers(tx: Connection, session: SessionRow, *, main: bool) -> Mappi
     return {row["view"]: row["model"] for row in rows}
 
 
-async def give_policy(tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: Room) -> None:
+async def set_view_policy(
+    tx: Connection, session_id: UUID, view: str, policy: tuple[str, int], room: ViewBudget
+) -> None:
     """Change a view's policy, and have it planned from scratch. The view moves to an epoch that is not written yet:
     data read before is stale, and a context being planned from it is planned again."""
     await tx.execute(

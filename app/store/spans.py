@@ -13,7 +13,7 @@ from app.core.tokens.calibration import Calibration, Reported
 from app.core.tokens.learned import Learned
 from app.core.view.loaded import ViewRow
 from app.store import calibrations, event_log, visibility
-from app.store.compactions import DEMAND_OF_VIEWS, Demand, demand
+from app.store.compactions import DEMAND_OF_VIEWS, CompactionBasis, demand
 from app.store.engine import Connection, Database
 from app.store.event_log import SessionLog, log_of
 from app.store.rows import decode
@@ -28,7 +28,7 @@ MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
-class Viewed:
+class ViewFacts:
     """A view's settings (`row`, None before its first context) and its next budget's inputs, without `calibrations`."""
 
     name: str
@@ -45,7 +45,7 @@ class Viewed:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SessionFacts:
     """A session and its views, as a compaction needs them.
 
     `context_tokens` estimates the main view's next context; `demand` is the state on which the need for compaction
@@ -66,20 +66,20 @@ class Facts:
     context_tokens: int
     created_at: datetime
     log: SessionLog
-    views: tuple[Viewed, ...]
-    demand: Demand
+    views: tuple[ViewFacts, ...]
+    demand: CompactionBasis
 
-    def view(self, name: str) -> Viewed:
+    def view(self, name: str) -> ViewFacts:
         """Return a view; one without settings if it has had no context yet."""
-        return next((one for one in self.views if one.name == name), Viewed(name))
+        return next((one for one in self.views if one.name == name), ViewFacts(name))
 
     @property
-    def main(self) -> Viewed:
+    def main(self) -> ViewFacts:
         """The main view."""
         return self.view(MAIN)
 
 
-async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> Facts | None:
+async def facts(connection: Connection | Database, session_id: UUID, tenant_id: UUID) -> SessionFacts | None:
     """Return the facts of a session; None if it is gone."""
     row = await connection.fetchrow(
         "SELECT s.session_id, s.policy_name, s.policy_version, s.model, s.estimator, s.head, s.turns, s.tokens, "
@@ -101,7 +101,7 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
         session_id=session_id,
     )
     return decode(
-        Facts,
+        SessionFacts,
         row,
         session_policy=(row["policy_name"], row["policy_version"]),
         session_model=row["model"],
@@ -115,8 +115,8 @@ async def facts(connection: Connection | Database, session_id: UUID, tenant_id: 
     )
 
 
-def _view(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
-    return Viewed(
+def _view(row: asyncpg.Record, outside_tokens: int | None) -> ViewFacts:
+    return ViewFacts(
         row["view"],
         settings(row),
         outside_tokens,
@@ -125,7 +125,7 @@ def _view(row: asyncpg.Record, outside_tokens: int | None) -> Viewed:
     )
 
 
-async def prefix(connection: Connection | Database, known: Facts) -> tuple[Event, ...]:
+async def prefix(connection: Connection | Database, known: SessionFacts) -> tuple[Event, ...]:
     """Return the system prompts and the tool list in effect."""
     seqs = await event_log.prompts(connection, known.log, known.system_seq)
     return await event_log.events(connection, known.log, 1, 0, {*seqs, known.tools_seq} - {0})
@@ -158,7 +158,7 @@ async def requests(
 
 
 # One range of an index from either end, however long the turn is.
-_SAID: Final = " UNION ".join(
+_USER_MESSAGES: Final = " UNION ".join(
     "(SELECT seq FROM events WHERE session_id = :session_id AND type = 'user.message' AND turn = :turn "
     f"AND seq BETWEEN :from_seq AND :to_seq ORDER BY seq {order} LIMIT :limit)"
     for order in ("ASC", "DESC")
@@ -172,7 +172,7 @@ async def _user_message_seqs(
     seqs: list[int] = []
     for part in await event_log.owners(connection, log, to_seq):
         values = {"turn": turn, "from_seq": part.from_seq, "to_seq": part.to_seq, "limit": REQUESTS_MAX}
-        rows = await connection.fetch(_SAID, session_id=part.session_id, **values)
+        rows = await connection.fetch(_USER_MESSAGES, session_id=part.session_id, **values)
         seqs += [row["seq"] for row in rows]
     seqs.sort()
     return seqs if len(seqs) <= 2 * REQUESTS_MAX else [*seqs[:REQUESTS_MAX], *seqs[-REQUESTS_MAX:]]

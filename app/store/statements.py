@@ -17,7 +17,7 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql), names
 
 
-def given(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
+def bind(sql: str, values: Mapping[str, object]) -> tuple[Any, ...]:
     """Return the driver's arguments for a statement. Raises TypeError unless `values` has exactly its parameters."""
     text, names = numbered(sql)
     if len(values) != len(names) or not all(map(values.__contains__, names)):

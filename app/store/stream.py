@@ -153,13 +153,13 @@ async def news(
     return News(row["head"], events, tuple(StreamEvent(*change) for change in _rows(row, _CHANGES)))
 
 
-async def tell(tx: Connection, session_id: UUID) -> None:
+async def notify(tx: Connection, session_id: UUID) -> None:
     """Notify the readers of a session's stream when the transaction ends."""
     await tx.execute("SELECT pg_notify(:channel, :session)", channel=CHANNEL, session=str(session_id))
 
 
-async def listen(database: Database, heard: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
-    """Call `heard` with the id of every session with news, on one connection, until cancelled.
+async def listen(database: Database, on_news: Callable[[str], None], ready: Callable[[], Awaitable[None]]) -> None:
+    """Call `on_news` with the id of every session with news, on one connection, until cancelled.
 
     A lost connection is opened again until that succeeds. `ready` is awaited whenever listening has begun: news from
     before then must be looked for.
@@ -177,8 +177,8 @@ async def listen(database: Database, heard: Callable[[str], None], ready: Callab
     while True:
         connection: asyncpg.Connection | None = None
         try:
-            connection = await database.apart(APPLICATION_NAME)
-            await _receive(connection, heard, on_connect)
+            connection = await database.open_connection(APPLICATION_NAME)
+            await _receive(connection, on_news, on_connect)
         except (StoreUnavailable, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             if not lost:
                 logger.warning("streams lost the database; it is tried until it works", error=str(error))

@@ -39,7 +39,7 @@ def _summary(record: Iterable[Any]) -> tuple[Summary, UUID | None]:
         record
     )
     details = (source, events, split_turn, starts, ends, cover_id, live)
-    summary = Summary(id, first, last, depth, tokens, texts.read(text), *details, *(turn or 0 for turn in turns))
+    summary = Summary(id, first, last, depth, tokens, texts.open_text(text), *details, *(turn or 0 for turn in turns))
     return summary, UUID(origin) if isinstance(origin, str) else origin
 
 
@@ -50,7 +50,7 @@ async def with_texts(
     pairs = [_summary(record) for record in records]
     held = {one.id: one.text for one in known}
     inherited = await _inherited(connection, ((one.id, origin) for one, origin in pairs if one.id not in held))
-    held |= {id: texts.read(row["text"]) for id, row in inherited.items()}
+    held |= {id: texts.open_text(row["text"]) for id, row in inherited.items()}
     return tuple(one if origin is None else replace(one, text=held[one.id]) for one, origin in pairs)
 
 
@@ -122,7 +122,7 @@ async def insert(tx: Connection, session_id: UUID, tenant_id: UUID, new: NewSumm
             sources=list(new.sources),
             id=new.id,
         )
-    words = texts.written(readable(new.text))
+    words = texts.seal_text(readable(new.text))
     stored_as = {"text": words, "digest": texts.dumps(new.digest), "usage": canonical_json(new.usage)}
     await tx.execute(_INSERT, session_id=session_id, tenant_id=tenant_id, **parameters(new) | stored_as)
 
@@ -283,7 +283,7 @@ async def find(database: Database, session_id: UUID, id: UUID) -> WholeSummary |
         return None
     held = (await _inherited(database, [(str(id), row["origin"])])).get(str(id), row)
     content = {
-        "text": texts.read(held["text"]),
+        "text": texts.open_text(held["text"]),
         "digest": complete(texts.loads(held["digest"])),
         "usage": json.loads(held["usage"]),
     }

@@ -33,17 +33,17 @@ def stored(text: str, *, clear: Collection[str] = ()) -> str:
     return f'{SEALED_JSON}{sealer.seal(text)}"{rest}'
 
 
-def opened(text: str) -> str:
+def unsealed(text: str) -> str:
     """Return a stored JSON text as it would be stored unsealed. Raises StoreUnavailable without its key."""
     if not text.startswith(SEALED_JSON):
         return text
     sealed = text[len(SEALED_JSON) : text.index('"', len(SEALED_JSON))]
-    return _escape(sealing.opening().open(sealed))
+    return _escape(sealing.require_sealer().open(sealed))
 
 
-def restored(text: str) -> str:
+def restore(text: str) -> str:
     """Return the JSON text of its stored form. Raises StoreUnavailable if it is sealed and its key is missing."""
-    text = opened(text)
+    text = unsealed(text)
     if _MARK not in text:
         return text
     return _MARKED.sub(lambda found: _MARK if found[1] == "=" else f"\\u{found[1]}", text)
@@ -56,10 +56,10 @@ def dumps(value: Json, *, clear: Collection[str] = ()) -> str:
 
 def loads(text: str) -> Json:
     """Return the value of a stored JSON text. Raises StoreUnavailable if it is sealed and its key is missing."""
-    return json.loads(restored(text))
+    return json.loads(restore(text))
 
 
-def written(words: str) -> str:
+def seal_text(words: str) -> str:
     """Return the stored form of words in a text column; empty words stay empty."""
     sealer = sealing.current()
     if sealer is None:
@@ -67,9 +67,9 @@ def written(words: str) -> str:
     return _SEALED + sealer.seal(words) if words else ""
 
 
-def read(words: str) -> str:
+def open_text(words: str) -> str:
     """Return the words of their stored form. Raises StoreUnavailable if they are sealed and their key is missing."""
-    return sealing.opening().open(words[len(_SEALED) :]) if words.startswith(_SEALED) else words
+    return sealing.require_sealer().open(words[len(_SEALED) :]) if words.startswith(_SEALED) else words
 
 
 def _escape(text: str) -> str:

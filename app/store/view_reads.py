@@ -21,7 +21,7 @@ def _model(session: str) -> str:
     return f"CASE WHEN :model::text IS NULL THEN {views} ELSE :model END"
 
 
-EVENTS_AT_ONCE: Final = 2_000
+EVENTS_PER_READ: Final = 2_000
 
 # Seqs of the events that every context needs, however old. `h` is the session's row.
 _ANCHORS: Final = f"""
@@ -53,7 +53,7 @@ WITH h AS (
                      ORDER BY t.cum_tokens, t.seq LIMIT 1), 1) AS start
     FROM h LEFT JOIN events last ON last.session_id = :session_id AND last.seq = h.at_head LEFT JOIN e ON true
 ), p AS (
-    SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_AT_ONCE}) AS apart_to
+    SELECT r.*, first, first - 1 AS before, greatest(first - 1, at_head - {EVENTS_PER_READ}) AS apart_to
     FROM r CROSS JOIN LATERAL (SELECT CASE WHEN start > epoch_head + 1 THEN start ELSE floor + 1 END AS first) f
 ), tail AS (
     SELECT ev.* FROM p, events ev WHERE ev.session_id = :session_id AND ev.seq > p.apart_to AND ev.seq <= p.at_head
@@ -161,7 +161,7 @@ def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
     parts = {
         "$decided": lists.of(visibility.COLUMNS, "FROM decided ORDER BY seq"),
         "$compaction": compaction,
-        "$asked_for": compactions.ASKED_FOR,
+        "$asked_for": compactions.REQUESTED_COLUMNS,
         "$cover": lists.of(summaries.COLUMNS, _LIVE),
         "$layers": layers.current_of(lists, session),
         "$calibrations": lists.of(calibrations.COLUMNS, _CALIBRATIONS.replace("$model", _model(session))),
@@ -174,10 +174,10 @@ def _form(sql: str, lists: Lists, compaction: str, session: str) -> str:
     return sql
 
 
-LOAD: Final = _form(_LOAD, ARRAYS, compactions.NOW, "h")
-LOAD_ON_SHARD: Final = _form(_LOAD, JSON, compactions.RUNS, "h")
-NEWS: Final = _form(_NEWS, ARRAYS, compactions.NOW, "s")
-NEWS_ON_SHARD: Final = _form(_NEWS, JSON, compactions.RUNS, "s")
+LOAD: Final = _form(_LOAD, ARRAYS, compactions.COMPACTION_STATE, "h")
+LOAD_ON_SHARD: Final = _form(_LOAD, JSON, compactions.RUN_STATE, "h")
+CHANGES: Final = _form(_NEWS, ARRAYS, compactions.COMPACTION_STATE, "s")
+NEWS_ON_SHARD: Final = _form(_NEWS, JSON, compactions.RUN_STATE, "s")
 HOT: Final = {
     "a view, whole": LOAD_ON_SHARD,
     "a view, what is new": NEWS_ON_SHARD,

@@ -36,7 +36,7 @@ LISTS: Final[Mapping[str, Sequence[int]]] = {
     "events": EVENT_FLOATS,
 }
 """The lists of a view's row, with the indexes of their float columns."""
-LARGE: Final = 100_000
+PARSE_ON_LOOP_CHARS: Final = 100_000
 """Parsing more characters than this would delay other requests by more than a millisecond."""
 
 
@@ -117,14 +117,14 @@ async def _read(database: Database, sql: str, on_shard: str, *, session_id: UUID
     def read() -> dict[str, object]:
         return {name: listed(text, floats) for name, (text, floats) in lists.items()}
 
-    large = sum(len(text) for text, _ in lists.values()) > LARGE
-    now = await compactions.now(database, session_id, row["compaction"])
+    large = sum(len(text) for text, _ in lists.values()) > PARSE_ON_LOOP_CHARS
+    now = await compactions.compaction_state(database, session_id, row["compaction"])
     return {**row, **(await asyncio.to_thread(read) if large else read()), "compaction": now}
 
 
 async def _as_of(database: Database, session_id: UUID, view: str, at: int) -> tuple[int, Sequence[int], Sequence[int]]:
     """Return a view's epoch, anchors and pinned seqs as of the head `at`."""
-    known = await event_log.known(database, SessionLog(session_id))
+    known = await event_log.with_segments(database, SessionLog(session_id))
     log = await ancestors.as_of_head(database, known, at) if known.shared else None
     row = await database.fetchrow(
         view_reads.AS_OF, session_id=session_id, view=view, at=at, pinned=log.pinned_seqs if log else ()
@@ -141,8 +141,8 @@ async def _older(database: Database, row: Row, state: Frontier, decided: Sequenc
     shown = pinned.union(one.seq for one in decided if not one.hidden)
     bodiless = [stub.seq for stub in state.stubs if not stub.chars and stub.seq not in shown]
     found: list[Event] = []
-    for first in range(row["first"], row["apart_to"] + 1, view_reads.EVENTS_AT_ONCE):
-        last = min(first + view_reads.EVENTS_AT_ONCE - 1, row["apart_to"])
+    for first in range(row["first"], row["apart_to"] + 1, view_reads.EVENTS_PER_READ):
+        last = min(first + view_reads.EVENTS_PER_READ - 1, row["apart_to"])
         events = await event_log.events(database, own, first, last, bodiless=bodiless)
         found += [replace(one, pinned=one.seq in pinned) for one in events]
     return tuple(found)
@@ -196,13 +196,13 @@ async def _with_parents_call(database: Database, view: str, row: Row, loaded: Lo
     return replace(loaded, last_breakpoints=tuple(last["breakpoints"]), used_at=last["used_at"])
 
 
-async def news(
+async def refresh(
     database: Database, tenant_id: UUID, view: str, held: LoadedView, model: str | None = None
 ) -> LoadedView | None:
     """Return a held view brought up to date; None if it must be loaded again."""
     row = await _read(
         database,
-        view_reads.NEWS,
+        view_reads.CHANGES,
         view_reads.NEWS_ON_SHARD,
         session_id=held.session_id,
         tenant_id=tenant_id,

@@ -24,7 +24,7 @@ CURRENT_UNTIL: Final = _NEWEST.format(more="AND (SELECT decisions FROM h) > 0 AN
 def decided(record: Sequence[Any]) -> NewestDecision:
     """Decode a row of COLUMNS."""
     seq, decision, hides, replacement, path = record
-    return NewestDecision(seq, decision, hides, None if replacement is None else texts.read(replacement), path)
+    return NewestDecision(seq, decision, hides, None if replacement is None else texts.open_text(replacement), path)
 
 
 async def current(connection: Connection | Database, session_id: UUID) -> tuple[NewestDecision, ...]:
@@ -56,7 +56,7 @@ async def record(tx: Connection, session: SessionRow, tenant_id: UUID, decisions
         head=session.state.head,
         actions=[one.action for one in decisions],
         seqs=[one.seq for one in decisions],
-        replacements=[None if one.replacement is None else texts.written(one.replacement) for one in decisions],
+        replacements=[None if one.replacement is None else texts.seal_text(one.replacement) for one in decisions],
         paths=[one.path for one in decisions],
     )
     await tx.execute(

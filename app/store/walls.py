@@ -12,7 +12,7 @@ _FIND_TABLES: Final = "SELECT count(*) FILTER (WHERE pg_table_is_visible(polreli
 _HELD: Final = "SELECT coalesce(bool_and(row_security_active(polrelid)), false) FROM pg_policy WHERE " + _OURS
 
 
-class NoWalls(Exception):
+class TenantIsolationError(Exception):
     """The database would show one tenant's rows to another, or no rows at all; the message says how to fix it."""
 
 
@@ -21,12 +21,14 @@ async def check(url: str) -> None:
     try:
         connection = await connect(url, server_settings={"role": ROLE})
     except (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError) as error:
-        raise NoWalls(f"this login may not act as the role {ROLE}: GRANT {ROLE} TO it ({error})") from None
+        raise TenantIsolationError(f"this login may not act as the role {ROLE}: GRANT {ROLE} TO it ({error})") from None
     try:
         if not await connection.fetchval(_FIND_TABLES):
-            raise NoWalls(f"the role {ROLE} does not find the tables: have this login's search_path name their schema")
+            raise TenantIsolationError(
+                f"the role {ROLE} does not find the tables: have this login's search_path name their schema"
+            )
         if not await connection.fetchval(_HELD):
-            raise NoWalls(
+            raise TenantIsolationError(
                 f"the role {ROLE} would see every tenant's rows: it must be no superuser, own no table and have"
                 " neither BYPASSRLS nor what the tables' owner has"
             )
@@ -39,6 +41,8 @@ async def check_owner(url: str) -> None:
     connection = await connect(url)
     try:
         if await connection.fetchval("SELECT bool_or(row_security_active(polrelid)) FROM pg_policy WHERE " + _OURS):
-            raise NoWalls("keys are every tenant's: this needs the login that migrates, which owns the tables")
+            raise TenantIsolationError(
+                "keys are every tenant's: this needs the login that migrates, which owns the tables"
+            )
     finally:
         await connection.close()

@@ -93,7 +93,7 @@ async def put(
     return decode(WebhookRow, row), row["made"]
 
 
-async def others(tx: Connection, tenant_id: UUID, name: str) -> int:
+async def count_others(tx: Connection, tenant_id: UUID, name: str) -> int:
     """Count a tenant's webhooks with other names, and block new ones until the transaction ends."""
     await tx.execute("SELECT FROM tenants WHERE tenant_id = :tenant_id FOR NO KEY UPDATE", tenant_id=tenant_id)
     row = await tx.fetchrow(
@@ -196,7 +196,7 @@ async def due(database: Database, session_id: UUID, id: UUID) -> Due | None:
     return None if row is None else decode(Due, row)
 
 
-async def attempted(
+async def record_attempt(
     database: Database, session_id: UUID, id: UUID, *, status: int | None, error: str | None, delay: float | None
 ) -> float | None:
     """Record an attempt: delivered without an `error`, otherwise to be tried again after `delay` seconds, or given up.
@@ -244,7 +244,7 @@ async def tenant_of(database: Database, session_id: UUID, id: UUID) -> UUID | No
     return None if row is None else row["tenant_id"]
 
 
-async def wake_forgotten(database: Database, overdue_seconds: float) -> int:
+async def enqueue_overdue(database: Database, overdue_seconds: float) -> int:
     """Queue the deliveries that are overdue by `overdue_seconds`, whose jobs may be lost; return the number queued."""
     rows = await database.fetch(
         "SELECT palimpsest_deliver(session_id, id) FROM palimpsest_across_deliveries(:seconds, :limit)",

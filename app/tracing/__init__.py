@@ -31,7 +31,7 @@ _WRITING: Final = re.compile(r"\b(INSERT INTO|UPDATE(?= \w+(?: \w+)? SET)|DELETE
 _exporting: "Exporting | None" = None
 
 
-def wanted(variables: Mapping[str, str] = os.environ) -> bool:
+def is_enabled(variables: Mapping[str, str] = os.environ) -> bool:
     """Return whether OpenTelemetry's variables name an endpoint for traces, and do not disable them."""
     off = (variables.get("OTEL_SDK_DISABLED", "").lower(), variables.get("OTEL_TRACES_EXPORTER", "").lower())
     return any(variables.get(name) for name in _ENDPOINTS) and off[0] != "true" and off[1] != "none"
@@ -39,7 +39,7 @@ def wanted(variables: Mapping[str, str] = os.environ) -> bool:
 
 def load() -> None:
     """Import the modules of tracing, if it is wanted: before processes are forked, so that they share their memory."""
-    if wanted():
+    if is_enabled():
         import app.tracing.export  # noqa: F401 - imported for the forked processes
 
 
@@ -48,7 +48,7 @@ def exported() -> Iterator[None]:
     """Record spans while the block lasts, if they are wanted, and send them; the last ones at its end, in bounded time.
     For one process only: the sending thread does not survive a fork."""
     global _exporting
-    if not wanted():
+    if not is_enabled():
         yield
         return
     from app.tracing.export import Exporting
@@ -84,11 +84,11 @@ class OpenSpan:
             _exporting.link(self._span, fields)
 
     @property
-    def sent(self) -> bool:
+    def is_recording(self) -> bool:
         """Whether the span will be sent."""
         return self._span is not None and self._span.is_recording()
 
-    def failed(self, kind: str) -> None:
+    def fail(self, kind: str) -> None:
         """Mark the span as failed, with the kind of failure; only the first call counts."""
         if self._span is not None and _exporting is not None and not self._failed:
             self._failed = True
@@ -117,12 +117,14 @@ def span(name: str, kind: SpanKind = "internal", **values: Value) -> AbstractCon
     return _NO_SPAN if _exporting is None else _open_span(_exporting, name, kind, values, None)
 
 
-def served(method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value) -> AbstractContextManager[OpenSpan]:
+def request_span(
+    method: str, fields: Sequence[tuple[bytes, bytes]], **values: Value
+) -> AbstractContextManager[OpenSpan]:
     """Open a span around a request, in the one that its header fields name."""
     return _NO_SPAN if _exporting is None else _open_span(_exporting, method, "server", values, fields)
 
 
-def statement(sql: str) -> AbstractContextManager[OpenSpan]:
+def statement_span(sql: str) -> AbstractContextManager[OpenSpan]:
     """Open a span around a statement, named by the function of the store that runs it. Outside requests and jobs there
     is none: schedules query the database all day."""
     if _exporting is None or not _exporting.recording():
@@ -132,12 +134,12 @@ def statement(sql: str) -> AbstractContextManager[OpenSpan]:
     return _open_span(_exporting, f"{operation} {asker.removeprefix(_STORE)}", "client", values, None)
 
 
-def cause() -> dict[str, str]:
+def link_headers() -> dict[str, str]:
     """Return header fields with which later work can be linked to the current span; empty unless it will be sent."""
     return {} if _exporting is None or not _exporting.recording() else _exporting.outgoing()
 
 
-def outgoing() -> dict[str, str]:
+def trace_headers() -> dict[str, str]:
     """Return the header fields that pass the trace on with a request; empty without a trace."""
     return {} if _exporting is None else _exporting.outgoing()
 
@@ -155,7 +157,7 @@ def _open_span(
         try:
             yield made
         except BaseException as error:
-            made.failed(type(error).__qualname__)
+            made.fail(type(error).__qualname__)
             raise
 
 

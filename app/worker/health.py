@@ -17,7 +17,7 @@ SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datn
 """
 
 
-async def missing(database_url: str) -> str | None:
+async def find_problem(database_url: str) -> str | None:
     """Return the problem that keeps the worker of this machine or container from working; None if it works."""
     try:
         connection = await connect(database_url)

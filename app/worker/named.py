@@ -34,7 +34,7 @@ def returned_to_queue(retry_seconds: float = 1.0) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def named(
+async def job_context(
     kind: str,
     database: Database,
     session_id: UUID,
@@ -58,9 +58,9 @@ async def named(
                 with sealing_with(None if keyring is None else await keyring.sealer(tenant_id)):
                     yield
             finally:
-                if job is not None and span.sent:
+                if job is not None and span.is_recording:
                     with suppress(StoreUnavailable):
-                        span.link(await jobs.cause_of(database, job))
+                        span.link(await jobs.trace_context(database, job))
 
 
 async def _name(database: Database, session_id: UUID, tenant_id: UUID) -> str | None:

@@ -7,7 +7,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job, Schedule
 
 from app.services.erasures import Erasures
-from app.services.retention import Retaining
+from app.services.retention import RetentionRules
 from app.store import erasures, retention
 from app.store.engine import Database, acting_for
 from app.worker.named import FORGOTTEN_CRON, returned_to_queue
@@ -30,11 +30,11 @@ def register(queue: PgQueuer, database: Database) -> None:
 
     @queue.schedule("find_forgotten_erasures", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
-        await erasures.wake_forgotten(database)
+        await erasures.enqueue_unfinished(database)
 
 
 async def apply_all(database: Database) -> None:
     """Erase every tenant's data that is due."""
-    for tenant_id in await retention.ruled(database):
+    for tenant_id in await retention.tenants_with_rules(database):
         with acting_for(tenant_id):
-            await Retaining(database).apply(tenant_id)
+            await RetentionRules(database).apply(tenant_id)

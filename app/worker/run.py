@@ -19,15 +19,15 @@ from app.services import layers
 from app.services.compaction import Compaction
 from app.services.indexing import Indexing
 from app.services.keyring import Keyring
-from app.services.summarizing import PutOff
-from app.services.webhooks import Sending
+from app.services.summarizing import SummarizerUnavailable
+from app.services.webhooks import WebhookSender
 from app.store import compactions, summaries
 from app.store.connecting import UNREACHABLE, connect
 from app.store.engine import ROLE, SERVER_SETTINGS, Database
-from app.store.retention import purge_appends, purge_calls, purge_given_up, purge_job_log
+from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.worker import retention, webhooks
 from app.worker.health import APPLICATION_NAME
-from app.worker.named import FORGOTTEN_CRON, named, returned_to_queue
+from app.worker.named import FORGOTTEN_CRON, job_context, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"
@@ -58,7 +58,7 @@ class Work:
 
     compaction: Callable[[Database], Compaction] | None = None
     heartbeat_seconds: float = 30.0
-    sending: Callable[[Database], Sending] | None = None
+    sending: Callable[[Database], WebhookSender] | None = None
     pooler_url: str | None = None
     keyring: Callable[[Database], Keyring] | None = None
 
@@ -109,7 +109,7 @@ async def _session(
     stop: asyncio.Event,
     work: Work,
     compaction: Compaction | None,
-    sending: Sending | None,
+    sending: WebhookSender | None,
 ) -> None:
     """Work on one connection until it is lost or `stop` is set."""
     settings = {**SERVER_SETTINGS, "application_name": APPLICATION_NAME, "role": ROLE}
@@ -135,7 +135,7 @@ async def _session(
 
         @queue.schedule("purge_given_up_jobs", SWEEP_CRON)
         async def clear(_: Schedule) -> None:
-            await purge_given_up(database)
+            await purge_dead_jobs(database)
 
         retention.register(queue, database)
         if compaction is not None:
@@ -178,24 +178,24 @@ def _compact(queue: PgQueuer, database: Database, compaction: Compaction, keyrin
         session_id, tenant_id = (UUID(part) for part in (job.payload or b"").decode().split())
         try:
             with returned_to_queue(_delay(job)):
-                async with named("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
-                    head = await compaction.work(session_id, tenant_id, int(job.id))
-                    await indexing.reach(session_id, tenant_id, head)  # the agent may soon search what is summarized
+                async with job_context("compact", database, session_id, tenant_id, keyring, job=int(job.id)):
+                    head = await compaction.run_job(session_id, tenant_id, int(job.id))
+                    await indexing.index_to(session_id, tenant_id, head)  # the agent may soon search what is summarized
         except (ContentsErased, SessionGone):
             return
-        except PutOff as error:
+        except SummarizerUnavailable as error:
             raise RetryRequested(timedelta(seconds=_delay(job, error.delay)), error.detail) from error
 
     @queue.schedule("find_forgotten_compactions", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
-        await compactions.wake_forgotten(database, FORGOTTEN_SECONDS)
+        await compactions.enqueue_overdue(database, FORGOTTEN_SECONDS)
 
     @queue.schedule("redo_degraded_summaries", REDO_CRON)
     async def redo(_: Schedule) -> None:
         for session_id, tenant_id in await summaries.degraded(database, REDO_AFTER_SECONDS, REDO_SESSIONS_MAX):
             with suppress(ContentsErased):
-                async with named("redo", database, session_id, tenant_id, keyring):
-                    if not await compaction.redo(session_id, tenant_id):
+                async with job_context("redo", database, session_id, tenant_id, keyring):
+                    if not await compaction.rewrite_degraded(session_id, tenant_id):
                         return  # what fails for one session usually fails for all; the next run is soon
 
 

@@ -6,11 +6,11 @@ from uuid import UUID
 from pgqueuer import PgQueuer
 from pgqueuer.models import Job, Schedule
 
-from app.services.webhooks import Sending
+from app.services.webhooks import WebhookSender
 from app.store import webhooks
 from app.store.engine import Database
 from app.store.retention import purge_deliveries
-from app.worker.named import FORGOTTEN_CRON, named, returned_to_queue
+from app.worker.named import FORGOTTEN_CRON, job_context, returned_to_queue
 
 DELIVERIES_AT_ONCE_MAX: Final = 32
 """Most concurrent deliveries over all workers, so that receivers that do not respond cannot occupy them all."""
@@ -18,7 +18,7 @@ FORGOTTEN_SECONDS: Final = 60.0
 PURGE_CRON: Final = "23 * * * *"
 
 
-def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
+def register(queue: PgQueuer, database: Database, sending: WebhookSender) -> None:
     """Register the jobs and schedules with a worker's queue."""
 
     @queue.entrypoint("deliver", concurrency_limit=DELIVERIES_AT_ONCE_MAX)
@@ -28,12 +28,12 @@ def register(queue: PgQueuer, database: Database, sending: Sending) -> None:
             tenant_id = await webhooks.tenant_of(database, session_id, id)
             if tenant_id is None:  # deleted with its session or its webhook
                 return
-            async with named("deliver", database, session_id, tenant_id, job=int(job.id)):
+            async with job_context("deliver", database, session_id, tenant_id, job=int(job.id)):
                 await sending.send(session_id, id)
 
     @queue.schedule("find_forgotten_deliveries", FORGOTTEN_CRON)
     async def find(_: Schedule) -> None:
-        await webhooks.wake_forgotten(database, FORGOTTEN_SECONDS)
+        await webhooks.enqueue_overdue(database, FORGOTTEN_SECONDS)
 
     @queue.schedule("purge_deliveries", PURGE_CRON)
     async def purge(_: Schedule) -> None:

@@ -19,10 +19,10 @@ import uvloop
 
 from app.core.policy.presets import DOCUMENTS
 from bench.agents import behind, cold, far, memory, tables
-from bench.agents.lived import Lived, lived
+from bench.agents.lived import AgentResults, run_agents
 from bench.agents.rows import Row, rows_table
 from bench.agents.setting import Setting, a_setting
-from bench.agents.sides import Ask, Side, cores
+from bench.agents.sides import ContextParameters, Side, cores
 from bench.agents.traffic import WRITERS, load
 
 SAMPLES: Final = Path(__file__).parents[2] / "tests" / "samples"
@@ -49,7 +49,7 @@ DEFAULT: Final = tuple(name for name in SCENES if name not in ("long", "processe
 async def play(given: argparse.Namespace) -> dict[str, Any]:
     """Play the requested scenes, print a table after each, and return all results by scene."""
     seen: dict[str, Any] = {}
-    ask = Ask(given.format, given.window, given.policy)
+    ask = ContextParameters(given.format, given.window, given.policy)
     recordings = load(given.data, given.files)
     async with a_setting(recordings, ask, floor_tokens=given.floor_tokens, other=given.other) as setting:
         for scene in given.scenes:
@@ -65,7 +65,7 @@ async def play(given: argparse.Namespace) -> dict[str, Any]:
     return seen
 
 
-async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> list[Lived]:
+async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> list[AgentResults]:
     sides: Sequence[Side] = setting.sides
     numbers: Sequence[int] = given.agents
     match scene:
@@ -75,9 +75,9 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
             sides, numbers = [*sides[:2], await setting.whole()], (RECONCILING,)
         case "processes":
             sides = [await setting.one_more(f"processes_{number}", processes=number) for number in given.processes]
-    found: list[Lived] = []
+    found: list[AgentResults] = []
     for agents in numbers:
-        found += await lived(setting, sides, agents, given.rounds, given.calls)
+        found += await run_agents(setting, sides, agents, given.rounds, given.calls)
     return found
 
 

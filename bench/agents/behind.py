@@ -105,5 +105,5 @@ async def _live(agent: Agent, times: Times, pause: float, offset: float) -> None
     await asyncio.sleep(offset * pause)
     for _ in range(CALLS):
         begun = time.perf_counter()
-        await agent.live(1, times)
+        await agent.make_calls(1, times)
         await asyncio.sleep(max(0.0, pause - (time.perf_counter() - begun)))

@@ -55,7 +55,7 @@ async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
             summarized, first, idle, worked = some
             await _import(summarized, events)
             await side.idle()
-            side.hold_worker()
+            side.suspend_worker()
             written.add(side, statistics.median(await _import([*first, *idle], events)))
             await side.restart()
             single.add(side, await _context_ms(first[0]))
@@ -64,11 +64,11 @@ async def imported(setting: Setting, rounds: int, events: int) -> list[Row]:
             await side.restart()
             held.add(side, (await _concurrently(idle))[0])
             repeated.add(side, statistics.median([await _context_ms(agent) for agent in idle]))
-            side.free_worker()
+            side.resume_worker()
             await _import(worked, events)
             await side.restart()
             busy.add(side, (await _concurrently(worked))[0])
-            await asyncio.gather(*[side.forget(agent.http, agent.session) for part in some for agent in part])
+            await asyncio.gather(*[side.erase(agent.http, agent.session) for part in some for agent in part])
             await side.idle()
             setting.say(f"imported, round {number + 1} of {rounds}, {side.name}")
     return [written, single, after_summary, held, busy, repeated]
@@ -104,7 +104,7 @@ async def _import(agents: Sequence[Agent], events: int) -> list[float]:
 async def _context_ms(agent: Agent) -> float:
     """Request a context; return its time in ms."""
     begun = time.perf_counter()
-    await agent.ask(Times())
+    await agent.request_context(Times())
     return (time.perf_counter() - begun) * 1e3
 
 

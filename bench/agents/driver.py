@@ -27,7 +27,7 @@ class OverBudget(Exception):
     """A context larger than its target."""
 
 
-def anywhere(number: int) -> float:
+def even_start(number: int) -> float:
     """Return an agent's start as a share of its life: 0 for the first, and all together spread evenly."""
     return number * GOLDEN % 1
 
@@ -62,23 +62,23 @@ class Agent:
         """The external id of the running session."""
         return f"{self.name}.{self.born}"
 
-    async def begin_at(self, share: float) -> None:
+    async def advance_to(self, share: float) -> None:
         """Advance to a share of the life, several calls at a time."""
         await self.side.open(self.http, self.session, self.lives[self.life])
         until = int(len(self.lives[self.life].steps) * share)
         while self.step < until:
-            await self.stride(min(STRIDE_CALLS, until - self.step), Times())
+            await self.advance(min(STRIDE_CALLS, until - self.step), Times())
 
-    async def live(self, calls: int, times: Times) -> None:
+    async def make_calls(self, calls: int, times: Times) -> None:
         """Make `calls` calls, beginning the next life where one ends."""
         for _ in range(calls):
             if self.step == len(self.lives[self.life].steps):
                 self.life = (self.life + 1) % len(self.lives)
                 self.born, self.step, self.epoch = self.born + 1, 0, None
                 await self.side.open(self.http, self.session, self.lives[self.life])
-            await self.stride(1, times)
+            await self.advance(1, times)
 
-    async def stride(self, steps: int, times: Times) -> None:
+    async def advance(self, steps: int, times: Times) -> None:
         """Append the next `steps` steps together, and request the context after them."""
         some = self.lives[self.life].steps[self.step : self.step + steps]
         messages = [text for step in some for text in step.messages]
@@ -87,9 +87,9 @@ class Agent:
         await self.side.append(self.http, self.session, messages)
         times.appends.append(time.perf_counter() - begun)
         times.posted_bytes += sum(map(len, messages))
-        await self.ask(times)
+        await self.request_context(times)
 
-    async def ask(self, times: Times) -> None:
+    async def request_context(self, times: Times) -> None:
         """Request the current context."""
         begun = time.perf_counter()
         answer = await self.side.context(self.http, self.session)
@@ -113,14 +113,14 @@ class Agent:
 
 
 async def a_fleet(
-    side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = anywhere
+    side: Side, lives: Sequence[Life], agents: int, name: str, place: Callable[[int], float] = even_start
 ) -> list[Agent]:
     """Return `agents` agents, each advanced to a share of its life."""
     fleet = []
     for number in range(agents):
         http = await Spread.connect(side.ports, number)
         fleet.append(Agent(side, http, f"{name}-{number}", lives, number % len(lives)))
-    await asyncio.gather(*[agent.begin_at(place(number)) for number, agent in enumerate(fleet)])
+    await asyncio.gather(*[agent.advance_to(place(number)) for number, agent in enumerate(fleet)])
     return fleet
 
 
@@ -171,11 +171,11 @@ async def a_slice(
     side = fleet[0].side
     times = Times()
     pids = {**side.pids(), **others}
-    asking: AbstractContextManager[list[float]] = prober.asking(side.port) if prober else nullcontext([])
+    asking: AbstractContextManager[list[float]] = prober.probing(side.port) if prober else nullcontext([])
     with _without_gc(), asking as lag:
         before = {role: cpu_seconds(pid) for role, pid in pids.items()}
         client, begun = time.process_time(), time.perf_counter()
-        await asyncio.gather(*[agent.live(calls, times) for agent in fleet])
+        await asyncio.gather(*[agent.make_calls(calls, times) for agent in fleet])
         seconds, client = time.perf_counter() - begun, time.process_time() - client
         cpu = {role: cpu_seconds(pid) - before[role] for role, pid in pids.items()}
     made = len(times.contexts)

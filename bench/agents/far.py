@@ -38,11 +38,11 @@ async def opened(setting: Setting, calls: int = WIDE_CALLS) -> list[Row]:
         agent = Agent(side, await Http.connect(side.port), setting.fresh("wide"), [life])
         await side.open(agent.http, agent.session, life)
         while agent.step < full:
-            await agent.stride(STRIDE_CALLS, Times())
+            await agent.advance(STRIDE_CALLS, Times())
         await side.idle()
         times = Times()
         for _ in range(calls):
-            await agent.stride(FEW_CALLS, times)
+            await agent.advance(FEW_CALLS, times)
             if len(times.openings) >= OPENINGS or agent.step >= len(life.steps):
                 break
         side.ask = before
@@ -66,7 +66,7 @@ async def long(setting: Setting, events: int) -> list[Row]:
         times = [Times(), Times()]
         for _ in range(LONG_CALLS):
             for agent, seen in zip(agents, times, strict=True):
-                await agent.live(1, seen)
+                await agent.make_calls(1, seen)
         for row, seen in zip(rows, times, strict=True):
             row.add(side, statistics.median(seen.contexts) * 1e3)
         setting.say(f"long, {side.name}")
@@ -86,7 +86,7 @@ async def _after_events(setting: Setting, side: Side, events: int) -> Agent:
         if number % 100 == 99:
             setting.say(f"{side.name}: {number + 1},000 events, {time.monotonic() - begun:.0f} s")
     while agent.step < len(setting.lives[0].steps) // 2:
-        await agent.stride(STRIDE_CALLS, Times())
+        await agent.advance(STRIDE_CALLS, Times())
     return agent
 
 

@@ -27,7 +27,7 @@ class Prober:
         self._process.start()
 
     @contextmanager
-    def asking(self, port: int) -> Iterator[list[float]]:
+    def probing(self, port: int) -> Iterator[list[float]]:
         """Request while the block lasts; the list holds the seconds of each response after the block."""
         found: list[float] = []
         self._orders.send(port)

@@ -14,7 +14,7 @@ MANY_CALLS: Final = 640
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class AgentResults:
     """Results of a number of agents on one side: a slice a round, and the worker's CPU and tokens over all rounds."""
 
     agents: int
@@ -32,9 +32,9 @@ class _Running:
     tokens: int = 0
 
 
-async def lived(
+async def run_agents(
     setting: Setting, sides: Sequence[Side], agents: int, rounds: int, calls: int | None = None
-) -> list[Lived]:
+) -> list[AgentResults]:
     """Return the results of `agents` agents on each side.
 
     Each side's agents replay the same lives from the same places. The first round is not counted. A side's workers
@@ -61,6 +61,6 @@ async def lived(
         for agent in one.fleet:
             agent.http.close()
     return [
-        Lived(agents, side.name, tuple(one.slices), one.worker_seconds, one.tokens)
+        AgentResults(agents, side.name, tuple(one.slices), one.worker_seconds, one.tokens)
         for side, one in zip(sides, running, strict=True)
     ]

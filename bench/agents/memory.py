@@ -51,7 +51,7 @@ async def _call(agents: Sequence[Agent], times: Times) -> None:
     """Make one call for each agent in turn."""
     for agent in agents:
         if agent.step:
-            await agent.live(1, times)
+            await agent.make_calls(1, times)
         else:
             await agent.side.open(agent.http, agent.session, agent.lives[agent.life])
-            await agent.stride(FIRST_CALLS, times)
+            await agent.advance(FIRST_CALLS, times)

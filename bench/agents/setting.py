@@ -13,7 +13,7 @@ from app.store import embedded
 from app.store.embedded import EmbeddedPostgres
 from bench.agents.driver import target_of
 from bench.agents.lag import Prober
-from bench.agents.sides import Ask, Floor, Ours, Side, Whole, a_floor, ours, postmaster
+from bench.agents.sides import ContextParameters, Floor, Ours, Side, WholeListClient, a_floor, ours, postmaster
 from bench.agents.traffic import Life, lives_of
 from bench.quality.servers import temporary_folder
 from palimpsest_tools.recordings.recording import Recording
@@ -25,7 +25,7 @@ class Setting:
 
     postgres: EmbeddedPostgres
     folder: Path
-    ask: Ask
+    ask: ContextParameters
     floor: Floor
     sides: list[Side]
     recordings: Sequence[Recording]
@@ -54,15 +54,19 @@ class Setting:
         self.stack.push_async_callback(side.stop)
         return side
 
-    async def whole(self) -> Whole:
+    async def whole(self) -> WholeListClient:
         """Start another side of ours, whose clients send their whole conversations."""
         side = await self.one_more("whole")
-        return Whole(side.name, side.url, side.stack, side.ask)
+        return WholeListClient(side.name, side.url, side.stack, side.ask)
 
 
 @asynccontextmanager
 async def a_setting(
-    recordings: Sequence[Recording], ask: Ask, *, floor_tokens: int | None = None, other: Path | None = None
+    recordings: Sequence[Recording],
+    ask: ContextParameters,
+    *,
+    floor_tokens: int | None = None,
+    other: Path | None = None,
 ) -> AsyncIterator[Setting]:
     """Start everything, and stop it at the end; the floor fills `floor_tokens`, by default the target of ours."""
     async with AsyncExitStack() as stack:

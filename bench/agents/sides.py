@@ -34,7 +34,7 @@ _spawn: Final = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ContextParameters:
     """Parameters of a context request; `floor_tokens` is the size requested from the floor instead."""
 
     form: str = "anthropic"
@@ -47,7 +47,7 @@ class Ask:
         """A model of the format's provider."""
         return MODELS[self.form]
 
-    def in_window(self, window: int) -> "Ask":
+    def in_window(self, window: int) -> "ContextParameters":
         """Return a copy with another window."""
         return replace(self, window=window, floor_tokens=self.floor_tokens * window // self.window)
 
@@ -57,7 +57,7 @@ class Side(Protocol):
 
     name: str
     url: str
-    ask: Ask
+    ask: ContextParameters
     port: int
 
     @property
@@ -79,13 +79,13 @@ class Side(Protocol):
     async def context(self, http: Http | Spread, session: str) -> bytes:
         """Return the body of the context response."""
 
-    async def forget(self, http: Http | Spread, session: str) -> None:
+    async def erase(self, http: Http | Spread, session: str) -> None:
         """Erase a session and its queued work."""
 
-    def hold_worker(self) -> None:
+    def suspend_worker(self) -> None:
         """Suspend the worker."""
 
-    def free_worker(self) -> None:
+    def resume_worker(self) -> None:
         """Resume the worker."""
 
     async def tokens(self) -> int:
@@ -102,9 +102,9 @@ class Ours:
     name: str
     url: str
     stack: Stack
-    ask: Ask
+    ask: ContextParameters
     together: bool = False
-    beside: Sequence[Stack] = ()
+    extra_stacks: Sequence[Stack] = ()
     """Further API processes on the same database."""
     port: int = field(init=False)
 
@@ -113,14 +113,14 @@ class Ours:
 
     @property
     def ports(self) -> Sequence[int]:
-        return [stack.port for stack in (self.stack, *self.beside)]
+        return [stack.port for stack in (self.stack, *self.extra_stacks)]
 
     async def restart(self) -> None:
         await self.stack.restart_api()
 
     async def stop(self) -> None:
         """Stop all processes."""
-        for one in (*self.beside, self.stack):
+        for one in (*self.extra_stacks, self.stack):
             await one.stop()
 
     async def idle(self) -> None:
@@ -144,13 +144,13 @@ class Ours:
         asked = f"format={self.ask.form}&max_tokens={self.ask.window}"
         return await http.request("GET", f"/v1/sessions/{session}/context?{asked}")
 
-    async def forget(self, http: Http | Spread, session: str) -> None:
+    async def erase(self, http: Http | Spread, session: str) -> None:
         await http.request("DELETE", f"/v1/sessions/{session}")
 
-    def hold_worker(self) -> None:
+    def suspend_worker(self) -> None:
         psutil.Process(self.stack.pid("worker")).suspend()
 
-    def free_worker(self) -> None:
+    def resume_worker(self) -> None:
         psutil.Process(self.stack.pid("worker")).resume()
 
     async def tokens(self) -> int:
@@ -159,12 +159,12 @@ class Ours:
     def pids(self) -> Mapping[str, int]:
         if self.together:
             return {"api": self.stack.pid("serve")}
-        further = {f"api {number}": one.pid("api") for number, one in enumerate(self.beside, 2)}
+        further = {f"api {number}": one.pid("api") for number, one in enumerate(self.extra_stacks, 2)}
         return {"api": self.stack.pid("api"), **further, "worker": self.stack.pid("worker")}
 
 
 @dataclass(slots=True)
-class Whole(Ours):
+class WholeListClient(Ours):
     """Our server for clients that append nothing and send their whole conversation with every call."""
 
     _said: dict[str, list[str]] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Floor:
     """
 
     url: str
-    ask: Ask
+    ask: ContextParameters
     name: str = "floor"
     port: int = field(default_factory=free_port)
     summaries: bool = False
@@ -252,13 +252,13 @@ class Floor:
     async def context(self, http: Http | Spread, session: str) -> bytes:
         return await http.request("GET", f"/newest/{session}?max_tokens={self.ask.floor_tokens}")
 
-    async def forget(self, http: Http | Spread, session: str) -> None:
+    async def erase(self, http: Http | Spread, session: str) -> None:
         return
 
-    def hold_worker(self) -> None:
+    def suspend_worker(self) -> None:
         return
 
-    def free_worker(self) -> None:
+    def resume_worker(self) -> None:
         return
 
     async def tokens(self) -> int:
@@ -316,7 +316,7 @@ async def number(url: str, statement: str) -> int:
         await raw.close()
 
 
-async def a_floor(postgres: EmbeddedPostgres, ask: Ask) -> Floor:
+async def a_floor(postgres: EmbeddedPostgres, ask: ContextParameters) -> Floor:
     """Start the floor on a new database."""
     url = await database(postgres, "floor")
     await execute(url, floor.MESSAGES_TABLE)
@@ -328,7 +328,7 @@ async def a_floor(postgres: EmbeddedPostgres, ask: Ask) -> Floor:
 async def ours(
     postgres: EmbeddedPostgres,
     folder: Path,
-    ask: Ask,
+    ask: ContextParameters,
     name: str = "ours",
     *,
     together: bool = False,

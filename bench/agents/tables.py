@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from bench.agents.driver import Slice
-from bench.agents.lived import Lived
+from bench.agents.lived import AgentResults
 
 
 def median(slices: Sequence[Slice], of: Callable[[Slice], float | None]) -> float | None:
@@ -45,7 +45,7 @@ COLUMNS: dict[str, tuple[Callable[[Slice], float | None], str]] = {
 RATIOS = list(COLUMNS)[:6]
 
 
-def lived_table(found: Sequence[Lived]) -> str:
+def lived_table(found: Sequence[AgentResults]) -> str:
     """Return the medians of the rounds, and of each round's ratio to the floor in the same round."""
     lines = [f"| agents | side | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
     for one in found:
@@ -55,7 +55,7 @@ def lived_table(found: Sequence[Lived]) -> str:
     return "\n".join(lines)
 
 
-def _ratios(one: Lived, base: Lived) -> Iterator[str]:
+def _ratios(one: AgentResults, base: AgentResults) -> Iterator[str]:
     if one.side == base.side:
         return
     cells = []
@@ -67,7 +67,7 @@ def _ratios(one: Lived, base: Lived) -> Iterator[str]:
     yield f"| {one.agents} | {one.side} / {base.side} | {' | '.join(cells)} |"
 
 
-def worker_table(found: Sequence[Lived]) -> str:
+def worker_table(found: Sequence[AgentResults]) -> str:
     """Return the worker's CPU, and the contexts that opened an epoch against the others."""
     lines = [
         "| agents | side | million tokens appended | worker CPU s for each | calls that opened an epoch | their p50 |",

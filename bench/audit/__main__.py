@@ -20,7 +20,7 @@ from uuid import UUID
 
 import asyncpg
 
-from app.services.audit import Audit, Question
+from app.services.audit import Audit, CallConditions
 from app.services.tenants import DEFAULT_TENANT
 from app.store import embedded, migrate
 from app.store.dsn import for_asyncpg
@@ -38,7 +38,7 @@ def moment(within: random.Random) -> datetime:
     return datetime.now(UTC) - timedelta(days=within.uniform(0.1, DAYS - 0.1))
 
 
-def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Question]]:
+def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], CallConditions]]:
     """Return the audit questions by name."""
 
     def session() -> str:
@@ -54,24 +54,26 @@ def questions(filled: Filled, within: random.Random) -> dict[str, Callable[[], Q
     def least() -> int:
         return int(10 ** within.uniform(3, 5.9))
 
-    def during(**more: object) -> Question:
+    def during(**more: object) -> CallConditions:
         since, until = day()
-        return Question(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named below
+        return CallConditions(since=since, until=until, **more)  # type: ignore[arg-type]  # fields of Question, named below
 
     return {
-        "nothing": Question,
+        "nothing": CallConditions,
         "since and until, a day": during,
-        "model": lambda: Question(model=within.choice(MODELS)),
+        "model": lambda: CallConditions(model=within.choice(MODELS)),
         "model and a day": lambda: during(model=within.choice(MODELS)),
-        "overflow": lambda: Question(overflow=True),
-        "overflow and model": lambda: Question(overflow=True, model=within.choice(MODELS)),
-        "min_evicted_tokens": lambda: Question(min_evicted_tokens=least()),
+        "overflow": lambda: CallConditions(overflow=True),
+        "overflow and model": lambda: CallConditions(overflow=True, model=within.choice(MODELS)),
+        "min_evicted_tokens": lambda: CallConditions(min_evicted_tokens=least()),
         "min_evicted_tokens and a day": lambda: during(min_evicted_tokens=least()),
-        "min_evicted_tokens and model": lambda: Question(min_evicted_tokens=least(), model=within.choice(MODELS)),
-        "session": lambda: Question(session=session()),
-        "session and evicted_seq": lambda: Question(session=session(), evicted_seq=within.randint(1, 900)),
-        "session, model, overflow": lambda: Question(session=session(), model=within.choice(MODELS), overflow=True),
-        "summary": lambda: Question(summary=summary()),
+        "min_evicted_tokens and model": lambda: CallConditions(min_evicted_tokens=least(), model=within.choice(MODELS)),
+        "session": lambda: CallConditions(session=session()),
+        "session and evicted_seq": lambda: CallConditions(session=session(), evicted_seq=within.randint(1, 900)),
+        "session, model, overflow": lambda: CallConditions(
+            session=session(), model=within.choice(MODELS), overflow=True
+        ),
+        "summary": lambda: CallConditions(summary=summary()),
     }
 
 

@@ -13,12 +13,12 @@ from app.core.plan.pipeline import Plan, plan
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
-from app.core.render.breakpoints import Marking, choose
+from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import anthropic_parts
 from app.core.render.text import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import CacheProfile
-from app.core.tokens.learned import Learned, Point, started, with_point
+from app.core.tokens.learned import Learned, Point, initial_state, with_point
 from bench.cost import rivals
 from bench.cost.rivals import Player, Sent, Shown, shown_of
 from bench.cost.sessions import COUNTER, MODEL, Session
@@ -30,16 +30,16 @@ def players(window: int) -> dict[str, Player]:
     """Return the policies by their names in the table, append-only first."""
     found: dict[str, Player] = {
         "append-only": rivals.append_only,
-        "`default`, no marker on a log below the minimum": keeping_outside(PRESETS["default"], window, late=True),
-        "`default`, `outside_tokens` not given": keeping_outside(PRESETS["default"], window),
+        "`default`, no marker on a log below the minimum": policy_player(PRESETS["default"], window, late=True),
+        "`default`, `outside_tokens` not given": policy_player(PRESETS["default"], window),
     }
     named = ("default", "timeline", "clip", "threshold")  # `pipeline` marks the system prompt, which this log lacks
     return found | {
-        f"`{name}`, `outside_tokens` given": keeping_outside(PRESETS[name], window, told=True) for name in named
+        f"`{name}`, `outside_tokens` given": policy_player(PRESETS[name], window, told=True) for name in named
     }
 
 
-def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
+def policy_player(policy: Policy, window: int, *, told: bool = False, late: bool = False) -> Player:
     """Return a policy's player that knows the size outside (`told`), or omits markers below the minimum (`late`)."""
 
     def play(session: Session, cache: CacheProfile) -> Iterator[Sent]:
@@ -47,7 +47,7 @@ def keeping_outside(policy: Policy, window: int, *, told: bool = False, late: bo
         before: EarlierPlan | None = None
         used_at: float | None = None
         last: tuple[int, ...] = ()
-        own = started(MODEL, COUNTER.estimator.name, OWN_MARGIN)
+        own = initial_state(MODEL, COUNTER.estimator.name, OWN_MARGIN)
         for call in session.calls:
             events = session.events[: call.events]
             outside = session.prefix_tokens if told else own.outside or 0
@@ -79,9 +79,9 @@ def _reported(own: Learned, context: Context, session: Session, *, told: bool) -
 def _marks(planned: Plan, before: Frontier, last: tuple[int, ...], cache: CacheProfile) -> tuple[int, ...]:
     same = planned.cause is None
     changed = 0 if same else first_changed(before, planned.state)
-    marking = Marking(markers_max=cache.markers, changed_seq=changed, once_from=planned.once_from)
+    marking = Marking(markers_max=cache.markers, changed_seq=changed, uncached_from=planned.once_from)
     text = write_text(anthropic_parts.NAME, planned.context, planned.state)
-    return tuple(point.seq for point in choose(text.layout, text.places, last if same else (), marking))
+    return tuple(point.seq for point in choose_breakpoints(text.layout, text.places, last if same else (), marking))
 
 
 def _sent(planned: Plan, session: Session, at: float, marks: tuple[int, ...]) -> Sent:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from app.store.embedded import EmbeddedPostgres
 from app.version import VERSION
-from bench.agents.sides import Ask, Ours, database, ours
+from bench.agents.sides import ContextParameters, Ours, database, ours
 from bench.agents.traffic import BULK_EVENTS, Life
 from bench.http import Http
 from bench.peers.conversation import message
@@ -67,7 +67,7 @@ class Served:
         return self.side.url
 
     async def fill(self, events: int) -> None:
-        self.side.free_worker()
+        self.side.resume_worker()
         if not self.held:
             await self.side.open(self.http, SESSION, Life(SESSION, (), ()))
         while self.held < events:
@@ -77,18 +77,18 @@ class Served:
                 for _ in range(SETTLING_CALLS):
                     await self.side.context(self.http, SESSION)
                     await self.side.idle()
-        self.side.hold_worker()
+        self.side.suspend_worker()
 
     async def append(self) -> float:
-        self.side.free_worker()
+        self.side.resume_worker()
         return await self._post(1)
 
     async def context(self) -> tuple[float, int]:
-        self.side.free_worker()
+        self.side.resume_worker()
         begun = time.perf_counter()
         answer = await self.side.context(self.http, SESSION)
         seconds = time.perf_counter() - begun
-        self.side.hold_worker()
+        self.side.suspend_worker()
         return seconds, len(json.loads(answer)["request"]["messages"])
 
     async def restarted(self) -> float:
@@ -171,9 +171,9 @@ PEERS: Final = (
 async def started(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[tuple[Served, list[InProcess]]]:
     """Start all sides, each on a database of its own, and stop them at the end."""
     async with AsyncExitStack() as stack:
-        served = await ours(postgres, folder, Ask("openai", WINDOW_TOKENS))
+        served = await ours(postgres, folder, ContextParameters("openai", WINDOW_TOKENS))
         stack.push_async_callback(served.stack.stop)
-        stack.callback(served.free_worker)  # a suspended worker would not receive its stop signal
+        stack.callback(served.resume_worker)  # a suspended worker would not receive its stop signal
         peers = []
         for number, peer in enumerate(PEERS):
             url = await database(postgres, f"peer_{number}")

@@ -88,7 +88,7 @@ def _first(recording: Recorded, number: int, given: argparse.Namespace) -> Itera
 
 
 def _lived(recordings: Sequence[Recorded], window: int, restart: bool) -> Unit:
-    return lambda lane: lane.lived(recordings, window, restart=restart)
+    return lambda lane: lane.call_by_call(recordings, window, restart=restart)
 
 
 def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked: bool) -> Unit:
@@ -96,14 +96,14 @@ def _bulk(recording: Recorded, number: int, window: int, side: int | None, asked
 
 
 def _untold(recording: Recorded, number: int, window: int) -> Unit:
-    return lambda lane: lane.untold(recording, recording.moments[number], window)
+    return lambda lane: lane.window_in_call_only(recording, recording.moments[number], window)
 
 
 def _other(recording: Recorded, number: int, window: int, preset: str) -> Unit:
     async def both(lane: Lane) -> AsyncIterator[Record]:
-        async for record in lane.alone(recording, recording.moments[number], window, preset):
+        async for record in lane.preset_from_start(recording, recording.moments[number], window, preset):
             yield record
-        async for record in lane.switched(recording, recording.moments[number], window, preset):
+        async for record in lane.preset_changed(recording, recording.moments[number], window, preset):
             yield record
 
     return both

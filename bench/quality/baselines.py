@@ -9,7 +9,7 @@ from app.core.tokens.budget import budget_for
 from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
 from bench.quality.answers import with_questions
-from bench.quality.kept import Kept, seen, text_of
+from bench.quality.kept import Kept, kept_needs, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.retention.points import message_of
 from palimpsest_tools.recordings.recording import Object
@@ -33,7 +33,7 @@ def _measured(recording: Recorded, moment: Moment, window: int, summary: str) ->
     shown = [recording.system, summary, *recording.messages[first:at]]
     target = _target(window)
     text = text_of(shown)
-    kept = seen(moment, recording.system, text)
+    kept = kept_needs(moment, recording.system, text)
     answers = with_questions(moment.answers, shown, text)
     return replace(kept, answers=answers, used=(target - room + taken) / target)
 

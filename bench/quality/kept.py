@@ -42,7 +42,7 @@ class Kept:
     edits: Share = NONE
 
 
-def seen(moment: Moment, system: str, text: str) -> Kept:
+def kept_needs(moment: Moment, system: str, text: str) -> Kept:
     """Return the needs of a moment that are present in the text."""
     point = moment.point
     flat, lines = " ".join(text.split()), unnumbered(text)

@@ -11,14 +11,14 @@ from palimpsest.types import PolicyDocument
 from app.core.policy.presets import DOCUMENTS
 from bench.cost.sessions import MODEL
 from bench.quality.answers import with_questions
-from bench.quality.kept import Kept, covered, lost, seen, text_of
+from bench.quality.kept import Kept, covered, kept_needs, lost, text_of
 from bench.quality.recorded import Moment, Recorded
 from bench.quality.servers import Stack
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Object
 from palimpsest_tools.server import append
 
 FIRST_ASKED, LIVED, RESTARTED, SMALLER = "first asked", "lived through", "after a restart", "a smaller view"
-UNTOLD, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
+WINDOW_IN_CALL, UNTOLD_LATER = "the window in the call alone", "the window in the call alone, asked again"
 ALONE, SWITCHED, SWITCHED_LATER = "{} from the start", "default, then {}", "default, then {}, worker done"
 BULK_MESSAGES: Final = 450
 """Messages in one request; the worker finishes after each, so that its summaries do not depend on its speed."""
@@ -55,19 +55,23 @@ class Lane:
             side = {"max_tokens": smaller, "view": "side"}
             yield await self._measured(SMALLER, session, recording, moment, side)
 
-    async def untold(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
+    async def window_in_call_only(self, recording: Recorded, moment: Moment, window: int) -> AsyncIterator[Record]:
         """Measure the first context where only its request names the window, and another when the worker is done."""
         session, body = await self._loaded(recording, moment, None), {"max_tokens": window}
-        yield await self._measured(UNTOLD, session, recording, moment, body)
+        yield await self._measured(WINDOW_IN_CALL, session, recording, moment, body)
         await self.stack.idle()
         yield await self._measured(UNTOLD_LATER, session, recording, moment, body)
 
-    async def alone(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
+    async def preset_from_start(
+        self, recording: Recorded, moment: Moment, window: int, preset: str
+    ) -> AsyncIterator[Record]:
         """Measure the first context under another preset."""
         session = await self._loaded(recording, moment, policy_of(preset, window))
         yield await self._measured(ALONE.format(preset), session, recording, moment, {"max_tokens": window})
 
-    async def switched(self, recording: Recorded, moment: Moment, window: int, preset: str) -> AsyncIterator[Record]:
+    async def preset_changed(
+        self, recording: Recorded, moment: Moment, window: int, preset: str
+    ) -> AsyncIterator[Record]:
         """Measure a view whose preset changes from `default`: immediately, and when the worker is done."""
         session = await self._loaded(recording, moment, policy_of("default", window))
         await self._measured(FIRST_ASKED, session, recording, moment, {"max_tokens": window})
@@ -76,7 +80,9 @@ class Lane:
         await self.stack.idle()
         yield await self._measured(SWITCHED_LATER.format(preset), session, recording, moment, {"max_tokens": window})
 
-    async def lived(self, recordings: Sequence[Recorded], window: int, *, restart: bool) -> AsyncIterator[Record]:
+    async def call_by_call(
+        self, recordings: Sequence[Recorded], window: int, *, restart: bool
+    ) -> AsyncIterator[Record]:
         """Append sessions call by call and measure contexts at their points; with `restart`, again after an API
         restart.
         """
@@ -133,7 +139,9 @@ class Lane:
 
     async def _measured(self, scenario: str, session: str, recording: Recorded, moment: Moment, body: Object) -> Record:
         """Request a context and measure it."""
-        record = Record(scenario, body["max_tokens"], recording.id, moment.point.at, seen(moment, recording.system, ""))
+        record = Record(
+            scenario, body["max_tokens"], recording.id, moment.point.at, kept_needs(moment, recording.system, "")
+        )
         try:
             context = await self.stack.client.session(session).post_context(**_asked(body, moment.now))
         except ContextInfeasibleError as problem:
@@ -144,7 +152,7 @@ class Lane:
         text = text_of(answer["request"])
         gone, dropped = lost(answer["evictions"], live)
         kept = replace(
-            seen(moment, recording.system, text),
+            kept_needs(moment, recording.system, text),
             answers=with_questions(moment.answers, answer["request"], text),
             used=answer["tokens"]["estimate"] / answer["tokens"]["target"],
             lost=gone,

@@ -14,14 +14,14 @@ from bench.quality.scenarios import (
     SMALLER,
     SWITCHED,
     SWITCHED_LATER,
-    UNTOLD,
     UNTOLD_LATER,
+    WINDOW_IN_CALL,
     Record,
 )
 
 NEWEST, OWN = "the newest messages", "the agent's own summary and the newest messages"
-SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, UNTOLD, UNTOLD_LATER, NEWEST, OWN)
-DRAWN: Final = (FIRST_ASKED, LIVED, SMALLER, UNTOLD, NEWEST, OWN)
+SHORT: Final = (FIRST_ASKED, LIVED, RESTARTED, SMALLER, WINDOW_IN_CALL, UNTOLD_LATER, NEWEST, OWN)
+DRAWN: Final = (FIRST_ASKED, LIVED, SMALLER, WINDOW_IN_CALL, NEWEST, OWN)
 _SHARES: Final[tuple[tuple[str, Callable[[Kept], Share]], ...]] = (
     ("values", lambda kept: kept.values),
     ("distinct", lambda kept: kept.distinct),

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from app.core.log.event import Event
-from app.core.recall.answer import give, pick, weights_of
+from app.core.recall.answer import fill, pick, weights_of
 from app.core.tokens.counter import Counter
-from bench.recall.ranking import FIRST, Asked, Index, Question, entries
+from bench.recall.ranking import FIRST, Index, Question, QuestionedDialogue, entries
 from bench.retention import dialogue
 from bench.retention.points import message_of
 
@@ -17,7 +17,7 @@ Make: TypeAlias = Callable[[Sequence[Event], int, Counter], dialogue.Context]
 MAKERS: Final[Mapping[str, Make]] = {"plain": dialogue.plain, "rendered": dialogue.rendered}
 
 
-def table(dialogues: Sequence[Asked]) -> str:
+def table(dialogues: Sequence[QuestionedDialogue]) -> str:
     """Return Markdown: by window, the share of questions all of whose evidence is visible word for word."""
     lines = [
         f"All evidence word for word. With a recall: a context of the window less {ROOM:,} tokens, and at most {FIRST}"
@@ -45,12 +45,12 @@ def table(dialogues: Sequence[Asked]) -> str:
     return "\n".join(lines)
 
 
-def _alone(asked: Asked, make: Make, window: int, counter: Counter) -> list[bool]:
+def _alone(asked: QuestionedDialogue, make: Make, window: int, counter: Counter) -> list[bool]:
     visible = dialogue.visibility(asked.one, make(asked.one.events, window, counter), True)
     return [all(map(visible, question.evidence)) for question in asked.questions]
 
 
-def _with_recall(asked: Asked, make: Make, window: int, counter: Counter) -> list[tuple[bool, int, int]]:
+def _with_recall(asked: QuestionedDialogue, make: Make, window: int, counter: Counter) -> list[tuple[bool, int, int]]:
     """Return for each question whether all evidence is visible, the recall's tokens, and the tokens of both."""
     events = asked.one.events
     context = make(events, window - ROOM, counter)
@@ -73,6 +73,6 @@ def _recalled(
     order = [one.seq for one in index.find(question.text)]
     weights = weights_of(question.text, index.holding(question.text))
     chosen = [events[seq] for seq in pick(order, shown, FIRST)]
-    answer = give(chosen, shown, weights, ROOM, counter)
+    answer = fill(chosen, shown, weights, ROOM, counter)
     whole = {message_of(one.event) for one in answer.given if one.content == one.event.text}
     return whole, answer.tokens

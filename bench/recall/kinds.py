@@ -6,7 +6,7 @@ from typing import Final
 
 from app.core.recall.answer import LIMIT, TOKENS, short_ones
 from app.core.tokens.counter import Counter
-from bench.recall.ranking import FIRST, Asked, Index, Question, entries
+from bench.recall.ranking import FIRST, Index, Question, QuestionedDialogue, entries
 from bench.retention import dialogue
 from bench.retention.points import message_of
 
@@ -33,7 +33,7 @@ class Results:
         return messages.issuperset(self.question.evidence)
 
 
-def table(dialogues: Sequence[Asked]) -> str:
+def table(dialogues: Sequence[QuestionedDialogue]) -> str:
     """Return Markdown: by category and by number of evidence turns, the share of questions with all evidence."""
     counter = dialogue.COUNTERS["heuristic"]
     results = [one for asked in dialogues for one in _results(asked, counter)]
@@ -57,7 +57,7 @@ def table(dialogues: Sequence[Asked]) -> str:
     return "\n".join(lines)
 
 
-def _results(asked: Asked, counter: Counter) -> Iterator[Results]:
+def _results(asked: QuestionedDialogue, counter: Counter) -> Iterator[Results]:
     index = Index(entries(asked.one.events))
     message = {event.seq: message_of(event) for event in asked.one.events}
     sizes = {event.seq: counter.message(event.text) for event in asked.one.events}

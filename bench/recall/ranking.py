@@ -10,7 +10,18 @@ from rank_bm25 import BM25Okapi
 
 from app.core.lexicon.words import terms
 from app.core.log.event import Event
-from app.core.recall.search import ASKING, NEARBY, Corpus, Hit, IndexEntry, Ranked, entry, query_terms, rank, speaking
+from app.core.recall.search import (
+    NEARBY,
+    QUESTION_MARK,
+    Corpus,
+    Hit,
+    IndexEntry,
+    Ranked,
+    author_marks,
+    entry,
+    query_terms,
+    rank,
+)
 from bench.retention import dialogue
 from bench.retention.points import message_of
 
@@ -31,17 +42,17 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionedDialogue:
     """A dialogue and its questions."""
 
     one: dialogue.Dialogue
     questions: tuple[Question, ...]
 
 
-def load(file: Path) -> Iterator[Asked]:
+def load(file: Path) -> Iterator[QuestionedDialogue]:
     """Load the dialogues of a neutral JSONL file, with their questions."""
     for one in dialogue.load(file):
-        yield Asked(one, tuple(map(Question, one.questions, one.evidence, one.categories)))
+        yield QuestionedDialogue(one, tuple(map(Question, one.questions, one.evidence, one.categories)))
 
 
 class Index:
@@ -58,9 +69,9 @@ class Index:
         counts = [[one.terms.get(word, 0) for word in words] for one in self._entries]
         holding = [sum(row[n] > 0 for row in counts) for n in range(len(words))]
         pairs = zip(self._entries, counts, strict=True)
-        speakers = list(speaking(words))
+        speakers = list(author_marks(words))
         hits = [
-            Hit(one.seq, one.length, row, ASKING in one.terms, any(mark in one.terms for mark in speakers))
+            Hit(one.seq, one.length, row, QUESTION_MARK in one.terms, any(mark in one.terms for mark in speakers))
             for one, row in pairs
             if any(row)
         ]
@@ -116,7 +127,7 @@ METHODS: Final[Mapping[str, Callable[[Sequence[Event]], Search]]] = {
 }
 
 
-def table(dialogues: Sequence[Asked]) -> str:
+def table(dialogues: Sequence[QuestionedDialogue]) -> str:
     """Return Markdown: by method, the share of questions with all and any of their evidence among the first results."""
     total = sum(len(asked.questions) for asked in dialogues)
     lines = [

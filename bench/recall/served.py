@@ -8,13 +8,13 @@ from uuid import uuid4
 
 import httpx2
 
-from bench.recall.ranking import FIRST, Asked, Question
+from bench.recall.ranking import FIRST, Question, QuestionedDialogue
 from bench.retention.points import message_of
 from palimpsest_tools.server import address, running_server
 
 
 @dataclass(slots=True)
-class Asking:
+class LimitResults:
     """Results of all questions with one limit: whether they hold all and any evidence, and their seconds."""
 
     limit: int | None
@@ -40,9 +40,9 @@ class Asking:
         return f"| {count} questions, {limit} | {every:.1%} | {some:.1%} | {half:.1f} | {most:.1f} |"
 
 
-async def table(dialogues: Sequence[Asked], url: str | None) -> str:
+async def table(dialogues: Sequence[QuestionedDialogue], url: str | None) -> str:
     """Return Markdown: all and any evidence among the server's results, and their latency."""
-    asking = [Asking(FIRST), Asking(None)]
+    asking = [LimitResults(FIRST), LimitResults(None)]
     first: list[float] = []
     async with (
         running_server(address(url, None)) as server,
@@ -69,7 +69,7 @@ async def table(dialogues: Sequence[Asked], url: str | None) -> str:
     )
 
 
-async def _append(http: httpx2.AsyncClient, session: str, asked: Asked) -> None:
+async def _append(http: httpx2.AsyncClient, session: str, asked: QuestionedDialogue) -> None:
     """Append all events of the dialogue with their recorded times; their seqs must equal those here."""
     events = [
         {"occurred_at": datetime.fromtimestamp(event.at, UTC).isoformat()} | dict(event.body or {})

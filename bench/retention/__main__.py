@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.extractive.summary import write_summary
 from app.core.digest.digest import digest_of, unite
 from app.core.tokens.counter import TextKind
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue, truth
 from bench.retention.points import Point, load
-from bench.retention.told import Told
+from bench.retention.told import StatementCounts
 from palimpsest_tools.recordings.recording import MalformedRecording
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def count(text: str) -> int:
 
 def summarize(point: Point, tokens: int) -> str:
     """Return body and appendix together, in at most `tokens`."""
-    text = extractive(point.events, (), "", digest_of(point.events), tokens, COUNTER)
+    text = write_summary(point.events, (), "", digest_of(point.events), tokens, COUNTER)
     if count(text) > tokens:
         raise AssertionError(f"{count(text)} tokens where {tokens} were allowed")
     return text
@@ -48,8 +48,8 @@ def merge(point: Point, tokens: int) -> str:
     size = -(-len(point.events) // PARTS)
     parts = [point.events[at : at + size] for at in range(0, len(point.events), size)]
     digests = [digest_of(part) for part in parts]
-    told = [extractive(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
-    return extractive((), (), "\n\n".join(told), unite(digests), tokens, COUNTER)
+    told = [write_summary(part, (), "", one, tokens, COUNTER) for part, one in zip(parts, digests, strict=True)]
+    return write_summary((), (), "\n\n".join(told), unite(digests), tokens, COUNTER)
 
 
 def row(label: str, points: Sequence[Point], texts: Iterable[str]) -> str:
@@ -92,7 +92,7 @@ def statements(points: Sequence[Point]) -> str:
     ]
     states = ["| summary | stated | true | false | not known |", "|---|---|---|---|---|"]
     for label, make in _makers():
-        told, counts = Told(), Counter[tuple[str, str]]()
+        told, counts = StatementCounts(), Counter[tuple[str, str]]()
         for point in points:
             text = make(point)
             told.add(text, point.events)

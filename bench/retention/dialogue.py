@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.extractive.summary import write_summary
 from app.core.compaction.next_span import boundary, next_span, sizes
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import digest_of
@@ -91,11 +91,11 @@ def rendered(events: Sequence[Event], window: int, counter: Counter) -> Context:
     turn = events[-1].turn
     whole = project(events, START, counter, turn=turn)
     stop = boundary(whole, budget, policy)
-    span = None if stop is None else next_span(whole, 0, stop, policy, sizes(policy, budget), asked=True)
+    span = None if stop is None else next_span(whole, 0, stop, policy, sizes(policy, budget), requested=True)
     cover: tuple[Summary, ...] = ()
     if span is not None:
         room = sizes(policy, budget).summary
-        text = extractive(span.events, span.late, "", digest_of(span.all_events), room, counter)
+        text = write_summary(span.events, span.split_events, "", digest_of(span.all_events), room, counter)
         cover = (Summary("s", 1, span.to_seq, 0, counter.message(text), text, span.tokens, len(span.all_events)),)
     made = plan(PlanInputs(events, turn, counter, tree=cover), budget, policy, START, force=True)
     shown = {item.event.seq for item in made.context.items}

@@ -57,7 +57,7 @@ def questions(text: str) -> Sequence[str]:
 
 
 @dataclass(slots=True)
-class Told:
+class StatementCounts:
     """Counts of one kind of summary over all points, as one value for each thing looked for."""
 
     messages: list[bool] = field(default_factory=list)

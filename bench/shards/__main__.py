@@ -19,7 +19,7 @@ from typing import Final
 
 from app.settings import Settings
 from app.store import distribute, migrate
-from app.store.dsn import checked
+from app.store.dsn import normalize
 from bench.http import Http
 from bench.speed.__main__ import EVENT_TEXT, MODEL, WINDOW_TOKENS, Operation, closed_loop, figures
 from bench.speed.servers import serve
@@ -117,7 +117,7 @@ def report(sides: Sequence[Side]) -> str:
 
 async def _database(cluster: nodes.Cluster, *, shards: bool) -> str:
     """Create a migrated database, in shards or not; return its URL."""
-    url = checked(await cluster.make("bench"))
+    url = normalize(await cluster.make("bench"))
     await migrate.upgrade(url)
     if shards:
         await distribute.distribute(url, SHARDS)

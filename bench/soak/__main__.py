@@ -22,11 +22,11 @@ from typing import Any, Final
 import uvloop
 
 from app.store import embedded
-from bench.agents.sides import Ask, Ours, Whole, cores, database, postmaster
+from bench.agents.sides import ContextParameters, Ours, WholeListClient, cores, database, postmaster
 from bench.agents.traffic import lives_of, load
 from bench.quality.servers import Stack, temporary_folder
 from bench.soak import checks, verdicts
-from bench.soak.mix import Crowd, Seen
+from bench.soak.mix import AgentPool, Measurements
 from bench.soak.watch import Watch
 from bench.soak.wire import Receiver
 from bench.speed.servers import dsn
@@ -58,7 +58,7 @@ class Place:
 
 
 @asynccontextmanager
-async def a_place(ask: Ask) -> AsyncIterator[Place]:
+async def a_place(ask: ContextParameters) -> AsyncIterator[Place]:
     """Start everything, and stop it at the end."""
     async with AsyncExitStack() as ends:
         folder = ends.enter_context(temporary_folder())
@@ -81,12 +81,12 @@ async def a_place(ask: Ask) -> AsyncIterator[Place]:
 
 async def soak(given: argparse.Namespace) -> bool:
     """Run the soak and print its results; return whether all was flat and nothing lost."""
-    ask = Ask(given.format, given.window)
+    ask = ContextParameters(given.format, given.window)
     lives = lives_of(load(given.data, given.files), ask.form, given.chars)
     async with a_place(ask) as place:
-        side, seen = place.side, Seen()
-        whole = Whole(side.name, side.url, side.stack, side.ask, False, side.beside)
-        crowd = Crowd((side, whole), lives, seen)
+        side, seen = place.side, Measurements()
+        whole = WholeListClient(side.name, side.url, side.stack, side.ask, False, side.extra_stacks)
+        crowd = AgentPool((side, whole), lives, seen)
         await crowd.begin(given.agents)
         _say("the agents are there")
         seconds = given.minutes * 60
@@ -111,7 +111,7 @@ async def soak(given: argparse.Namespace) -> bool:
 
 
 async def _loaded(
-    place: Place, crowd: Crowd, seen: Seen, per_second: float, seconds: float
+    place: Place, crowd: AgentPool, seen: Measurements, per_second: float, seconds: float
 ) -> tuple[list[verdicts.Verdict], Watch, float]:
     """Run the load; return the verdicts on its samples and latencies, the samples, and the time it began."""
     seen.times.clear()
@@ -138,7 +138,9 @@ async def _loaded(
         flush=True,
     )
     exact = {"jobs dead", "jobs overdue"}
-    found = [verdicts.few("scrapes of `/metrics` without the queue's figures", watch.untold, watch.scrapes)]
+    found = [
+        verdicts.few("scrapes of `/metrics` without the queue's figures", watch.scrapes_without_jobs, watch.scrapes)
+    ]
     found += [
         verdicts.none(name, max(value for _, value in series))
         if name in exact
@@ -148,7 +150,7 @@ async def _loaded(
     return found + verdicts.of_times(seen.times, begun, seconds), watch, begun
 
 
-async def _checked(place: Place, crowd: Crowd, form: str) -> list[verdicts.Verdict]:
+async def _checked(place: Place, crowd: AgentPool, form: str) -> list[verdicts.Verdict]:
     """Return the verdicts on the stored data."""
     written = crowd.sessions()
     lost = await checks.lost(dsn(place.url), written, crowd.erased)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from bench.agents.driver import TOKENS
-from bench.agents.sides import Ours, Whole
+from bench.agents.sides import Ours, WholeListClient
 from bench.agents.traffic import Life, body_of
 from bench.http import Spread
 from bench.soak.wire import Listener
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Seen:
+class Measurements:
     """Start and seconds of each request by kind, and failures."""
 
     times: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class User:
     side: Ours
     http: Spread
     lives: Sequence[Life]
-    seen: Seen
+    seen: Measurements
     chance: Random
     life: int = 0
     born: int = 0
@@ -94,7 +94,7 @@ class User:
     @property
     def kind(self) -> str:
         """Kind of its context requests in the results."""
-        return "whole list" if isinstance(self.side, Whole) else "context"
+        return "whole list" if isinstance(self.side, WholeListClient) else "context"
 
     async def begin(self, until: int = 0) -> None:
         """Begin a session and advance it to a step of its life, several calls at a time."""
@@ -117,7 +117,7 @@ class User:
         written = self._written()
         steps_made = written.life.steps[written.steps : written.steps + steps]
         messages = [text for step in steps_made for text in step.messages]
-        if isinstance(self.side, Whole):
+        if isinstance(self.side, WholeListClient):
             await self.side.append(self.http, written.name, messages)
         else:
             async with self.seen.timed("append"):
@@ -191,10 +191,12 @@ def spread(lengths: Sequence[int], agents: int) -> list[tuple[int, int]]:
     return [(life, place - ends[life] + lengths[life]) for place, life in zip(places, lives, strict=True)]
 
 
-class Crowd:
+class AgentPool:
     """All agents; the next free one runs the next operation. `ended` are ended sessions that are not erased yet."""
 
-    def __init__(self, sides: tuple[Ours, Whole], lives: Sequence[Life], seen: Seen, seed: int = 1) -> None:
+    def __init__(
+        self, sides: tuple[Ours, WholeListClient], lives: Sequence[Life], seen: Measurements, seed: int = 1
+    ) -> None:
         self._sides, self._lives, self._seen = sides, lives, seen
         self._chance = Random(seed)
         self._users: list[User] = []
@@ -226,7 +228,7 @@ class Crowd:
         living = [user.now.chars for user in self._users if user.now is not None]
         return sum(living) / max(1, len(living)) / 1024
 
-    async def tick(self, due: float | None = None) -> None:
+    async def run_next(self, due: float | None = None) -> None:
         """Run one operation by the next free agent; `due` is the time at which it was to begin."""
         user = await self._free.get()
         if due is not None:
@@ -264,7 +266,7 @@ class Crowd:
 
         async def work() -> None:
             while time.perf_counter() < until:
-                await self.tick()
+                await self.run_next()
 
         begun = time.perf_counter()
         await asyncio.gather(*[work() for _ in range(at_once)])
@@ -276,7 +278,7 @@ class Crowd:
         async with asyncio.TaskGroup() as running:
             while (due := due + self._chance.expovariate(per_second)) < begun + seconds:
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
-                running.create_task(self.tick(due))
+                running.create_task(self.run_next(due))
 
     async def listening(self) -> None:
         """Follow the stream of one session after the other, until cancelled."""

@@ -48,7 +48,7 @@ class Watch:
     series: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     tables: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     scrapes: int = 0
-    untold: int = 0
+    scrapes_without_jobs: int = 0
     """Scrapes without the queue's figures: a process leaves them out if the database is too slow."""
     begun: float = field(default_factory=time.perf_counter)
 
@@ -76,7 +76,7 @@ class Watch:
         self._add(WAITING, sum(one.get("palimpsest_pool_waiting", 0.0) for one in scraped))
         complete = [one for one in scraped if JOBS.keys() <= one.keys()]
         self.scrapes += len(scraped)
-        self.untold += len(scraped) - len(complete)
+        self.scrapes_without_jobs += len(scraped) - len(complete)
         for metric, name in JOBS.items() if complete else ():
             self._add(name, complete[-1][metric])  # all processes report the same figures
         if tables:

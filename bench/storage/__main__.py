@@ -21,7 +21,7 @@ import asyncpg
 import uvloop
 
 from app.store import embedded
-from bench.agents.sides import Ask, Ours, Whole, ours
+from bench.agents.sides import ContextParameters, Ours, WholeListClient, ours
 from bench.agents.traffic import Life, lives_of, load
 from bench.http import Http
 from bench.quality.servers import temporary_folder
@@ -71,9 +71,9 @@ class Measured:
     async def work(self) -> None:
         """Let the worker run its queued jobs."""
         if await self.database.fetchval("SELECT count(*) FROM pgqueuer"):
-            self.side.free_worker()
+            self.side.resume_worker()
             await self.side.idle()
-            self.side.hold_worker()
+            self.side.suspend_worker()
         await self.take("worker", 0)
 
     async def live(self, life: Life, session: str) -> None:
@@ -104,10 +104,10 @@ async def measured(side: Ours, lives: Sequence[Life], title: str) -> None:
         one = Measured(side, database)
         await side.idle()
         images = await database.fetchval("SELECT wal_fpi FROM pg_stat_wal")
-        side.hold_worker()
+        side.suspend_worker()
         for number, life in enumerate(lives):
             await one.live(life, f"s{number}")
-        side.free_worker()
+        side.resume_worker()
         await database.execute("CHECKPOINT")
         events = int(await database.fetchval("SELECT count(*) FROM events"))
         one.written.done["events"] = events
@@ -163,18 +163,18 @@ async def _log(database: asyncpg.Connection, written: Written) -> str:
 
 async def run(folder: Path, files: Iterable[str], sessions: int | None) -> None:
     """Measure both kinds of clients."""
-    lives = lives_of(load(folder, tuple(files)), Ask().form, 0)[:sessions]
+    lives = lives_of(load(folder, tuple(files)), ContextParameters().form, 0)[:sessions]
     async with AsyncExitStack() as stack:
         data = stack.enter_context(temporary_folder())
         postgres = await asyncio.to_thread(embedded.start, data / "data")
         stack.callback(postgres.stop)
-        side = await ours(postgres, data, Ask(), "steps")
+        side = await ours(postgres, data, ContextParameters(), "steps")
         stack.push_async_callback(side.stack.stop)
         await measured(side, lives, "Clients that append what happened")
         await side.stack.stop()
-        other = await ours(postgres, data, Ask(), "whole")
+        other = await ours(postgres, data, ContextParameters(), "whole")
         stack.push_async_callback(other.stack.stop)
-        whole = Whole(other.name, other.url, other.stack, other.ask)
+        whole = WholeListClient(other.name, other.url, other.stack, other.ask)
         await measured(whole, lives, "Clients that send their whole conversation")
 
 

@@ -30,22 +30,22 @@ class Command:
         async with asyncio.timeout(SECONDS_MAX):
             return (await self.process.stdout.readline()).decode().rstrip("\n")
 
-    async def said(self, what: str) -> None:
+    async def expect_line(self, what: str) -> None:
         """Wait for a line with its prefix."""
         line = await self.line()
-        assert line == f"palimpsest: {what}", (line, await self.ended())
+        assert line == f"palimpsest: {what}", (line, await self.wait())
 
     async def url(self) -> str:
         """Return its base URL, as soon as it serves."""
-        await self.said("starting")
+        await self.expect_line("starting")
         line = await self.line()
         if line.startswith("palimpsest: data in "):
             line = await self.line()
         found = ADDRESS.match(line)
-        assert found, (line, await self.ended())
+        assert found, (line, await self.wait())
         return found[1]
 
-    async def ended(self) -> tuple[int, list[str]]:
+    async def wait(self) -> tuple[int, list[str]]:
         """Return its exit status and its lines of standard error, once it has ended."""
         assert self.process.stdout is not None
         async with asyncio.timeout(SECONDS_MAX):
@@ -56,12 +56,12 @@ class Command:
         """Kill it if it still runs."""
         if self.process.returncode is None:
             self.process.kill()
-        await self.ended()
+        await self.wait()
 
     async def stop(self) -> tuple[int, list[str]]:
         """Send it SIGTERM, and wait for its end."""
         self.process.terminate()
-        return await self.ended()
+        return await self.wait()
 
 
 class Commands:
@@ -87,7 +87,7 @@ class Commands:
 
     async def refusal(self, *arguments: str, **settings: str) -> str:
         """Return the one line that it prints before it fails."""
-        status, errors = await (await self.start(*arguments, **settings)).ended()
+        status, errors = await (await self.start(*arguments, **settings)).wait()
         assert status != 0
         assert len(errors) == 1, errors
         return errors[0]

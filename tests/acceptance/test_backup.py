@@ -10,11 +10,11 @@ import pytest
 
 from app.store import embedded, migrate
 from tests.acceptance.conftest import SECONDS_MAX, Commands
-from tests.acceptance.test_failover import worked
-from tests.support.acknowledged import Agent, asking, check_calls, logged
+from tests.acceptance.test_failover import wait_for_compaction
+from tests.support.acknowledged import Agent, check_calls, event_ids, patient_client
 from tests.support.clusters import Page, clusters_folder, free_port, make_cluster, postmaster, shell
 from tests.support.processes import outcome, palimpsest
-from tests.support.queue import quiet
+from tests.support.queue import worker_queue
 
 pytestmark = [pytest.mark.slow, pytest.mark.embedded("a page's commands make clusters of its programs")]
 
@@ -81,7 +81,7 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
     url = await site.set_up()
     page = site.page()
     await page.run("archive")
-    async with asking(url) as http, contextlib.AsyncExitStack() as stack:
+    async with patient_client(url) as http, contextlib.AsyncExitStack() as stack:
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         watched = Agent(http, "watched")
         for agent in (*agents, watched):
@@ -107,25 +107,25 @@ async def test_a_moment_between_two_acknowledged_events_is_restored(site: Site, 
     restored = site.page(MOMENT=datetime.fromisoformat(moment.strip()).astimezone(UTC).isoformat())
     await restored.run("restore")
     await check_too_late(site, clusters)
-    async with asking(await site.serve(1)) as http:
+    async with patient_client(await site.serve(1)) as http:
         for agent, events, calls, reported in before:
-            there = await logged(http, agent.session)
+            there = await event_ids(http, agent.session)
             assert there[: len(events)] == events
             assert len(there) < len(agent.events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) < set(agent.calls)
-        assert (await logged(http, "watched"))[-1] == last
+        assert (await event_ids(http, "watched"))[-1] == last
         said = await verify(str(http.base_url))
         assert said.endswith("but for what was erased since, 0 do not")
         assert int(said.split()[0]) >= sum(len(calls) for _, _, calls, _ in before)
 
         again = Agent(http, "watched")
-        again.events = await logged(http, "watched")
+        again.events = await event_ids(http, "watched")
         for _ in watched.events:  # skip names that the log already has
             next(again._numbers)
         await again.rounds(2)
-        assert await logged(http, "watched") == again.events
-        await worked(http, "watched")
-        async with quiet(site.database_url(1)) as done:
+        assert await event_ids(http, "watched") == again.events
+        await wait_for_compaction(http, "watched")
+        async with worker_queue(site.database_url(1)) as done:
             await done()
 
 
@@ -142,7 +142,7 @@ async def check_too_late(site: Site, clusters: Path) -> None:
 async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Path) -> None:
     url = await site.set_up()
     page = site.page()
-    async with asking(url) as http, contextlib.AsyncExitStack() as stack:
+    async with patient_client(url) as http, contextlib.AsyncExitStack() as stack:
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         for agent in agents:
             await agent.begin()
@@ -154,16 +154,16 @@ async def test_a_dump_is_restored_into_another_postgres(site: Site, clusters: Pa
         await asyncio.gather(*living)
     await make_cluster(clusters / "restored", site.ports[1])
     await page.run("restore_dump")
-    async with asking(await site.serve(1)) as http:
+    async with patient_client(await site.serve(1)) as http:
         for agent, events, calls, reported in before:
-            there = await logged(http, agent.session)
+            there = await event_ids(http, agent.session)
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, agent.session, calls, reported)) <= set(agent.calls)
         assert (await verify(str(http.base_url))).endswith("0 do not")
         again = Agent(http, "later")
         await again.begin()
         await again.rounds(2)
-        await worked(http, "agent0")
+        await wait_for_compaction(http, "agent0")
 
 
 async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_while_it_runs(
@@ -171,7 +171,7 @@ async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_wh
 ) -> None:
     page = site.page()
     serve = await commands.start("serve")
-    async with asking(await serve.url()) as http:
+    async with patient_client(await serve.url()) as http:
         agent = Agent(http, "s")
         await agent.begin()
         await agent.rounds(ROUNDS)
@@ -186,8 +186,8 @@ async def test_the_folder_of_serve_is_copied_when_it_is_stopped_and_backed_up_wh
     everything = list(agent.events), dict(agent.calls), dict(agent.reported)
     for folder, (events, calls, reported) in ((copy, everything), (copy.with_name(f"{copy.name}.online"), before)):
         restored = await commands.start("serve", DATA_DIR=str(folder))
-        async with asking(await restored.url()) as http:
-            there = await logged(http, "s")
+        async with patient_client(await restored.url()) as http:
+            there = await event_ids(http, "s")
             assert there == agent.events[: len(there)] and len(there) >= len(events)
             assert set(calls) <= set(await check_calls(http, "s", calls, reported))
             assert (await verify(str(http.base_url))).endswith("0 do not")

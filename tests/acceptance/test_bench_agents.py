@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.agents.driver import Agent, a_fleet, a_slice
-from bench.agents.lived import Lived
-from bench.agents.sides import Ask, Floor, Ours, execute
+from bench.agents.lived import AgentResults
+from bench.agents.sides import ContextParameters, Floor, Ours, execute
 from bench.agents.tables import lived_table
 from bench.agents.traffic import lives_of, load
 from bench.quality.servers import Stack
@@ -27,7 +27,7 @@ CALLS = 10
 ROUNDS = 5
 SHARE_MIN = 1 / 30
 """Minimum share of the floor's contexts a second. Measured: a tenth to a quarter; less than this is not noise."""
-ASK = Ask(window=12_000, floor_tokens=9_800)
+ASK = ContextParameters(window=12_000, floor_tokens=9_800)
 
 
 class Forked(Stack):
@@ -71,7 +71,8 @@ async def test_agents_are_served_at_a_fair_share_of_the_floors_pace(sides: tuple
     assert newest["messages"][-1] == json.loads(last_posted(fleets[0][0]))
 
     seen = [
-        Lived(AGENTS, side.name, tuple(one), 1.0, 1) for side, one in zip(sides, zip(*rounds, strict=True), strict=True)
+        AgentResults(AGENTS, side.name, tuple(one), 1.0, 1)
+        for side, one in zip(sides, zip(*rounds, strict=True), strict=True)
     ]
     figures = [row.split(" | ")[2] for row in lived_table(seen).splitlines()[2:]]
     assert figures[2] == f"{statistics.median(shares):.2f} ×"

@@ -12,7 +12,7 @@ import pytest
 from app.store import dsn, migrate
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.support.clusters import clusters_folder, free_port, make_cluster, shell
-from tests.support.processes import runs
+from tests.support.processes import is_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.embedded("a Postgres is stopped and started")]
 
@@ -39,7 +39,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     with clusters_folder() as folder:
         made = Cluster(folder / "data")
         await make_cluster(made.folder, made.port)
-        await migrate.upgrade(dsn.checked(made.url))
+        await migrate.upgrade(dsn.normalize(made.url))
         await made.stop()
         yield made
 
@@ -59,7 +59,7 @@ async def is_ready(url: str) -> None:
 def running_children(server: Command) -> set[psutil.Process]:
     """Return a server's running child processes."""
     children = psutil.Process(server.process.pid).children()
-    return {one for one in children if runs(one)}
+    return {one for one in children if is_running(one)}
 
 
 async def wait_for_two(server: Command, besides: AbstractSet[psutil.Process] = frozenset()) -> set[psutil.Process]:
@@ -84,12 +84,12 @@ async def test_an_api_serves_as_soon_as_its_database_is_available(
 ) -> None:
     port = str(free_port())
     api = await commands.start(*arguments, DATABASE_URL=cluster.url, PORT=port)
-    await api.said("starting")
-    await api.said("waiting for the database")
+    await api.expect_line("starting")
+    await api.expect_line("waiting for the database")
     url = f"http://127.0.0.1:{port}"
     assert await append_status(url) == 503
     await cluster.start()
-    await api.said(f"serving on {url}")
+    await api.expect_line(f"serving on {url}")
     await is_ready(url)
     assert await append_status(url) == 201
     await stop_cleanly(api, "the database is unreachable", "the database is reachable")
@@ -97,15 +97,15 @@ async def test_an_api_serves_as_soon_as_its_database_is_available(
 
 async def test_a_worker_works_as_soon_as_its_database_is_available(commands: Commands, cluster: Cluster) -> None:
     worker = await commands.start("worker", DATABASE_URL=cluster.url)
-    await worker.said("starting")
-    await worker.said("waiting for the database")
+    await worker.expect_line("starting")
+    await worker.expect_line("waiting for the database")
     unhealthy = await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)
-    status, errors = await unhealthy.ended()
+    status, errors = await unhealthy.wait()
     assert status == 1 and "the database cannot be used" in errors[0]
     await cluster.start()
-    await worker.said("working")
+    await worker.expect_line("working")
     async with asyncio.timeout(SECONDS_MAX):
-        while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).ended())[0]:
+        while (await (await commands.start("worker", "--healthy", DATABASE_URL=cluster.url)).wait())[0]:
             pass
     await stop_cleanly(worker, "the database is unreachable", "the database is reachable")
 
@@ -142,9 +142,9 @@ async def test_permanent_errors_are_reported_once_the_database_responds(
 ) -> None:
     """The URL names a database that does not exist."""
     process = await commands.start(command, DATABASE_URL=cluster.url.replace("/postgres", "/nothing"))
-    await process.said("starting")
-    await process.said("waiting for the database")
+    await process.expect_line("starting")
+    await process.expect_line("waiting for the database")
     await cluster.start()
-    status, errors = await process.ended()
+    status, errors = await process.wait()
     assert status == 1 and "palimpsest: the database cannot be used" in errors[-1], errors
     assert "does not exist" in errors[-1]

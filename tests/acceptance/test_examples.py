@@ -43,20 +43,20 @@ async def lookup(order: int) -> str:
 
 
 @asynccontextmanager
-async def with_openai(http: httpx.AsyncClient, stand_in: Models) -> AsyncIterator[Turn]:
+async def with_openai(http: httpx.AsyncClient, fake_summarizers: Models) -> AsyncIterator[Turn]:
     memory = Memory(http, "s", "openai", "gpt-4o", WINDOW)
     tool: Json = {"type": "function", "function": {"name": "lookup", "description": DESCRIPTION, "parameters": SCHEMA}}
     await memory.begin("You look after orders.", [tool])
-    async with AsyncOpenAI(base_url=f"{stand_in.url}/v1", api_key="none", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=f"{fake_summarizers.url}/v1", api_key="none", max_retries=0) as client:
         yield lambda text: openai_agent.turn(memory, client, "gpt-4o", {"lookup": lookup}, text)
 
 
 @asynccontextmanager
-async def with_anthropic(http: httpx.AsyncClient, stand_in: Models) -> AsyncIterator[Turn]:
+async def with_anthropic(http: httpx.AsyncClient, fake_summarizers: Models) -> AsyncIterator[Turn]:
     memory = Memory(http, "s", "anthropic", "claude-sonnet-5-5", WINDOW)
     tool: Json = {"name": "lookup", "description": DESCRIPTION, "input_schema": SCHEMA}
     await memory.begin("You look after orders.", [tool])
-    async with AsyncAnthropic(base_url=stand_in.url, api_key="none", max_retries=0) as client:
+    async with AsyncAnthropic(base_url=fake_summarizers.url, api_key="none", max_retries=0) as client:
         yield lambda text: anthropic_agent.turn(memory, client, "claude-sonnet-5-5", {"lookup": lookup}, text)
 
 

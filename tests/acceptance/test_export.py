@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.transfers import SAMPLES, Json, Run, command, exported, imported, log, names, told
+from tests.acceptance.transfers import SAMPLES, Json, Run, command, exported, imported, json_lines, log, names
 from tests.support.processes import Result
 
 
@@ -142,7 +142,7 @@ async def test_a_neutral_export_gives_the_same_log_again(run: Run, client: httpx
     assert logged(copy) == logged(original)
     for here, there in zip(copy, original, strict=True):
         assert here["occurred_at"] == there.get("occurred_at", there["created_at"])
-    (line,), (again,) = told(Result(0, file.read_text(encoding="utf-8"), "")), await exported(run, "copy")
+    (line,), (again,) = json_lines(Result(0, file.read_text(encoding="utf-8"), "")), await exported(run, "copy")
     assert again == line | {"id": "copy"}
     assert (line["model"], line["metadata"]) == ("gpt-4o", {"of": "us"})
     for format in (*MESSAGES, "blocks"):
@@ -158,7 +158,7 @@ async def test_any_log_is_exported_in_any_format_and_losses_are_named(
     seqs = {event.get("call_id"): event["seq"] for event in reversed(await of_every_kind(client, "s"))}
     done = await run("export", "s", "--format", format)
     assert done.returncode == 0
-    (document,) = told(done)
+    (document,) = json_lines(done)
     shown = json.dumps(document, ensure_ascii=False)
     assert all(words in shown for words in ("Another.", "ünïcödé 🐈", "I look.", "a.txt", "a note"))
     assert "You help." not in shown

@@ -12,9 +12,9 @@ from app.settings import Settings
 from app.store import dsn, engine, migrate
 from tests.acceptance.conftest import SECONDS_MAX, Commands
 from tests.conftest import serving
-from tests.support.acknowledged import Agent, asking, check_calls, logged
+from tests.support.acknowledged import Agent, check_calls, event_ids, patient_client
 from tests.support.clusters import Page, clusters_folder, free_port, kill, make_cluster, shell
-from tests.support.queue import quiet
+from tests.support.queue import worker_queue
 from tests.support.sse import streaming, take
 
 pytestmark = [pytest.mark.slow, pytest.mark.embedded("a page's commands make clusters of its programs")]
@@ -48,7 +48,7 @@ class Site:
         await self.page.run("synchronous")
         await self.in_step("standby1|streaming|quorum")
         self.url = (await self.page.run("address", us=True, printed="export PALIMPSEST_DATABASE_URL= -> echo ")).strip()
-        await migrate.upgrade(dsn.checked(self.url))
+        await migrate.upgrade(dsn.normalize(self.url))
 
     async def in_step(self, line: str) -> None:
         """Wait until the page's check of the standby prints this line."""
@@ -78,7 +78,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
     worker = await commands.start("worker", DATABASE_URL=site.url, WORKER_HEARTBEAT_SECONDS="1")
     url = await api.url()
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(asking(url))
+        http = await stack.enter_async_context(patient_client(url))
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         for agent in agents:
             await agent.begin()
@@ -102,15 +102,15 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
         assert (await http.get("/readyz")).status_code == 200
 
         for agent in agents:
-            assert await logged(http, agent.session) == agent.events
+            assert await event_ids(http, agent.session) == agent.events
             recorded = await check_calls(http, agent.session, agent.calls, agent.reported)
             assert set(agent.calls) == set(recorded)  # including the calls whose responses were lost with the primary
         async with asyncio.timeout(SECONDS_MAX):
             streamed = await take(stream, len(agents[0].events))
         assert [event.data["id"] for event in streamed] == agents[0].events
 
-        await worked(http, agents[0].session)
-        async with quiet(f"postgresql://postgres@127.0.0.1:{site.ports[1]}/palimpsest") as done:
+        await wait_for_compaction(http, agents[0].session)
+        async with worker_queue(f"postgresql://postgres@127.0.0.1:{site.ports[1]}/palimpsest") as done:
             await done()
         await site.page.run("anew")
         async with asyncio.timeout(SECONDS_MAX):
@@ -126,7 +126,7 @@ async def test_nothing_acknowledged_is_lost_when_the_standby_takes_over(commands
     assert (await worker.stop())[0] == 0
 
 
-async def worked(http: httpx.AsyncClient, session: str) -> None:
+async def wait_for_compaction(http: httpx.AsyncClient, session: str) -> None:
     """Wait until a worker has compacted the session."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
@@ -140,7 +140,7 @@ async def test_without_its_standby_no_request_and_no_retry_is_acknowledged(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "COMMAND_SECONDS", 2.0)
-    async with serving(Settings(), dsn.checked(site.url)) as url, asking(url) as http:
+    async with serving(Settings(), dsn.normalize(site.url)) as url, patient_client(url) as http:
         agent = Agent(http, "s")
         await agent.begin()
         await agent.rounds(2)
@@ -167,4 +167,4 @@ async def test_without_its_standby_no_request_and_no_retry_is_acknowledged(
         await site.in_step("standby1|streaming|quorum")
         for answer in await asked():
             assert answer.is_success, answer.text
-        assert await logged(http, "s") == [*agent.events, "late"]
+        assert await event_ids(http, "s") == [*agent.events, "late"]

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.acceptance.conftest import SECONDS_MAX, Commands
-from tests.support.acknowledged import Agent, asking, check_calls, logged
+from tests.support.acknowledged import Agent, check_calls, event_ids, patient_client
 from tests.support.clusters import free_port
 
 AGENTS = 12
@@ -22,7 +22,7 @@ async def test_every_recorded_call_was_answered_when_the_server_is_killed_again_
     settings = {"DATABASE_URL": database_url, "PORT": str(free_port())}
     server = await commands.start("api", **settings)
     stop = asyncio.Event()
-    async with asking(await server.url()) as http:
+    async with patient_client(await server.url()) as http:
         agents = [Agent(http, f"agent{number}") for number in range(AGENTS)]
         for agent in agents:
             await agent.begin()
@@ -37,7 +37,7 @@ async def test_every_recorded_call_was_answered_when_the_server_is_killed_again_
             stop.set()
             await asyncio.gather(*working)
         for agent in agents:
-            assert await logged(http, agent.session) == agent.events
+            assert await event_ids(http, agent.session) == agent.events
             recorded = Counter(await check_calls(http, agent.session, agent.calls, agent.reported))
             assert recorded == Counter(agent.calls.keys()), agent.session
     assert (await server.stop())[0] == 0

@@ -18,7 +18,7 @@ from app.store.engine import Database
 from tests.acceptance.conftest import Commands
 from tests.contract.conftest import provider as provider  # the stand-in behind the gateway
 from tests.support import deployed
-from tests.support.metered import live
+from tests.support.metered import run_scenario
 from tests.support.provider import Provider
 from tests.support.receiver import receiving
 
@@ -139,9 +139,9 @@ async def test_every_panel_has_data_and_no_alert_fires_for_nothing(
         httpx.AsyncClient(base_url=url, timeout=60) as http,
         prometheus(url.removeprefix("http://"), tmp_path) as server,
     ):
-        await live(http, database, receiver, "first")
+        await run_scenario(http, database, receiver, "first")
         await server.until('palimpsest_gateway_calls_total{mode="passthrough"} == 1')
-        await live(http, database, receiver, "second")
+        await run_scenario(http, database, receiver, "second")
         await server.until('palimpsest_gateway_calls_total{mode="passthrough"} == 2')
         found = {
             query.where: await server.query(query.expr.replace("$__rate_interval", INTERVAL))

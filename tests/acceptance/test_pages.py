@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.wire import Say, provider
+from tests.client.wire import ScriptedReply, provider
 from tests.support.clusters import free_port
 from tests.support.folders import data_folder
 from tests.support.pages import ROOT, RUN_AS, Block, Reader, blocks, clone, reader_environment
@@ -50,14 +50,14 @@ SERVES_IN_MAX = 3
 """Maximum time until a fresh clone serves, in multiples of `INSTALL`'s."""
 
 
-def polite(body: dict[str, Any]) -> Say:
+def polite(body: dict[str, Any]) -> ScriptedReply:
     """Answer the pages' questions: call the offered tool, then return its result as text."""
     items = body.get("messages") or body.get("input") or body["contents"]
     users = [json.dumps(item) for item in items if item.get("role") == "user"]
     if "17 times 4711" in users[-1]:
         done = items[-1].get("role") == "tool"
-        return Say("It is 80,087.") if done else Say(calls=[("multiply", {"a": 17, "b": 4711})])
-    return Say("Hello there.")
+        return ScriptedReply("It is 80,087.") if done else ScriptedReply(calls=[("multiply", {"a": 17, "b": 4711})])
+    return ScriptedReply("Hello there.")
 
 
 @pytest.fixture(scope="module")

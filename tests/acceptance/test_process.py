@@ -35,14 +35,14 @@ async def test_serves_from_an_empty_folder_and_stops_when_asked(commands: Comman
         assert (await http.post("/v1/sessions/s/events", json={"events": [EVENT]})).status_code == 201
     assert commands.postmaster() is not None
     server.process.send_signal(number)
-    assert await server.ended() == (0, [])
+    assert await server.wait() == (0, [])
     assert commands.postmaster() is None
 
 
 async def test_the_start_names_the_data_folder(commands: Commands) -> None:
     server = await commands.start("serve")
-    await server.said("starting")
-    await server.said(f"data in {commands.folder} (PALIMPSEST_DATA_DIR)")
+    await server.expect_line("starting")
+    await server.expect_line(f"data in {commands.folder} (PALIMPSEST_DATA_DIR)")
     assert (await server.line()).startswith("palimpsest: serving on ")
     assert await server.stop() == (0, [])
 
@@ -50,13 +50,13 @@ async def test_the_start_names_the_data_folder(commands: Commands) -> None:
 async def test_config_prints_the_settings_of_a_server_with_these_flags(commands: Commands) -> None:
     columns = await commands.start("config", "--port", "99", LOG_LEVEL="error")
     rows = [(await columns.line()).split() for _ in Settings.model_fields]
-    assert await columns.ended() == (0, [])
+    assert await columns.wait() == (0, [])
     assert ["PALIMPSEST_PORT", "99", "flag"] in rows
     assert ["PALIMPSEST_LOG_LEVEL", "error", "environment"] in rows
     assert ["PALIMPSEST_HOST", "127.0.0.1", "default"] in rows
     typed = await commands.start_fresh("config", "--json", "--port", "99")
     found = json.loads(await typed.line())
-    assert await typed.ended() == (0, [])
+    assert await typed.wait() == (0, [])
     assert found["PALIMPSEST_PORT"] == {"value": 99, "origin": "flag"}
     assert "PALIMPSEST_PORT " in await commands.refusal("config", PORT="seventy")
 
@@ -92,20 +92,20 @@ async def test_a_request_in_flight_finishes(commands: Commands) -> None:
     writer.write(head.encode())
     assert b"100 Continue" in await reader.readline()  # the server has begun to read the body
     server.process.terminate()
-    await server.said("stopping")
+    await server.expect_line("stopping")
     writer.write(body)
     answer = await reader.read()
     assert b" 201 " in answer.splitlines()[1]
     writer.close()
-    assert await server.ended() == (0, [])
+    assert await server.wait() == (0, [])
     assert commands.postmaster() is None
 
 
 async def test_a_signal_while_starting_leaves_nothing_behind(commands: Commands) -> None:
     server = await commands.start("serve")
-    await server.said("starting")
+    await server.expect_line("starting")
     server.process.terminate()
-    assert await server.ended() == (0, [])
+    assert await server.wait() == (0, [])
     assert commands.postmaster() is None
 
 
@@ -133,8 +133,8 @@ async def test_an_unreachable_database_is_one_line_of_a_command_that_ends(comman
 async def test_an_unreachable_database_is_waited_for(commands: Commands, command: str) -> None:
     port = str(free_port())
     process = await commands.start(command, DATABASE_URL=NOBODY, PORT=port)
-    await process.said("starting")
-    await process.said("waiting for the database")
+    await process.expect_line("starting")
+    await process.expect_line("waiting for the database")
     if command != "worker":
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
             assert (await http.get("/healthz")).json()["status"] == "ok"
@@ -204,7 +204,7 @@ async def test_after_kill_of_the_server_its_postgres_is_taken_over(commands: Com
     async with httpx.AsyncClient(base_url=await server.url(), timeout=30) as http:
         await http.post("/v1/sessions/s/events", json={"events": [EVENT]})
     server.process.kill()
-    await server.ended()
+    await server.wait()
     assert commands.postmaster() is not None
     again = await commands.start("serve")
     async with httpx.AsyncClient(base_url=await again.url(), timeout=30) as http:
@@ -220,8 +220,8 @@ async def test_api_and_workers_side_by_side_on_a_database_of_ones_own(commands: 
     async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:
         assert (await http.get("/readyz")).status_code == 200
     for worker in workers:
-        await worker.said("starting")
-        await worker.said("working")
+        await worker.expect_line("starting")
+        await worker.expect_line("working")
     for process in (*workers, api):
         assert await process.stop() == (0, [])
 
@@ -231,7 +231,7 @@ async def test_a_worker_is_healthy_while_its_database_knows_it(commands: Command
         async with asyncio.timeout(SECONDS_MAX):
             while True:
                 asking = await commands.start("worker", "--healthy", DATABASE_URL=database_url)
-                status, errors = await asking.ended()
+                status, errors = await asking.wait()
                 if status == 0 and wanted:
                     return
                 assert errors == ([] if status == 0 else ["palimpsest: no worker of this machine has the database"])
@@ -264,7 +264,7 @@ async def test_keys_of_a_running_server(commands: Commands) -> None:
     url = await server.url()
     creating = await commands.start_fresh("keys", "create", "laptop")
     secret = await creating.line()
-    status, (about,) = await creating.ended()
+    status, (about,) = await creating.wait()
     assert status == 0
     key_id = about.split()[1]
     headers = {"Authorization": f"Bearer {secret}"}
@@ -276,13 +276,13 @@ async def test_keys_of_a_running_server(commands: Commands) -> None:
     assert secret not in line
     assert line.endswith("works  all sessions  never used") or "  works  all sessions  used 20" in line
     until = ("--expires", "2999-01-31", "--session-prefix", "user-42:")
-    assert (await (await commands.start("keys", "create", "bound", *until)).ended())[0] == 0
+    assert (await (await commands.start("keys", "create", "bound", *until)).wait())[0] == 0
     listing = await commands.start("keys", "list")
     await listing.line()
     line = await listing.line()
     assert line.endswith("ingest,read  works until 2999-01-31T00:00Z  sessions user-42:…  never used")
     assert "not a valid time" in await commands.refusal("keys", "create", "late", "--expires", "soon")
-    assert (await (await commands.start("keys", "revoke", key_id)).ended())[0] == 0
+    assert (await (await commands.start("keys", "revoke", key_id)).wait())[0] == 0
     assert "no key that can be revoked" in await commands.refusal("keys", "revoke", key_id)
     assert (await server.stop())[0] == 0
 
@@ -290,7 +290,7 @@ async def test_keys_of_a_running_server(commands: Commands) -> None:
 async def test_migrate_makes_a_database_usable(commands: Commands, postgres: str) -> None:
     async with unmigrated(postgres) as url:
         for start in (commands.start_fresh, commands.start):
-            assert await (await start("migrate", DATABASE_URL=url)).ended() == (0, [])
+            assert await (await start("migrate", DATABASE_URL=url)).wait() == (0, [])
         api = await commands.start("api", DATABASE_URL=url)
         await api.url()
         assert await api.stop() == (0, [])

@@ -19,7 +19,7 @@ import pytest
 from app.settings import Settings
 from tests.conftest import serving
 from tests.support.gateways import settings
-from tests.support.provider import Said, serving_provider
+from tests.support.provider import ProviderReply, serving_provider
 from tests.support.sse import streaming, take
 
 CADDYFILE = Path(__file__).parents[2] / "deploy" / "proxy" / "Caddyfile"
@@ -131,7 +131,7 @@ async def test_a_reply_through_the_gateway_arrives_as_it_is_written(database_url
         proxy.client() as http,
     ):
         hold = asyncio.Event()
-        provider.script.append(Said("Hello there.", cut=2, hold=hold))
+        provider.script.append(ProviderReply("Hello there.", cut=2, hold=hold))
         async with http.stream("POST", "/gateway/anthropic/v1/messages", **ask()) as answer:
             pieces = answer.aiter_text()
             assert "message_start" in await anext(pieces)

@@ -16,7 +16,7 @@ from app.store import dsn, engine, migrate
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX
 from tests.conftest import serving
-from tests.support.acknowledged import Agent, asking
+from tests.support.acknowledged import Agent, patient_client
 from tests.support.clusters import Page, clusters_folder, free_port, kill, make_cluster, postmaster, shell
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ class Site:
         await self.page.run("primary")
         await self.page.run("replica")
         name = "export PALIMPSEST_READ_DATABASE_URL="
-        self.read_url = dsn.checked((await self.page.run("address", us=True, printed=f"{name} -> echo ")).strip())
+        self.read_url = dsn.normalize((await self.page.run("address", us=True, printed=f"{name} -> echo ")).strip())
         self.url = self.read_url.replace(str(self.ports["replica"]), str(self.ports["primary"]))
         await migrate.upgrade(self.url)
 
@@ -74,7 +74,7 @@ class Site:
             url = await stack.enter_async_context(
                 serving(Settings(read_database_url=self.read_url, **settings), self.url)
             )
-            yield await stack.enter_async_context(asking(url))
+            yield await stack.enter_async_context(patient_client(url))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app import wiring
-from app.services.retention import Retaining
+from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.settings import Settings
 from app.store.engine import Database, acting_for
@@ -30,7 +30,7 @@ async def test_the_page_erases_the_sessions_it_names(
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     key = (await Tenants(database, None).create_key("default", "k", ["admin"])).secret
     stop = asyncio.Event()
-    working = asyncio.create_task(run.run(database_url, stop, wiring.work(Settings())))
+    working = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(Settings())))
     async with (
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, headers={"Authorization": f"Bearer {key}"}) as http,
@@ -57,7 +57,7 @@ async def test_the_page_erases_the_sessions_it_names(
         assert [one["id"] for one in told["items"]] == ["bob-1"]
         assert printed[0].startswith("age  1  from ") and printed[-1].startswith("session bob-1  age  created ")
         with acting_for(DEFAULT_TENANT):
-            assert await Retaining(application).apply(DEFAULT_TENANT) == {"age": 1}
+            assert await RetentionRules(application).apply(DEFAULT_TENANT) == {"age": 1}
 
         assert json.loads(await page.run("preview_erasure", us=True))["sessions"] == 2
         begun = json.loads(await page.run("erase", us=True))

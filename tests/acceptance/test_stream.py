@@ -18,5 +18,5 @@ async def test_a_signal_ends_streams_and_the_process(commands: Commands, databas
         api.process.terminate()
         with pytest.raises(StopAsyncIteration):
             await take(events, 1)
-        status, errors = await api.ended()
+        status, errors = await api.wait()
     assert (status, errors) == (0, [])

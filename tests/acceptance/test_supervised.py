@@ -111,7 +111,7 @@ async def test_only_postgres_outlives_a_killed_serve(commands: Commands) -> None
     apis, workers = await processes(serve)
     serve.process.kill()
     await wait_until_gone([*apis, *workers])
-    await serve.ended()
+    await serve.wait()
     assert commands.postmaster() is not None
     again = await commands.start("serve")
     await again.url()
@@ -128,7 +128,7 @@ async def test_connections_during_the_stop_are_refused(commands: Commands) -> No
     )
     assert b"100 Continue" in await reader.readline()
     serve.process.terminate()
-    await serve.said("stopping")
+    await serve.expect_line("stopping")
     with pytest.raises(ConnectionRefusedError):  # from the API's next poll on
         async with asyncio.timeout(SECONDS_MAX):
             while True:
@@ -139,7 +139,7 @@ async def test_connections_during_the_stop_are_refused(commands: Commands) -> No
     writer.write(b"not JSON!")
     assert b" 422 " in await reader.read()
     writer.close()
-    assert (await serve.ended())[0] == 0
+    assert (await serve.wait())[0] == 0
 
 
 async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, database_url: str) -> None:
@@ -150,7 +150,7 @@ async def test_a_ctrl_c_stops_all_processes_in_their_order(commands: Commands, d
     groups = {os.getpgid(one.pid) for one in (*apis, *workers)}
     assert os.getpgid(serve.process.pid) not in groups
     serve.process.send_signal(signal.SIGINT)
-    assert await serve.ended() == (0, [])
+    assert await serve.wait() == (0, [])
     await wait_until_gone([*apis, *workers])
 
 

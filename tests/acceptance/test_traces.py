@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.acceptance.conftest import Commands
-from tests.support.collector import Collector, Seen, collector
+from tests.support.collector import Collector, ReceivedSpan, collector
 from tests.support.provider import serving_provider
 from tests.support.summarizers import summarizers
 
@@ -31,11 +31,11 @@ async def collected(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Collector]
         yield found
 
 
-def spans_named(spans: list[Seen], name: str) -> list[Seen]:
+def spans_named(spans: list[ReceivedSpan], name: str) -> list[ReceivedSpan]:
     return [one for one in spans if one.name == name]
 
 
-def roots(spans: list[Seen], one: Seen) -> list[str]:
+def roots(spans: list[ReceivedSpan], one: ReceivedSpan) -> list[str]:
     """Return the names of a span and of all its ancestors, from below."""
     by_id = {span.id: span for span in spans if span.trace == one.trace}
     names = [one.name]
@@ -45,16 +45,16 @@ def roots(spans: list[Seen], one: Seen) -> list[str]:
     return names
 
 
-def model_spans(spans: list[Seen]) -> list[Seen]:
+def model_spans(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
     """Return the spans of requests to models."""
-    return [one for one in spans if "gen_ai.operation.name" in one.said]
+    return [one for one in spans if "gen_ai.operation.name" in one.attributes]
 
 
-def ids(spans: list[Seen]) -> set[str]:
+def ids(spans: list[ReceivedSpan]) -> set[str]:
     return {one.id for one in spans}
 
 
-def header_of(one: Seen) -> str:
+def header_of(one: ReceivedSpan) -> str:
     """Return the `traceparent` of a request below a span, without its flags."""
     return f"00-{one.trace}-{one.id}"
 
@@ -84,20 +84,20 @@ async def test_a_context_from_http_to_sql(commands: Commands, database_url: str,
         "palimpsest.request.id": "r-1",
         "palimpsest.session.name": "s",
     }
-    assert expected.items() <= served.said.items()
+    assert expected.items() <= served.attributes.items()
     (plan,) = [one for one in spans_named(spans, "plan") if one.trace == TRACE]
     assert plan.parent == served.id
-    assert plan.said["palimpsest.call.id"] == made.json()["call_id"]
-    assert plan.said["palimpsest.tokens.sent"] == made.json()["tokens"]["estimate"]
-    below = [one for one in spans if one.trace == TRACE and "db.system.name" in one.said]
-    assert {(one.kind, one.said["db.system.name"], roots(spans, one)[-1]) for one in below} == {
+    assert plan.attributes["palimpsest.call.id"] == made.json()["call_id"]
+    assert plan.attributes["palimpsest.tokens.sent"] == made.json()["tokens"]["estimate"]
+    below = [one for one in spans if one.trace == TRACE and "db.system.name" in one.attributes]
+    assert {(one.kind, one.attributes["db.system.name"], roots(spans, one)[-1]) for one in below} == {
         ("client", "postgresql", asked)
     }
     assert ("SELECT", "app.store.views.load") in {
-        (one.said["db.operation.name"], one.said["code.function.name"]) for one in below
+        (one.attributes["db.operation.name"], one.attributes["code.function.name"]) for one in below
     }
     (refused,) = spans_named(spans, "GET /v1/sessions/{sid}")
-    assert (refused.failed, refused.said["palimpsest.problem"]) == (False, "not-found")
+    assert (refused.failed, refused.attributes["palimpsest.problem"]) == (False, "not-found")
     assert {roots(spans, one)[-1].split(" /")[0] for one in spans} == {"GET", "POST"}  # no span of the probe
     assert SECRET.encode() not in collected.raw and b"max_tokens" not in collected.raw
 
@@ -136,16 +136,16 @@ async def test_a_call_through_the_gateway_is_one_trace(
         "palimpsest.gateway.mode": "context",
         "palimpsest.session.name": "s",
     }
-    assert expected.items() <= asked.said.items()
+    assert expected.items() <= asked.attributes.items()
     route = "POST /gateway/{path:path}"
     assert (asked.kind, asked.trace, roots(spans, asked)) == ("client", TRACE, [asked.name, route])
     first, second = provider.calls()
     assert [value[:-3] for name, value in first.headers if name == "traceparent"] == [header_of(asked)]
-    statements = [one for one in spans if one.trace == TRACE and "db.system.name" in one.said]
+    statements = [one for one in spans if one.trace == TRACE and "db.system.name" in one.attributes]
     assert {roots(spans, one)[-1] for one in statements} == {route}
     (streamed,) = spans_named(spans, "chat gpt-5-mini")
     assert (second.header("traceparent") or "")[:-3] == header_of(streamed)
-    assert streamed.said["gen_ai.usage.output_tokens"] > 0
+    assert streamed.attributes["gen_ai.usage.output_tokens"] > 0
     for hidden in (SECRET, KEY, "Hello."):
         assert hidden.encode() not in collected.raw, hidden
 
@@ -174,17 +174,22 @@ async def test_a_workers_summary_is_one_trace(
     asked = model_spans(spans)[0]
     assert (asked.kind, roots(spans, asked)) == ("client", [asked.name, "compact"])
     assert asked.name == f"chat {models.requests[0].model}"
-    assert (asked.said["gen_ai.provider.name"], asked.said["gen_ai.request.model"]) == (provider, asked.name[5:])
-    assert asked.said["gen_ai.usage.input_tokens"] > asked.said["gen_ai.usage.output_tokens"] > 0
+    assert (asked.attributes["gen_ai.provider.name"], asked.attributes["gen_ai.request.model"]) == (
+        provider,
+        asked.name[5:],
+    )
+    assert asked.attributes["gen_ai.usage.input_tokens"] > asked.attributes["gen_ai.usage.output_tokens"] > 0
     assert models.requests[0].headers["traceparent"][:-3] == header_of(asked)
     job = next(one for one in spans if one.id == asked.parent)
-    assert (job.kind, job.said["palimpsest.session.name"]) == ("consumer", "mine")
+    assert (job.kind, job.attributes["palimpsest.session.name"]) == ("consumer", "mine")
     assert {"SELECT", "INSERT"} <= {
-        one.said["db.operation.name"] for one in spans if one.trace == job.trace and "db.system.name" in one.said
+        one.attributes["db.operation.name"]
+        for one in spans
+        if one.trace == job.trace and "db.system.name" in one.attributes
     }
     ended = next(line for line in map(json.loads, errors) if line["event"] == "compaction ended")
     assert (ended["session"], ended["trace_id"]) == ("mine", job.trace)
-    assert ended["job"] == job.said["palimpsest.job.id"]
+    assert ended["job"] == job.attributes["palimpsest.job.id"]
     for hidden in (SECRET, KEY, "## Goal"):
         assert hidden.encode() not in collected.raw, hidden
 
@@ -207,12 +212,12 @@ async def test_a_job_is_linked_to_the_request_that_made_it_due(
     spans = await collected.until(lambda spans: len(spans_named(spans, "compact")) == 2)
     assert (await worker.stop())[0] == 0
     assert (await api.stop())[0] == 0
-    linked = {one.said["palimpsest.session.name"]: one.links for one in spans_named(spans, "compact")}
+    linked = {one.attributes["palimpsest.session.name"]: one.links for one in spans_named(spans, "compact")}
     (asked,) = [one for one in spans_named(spans, "POST /v1/sessions/{sid}/compactions") if one.trace == TRACE]
     *_, appended = [
         one
         for one in spans_named(spans, "POST /v1/sessions/{sid}/events")
-        if one.said["palimpsest.session.name"] == "appended"
+        if one.attributes["palimpsest.session.name"] == "appended"
     ]
     assert linked == {"asked": [(TRACE, asked.id)], "appended": [(appended.trace, appended.id)]}
     assert TRACE not in {one.trace for one in spans_named(spans, "compact")}

@@ -9,7 +9,7 @@ import pytest
 
 from app.store.engine import Database
 from tests.acceptance.conftest import Commands
-from tests.contract.test_webhooks import put, settled, skipped
+from tests.contract.test_webhooks import put, request_skipped_run, wait_for_deliveries
 from tests.support.receiver import SECRET, receiving
 
 
@@ -23,20 +23,20 @@ async def test_a_delivery_of_a_killed_worker_is_made_by_another(
         api = await commands.start("api", **settings)
         async with httpx.AsyncClient(base_url=await api.url(), timeout=30) as http:
             assert (await put(http, receiver.url, secret=SECRET)).status_code == 201
-            await skipped(http)
+            await request_skipped_run(http)
             first = await commands.start("worker", **settings)
-            await first.said("starting")
-            await first.said("working")
+            await first.expect_line("starting")
+            await first.expect_line("working")
             await receiver.called(1)
             port = urlsplit(receiver.url).port
             peers = psutil.Process(first.process.pid).net_connections(kind="tcp")
             assert port in {peer.raddr.port for peer in peers if peer.raddr}
             first.process.send_signal(signal.SIGKILL)
-            assert (await first.ended())[0] == -signal.SIGKILL
+            assert (await first.wait())[0] == -signal.SIGKILL
             second = await commands.start("worker", **settings)
-            await second.said("starting")
-            await second.said("working")
-            [item] = await settled(http)
+            await second.expect_line("starting")
+            await second.expect_line("working")
+            [item] = await wait_for_deliveries(http)
             assert (item["state"], item["attempts"]) == ("delivered", 1)
             assert [call.id for call in receiver.calls] == [item["id"]] * 2
             assert all(call.is_signed_with(SECRET) for call in receiver.calls)

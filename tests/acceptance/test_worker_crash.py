@@ -12,8 +12,8 @@ import pytest
 from app.store.engine import Database
 from tests.acceptance.conftest import SECONDS_MAX, Command, Commands
 from tests.conformance.agent import Agent, Json
-from tests.contract.test_summaries import SMALL, proven, talk
-from tests.support.queue import idle
+from tests.contract.test_summaries import SMALL, append_turns, check_coverage
+from tests.support.queue import wait_until_idle
 from tests.support.summarizers import Summarizers, ok, slow
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ TURNS = 24
 
 
 @pytest.fixture
-def gate(stand_in: Summarizers) -> Iterator[asyncio.Event]:
+def gate(fake_summarizers: Summarizers) -> Iterator[asyncio.Event]:
     """Return the event that a slow response waits for; it is set in any case before the stand-in closes."""
     event = asyncio.Event()
     yield event
@@ -32,13 +32,13 @@ def gate(stand_in: Summarizers) -> Iterator[asyncio.Event]:
 class Site:
     """An API and its workers, as processes on one database."""
 
-    def __init__(self, commands: Commands, database_url: str, stand_in: Summarizers) -> None:
-        self._commands, self._stand_in = commands, stand_in
+    def __init__(self, commands: Commands, database_url: str, fake_summarizers: Summarizers) -> None:
+        self._commands, self._stand_in = commands, fake_summarizers
         self._settings = {
             "DATABASE_URL": database_url,
             "WORKER_HEARTBEAT_SECONDS": "1",
             "SUMMARIZER": "anthropic",
-            "ANTHROPIC_BASE_URL": stand_in.anthropic_url,
+            "ANTHROPIC_BASE_URL": fake_summarizers.anthropic_url,
         }
         self._workers: list[Command] = []
 
@@ -50,8 +50,8 @@ class Site:
         """Start `number` more workers, and wait until they work."""
         started = [await self._commands.start("worker", **self._settings) for _ in range(number)]
         for worker in started:
-            await worker.said("starting")
-            await worker.said("working")
+            await worker.expect_line("starting")
+            await worker.expect_line("working")
         self._workers += started
 
     async def signal_the_one_that_asks(self, number: signal.Signals) -> Command:
@@ -70,9 +70,9 @@ class Site:
 
 
 @pytest.fixture
-async def site(commands: Commands, database_url: str, stand_in: Summarizers) -> AsyncIterator[Site]:
+async def site(commands: Commands, database_url: str, fake_summarizers: Summarizers) -> AsyncIterator[Site]:
     """Return a site whose processes are killed before the stand-in closes, which waits for its clients."""
-    yield Site(commands, database_url, stand_in)
+    yield Site(commands, database_url, fake_summarizers)
     await commands.kill_all()
 
 
@@ -81,14 +81,14 @@ def _remote_ports(worker: Command) -> set[int]:
     return {one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED and one.raddr}
 
 
-async def wait_for_requests(stand_in: Summarizers, times: int) -> None:
+async def wait_for_requests(fake_summarizers: Summarizers, times: int) -> None:
     async with asyncio.timeout(SECONDS_MAX):
-        await stand_in.asked(times)
+        await fake_summarizers.wait_for_requests(times)
 
 
 async def wait_for_run(http: httpx.AsyncClient, database: Database, id: str) -> Json:
     """Return the run, once no job is queued or running."""
-    await idle(database)
+    await wait_until_idle(database)
     run: Json = (await http.get(f"/v1/sessions/s/compactions/{id}")).json()
     assert run["state"] not in ("scheduled", "running")
     return run
@@ -107,68 +107,72 @@ async def check_summaries(http: httpx.AsyncClient) -> list[Json]:
 async def begin(http: httpx.AsyncClient, turns: int = TURNS) -> tuple[Agent, str]:
     """Create a session with several due summaries; return its agent and the id of the requested run."""
     agent = await Agent.begin(http, SMALL)
-    await talk(agent, turns)
+    await append_turns(agent, turns)
     run = (await http.post("/v1/sessions/s/compactions", json={})).json()
     return agent, run["id"]
 
 
 async def test_a_killed_workers_run_is_finished_by_another(
-    site: Site, stand_in: Summarizers, database: Database
+    site: Site, fake_summarizers: Summarizers, database: Database
 ) -> None:
-    stand_in.will(stand_in.never(), ok(), stand_in.never())
+    fake_summarizers.queue(fake_summarizers.never(), ok(), fake_summarizers.never())
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await wait_for_requests(stand_in, 1)
+        await wait_for_requests(fake_summarizers, 1)
         killed = await site.signal_the_one_that_asks(signal.SIGKILL)
-        assert (await killed.ended())[0] == -signal.SIGKILL
+        assert (await killed.wait())[0] == -signal.SIGKILL
         await site.workers(1)
-        await wait_for_requests(stand_in, 3)  # the next worker has stored the first summary and is at the second
+        await wait_for_requests(
+            fake_summarizers, 3
+        )  # the next worker has stored the first summary and is at the second
         await site.signal_the_one_that_asks(signal.SIGKILL)
         run = await wait_for_run(http, database, run_id)
         assert (run["state"], run["error"]) == ("succeeded", None)
         rows = await check_summaries(http)
         assert len(rows) > 2
-        assert len(stand_in.requests) == len(rows) + 2  # stored summaries are not requested again
+        assert len(fake_summarizers.requests) == len(rows) + 2  # stored summaries are not requested again
         assert [row["degraded"] for row in rows] == [False] * len(rows)
         runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
         assert [row["state"] for row in runs] == ["succeeded"]
         await agent.context(force=True)
-        assert (await proven(http))["head"] == 4 * TURNS
+        assert (await check_coverage(http))["head"] == 4 * TURNS
     await site.stop()
 
 
-async def test_a_stopping_worker_hands_over_its_run(site: Site, stand_in: Summarizers, database: Database) -> None:
-    stand_in.will(stand_in.never())
+async def test_a_stopping_worker_hands_over_its_run(
+    site: Site, fake_summarizers: Summarizers, database: Database
+) -> None:
+    fake_summarizers.queue(fake_summarizers.never())
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         _, run_id = await begin(http)
         await site.workers(2)
-        await wait_for_requests(stand_in, 1)
+        await wait_for_requests(fake_summarizers, 1)
         stopping = await site.signal_the_one_that_asks(signal.SIGTERM)
-        assert (await stopping.ended())[0] == 0
-        await wait_for_requests(stand_in, 2)
+        assert (await stopping.wait())[0] == 0
+        await wait_for_requests(fake_summarizers, 2)
         assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         assert await database.fetch("SELECT FROM pgqueuer_log WHERE status IN ('canceled', 'exception')") == []
-        assert len(stand_in.requests) == len(await check_summaries(http)) + 1
+        assert len(fake_summarizers.requests) == len(await check_summaries(http)) + 1
 
 
 async def test_a_worker_that_was_thought_dead_does_no_harm_when_it_comes_back(
-    site: Site, stand_in: Summarizers, database: Database, gate: asyncio.Event
+    site: Site, fake_summarizers: Summarizers, database: Database, gate: asyncio.Event
 ) -> None:
-    stand_in.will(slow(gate))
+    fake_summarizers.queue(slow(gate))
     async with httpx.AsyncClient(base_url=await site.api(), timeout=30) as http:
         agent, run_id = await begin(http)
         await site.workers(2)
-        await wait_for_requests(stand_in, 1)
+        await wait_for_requests(fake_summarizers, 1)
         paused = await site.signal_the_one_that_asks(signal.SIGSTOP)
         assert (await wait_for_run(http, database, run_id))["state"] == "succeeded"
         before = await check_summaries(http)
         gate.set()
         paused.process.send_signal(signal.SIGCONT)
-        await idle(database)
+        await wait_until_idle(database)
         assert (await paused.stop())[0] == 0  # its own work is lost
         assert await check_summaries(http) == before
         runs = (await http.get("/v1/sessions/s/compactions")).json()["items"]
         assert [row["state"] for row in runs] == ["succeeded"]
         await agent.context(force=True)
-        assert (await proven(http))["head"] == 4 * TURNS
+        assert (await check_coverage(http))["head"] == 4 * TURNS

@@ -19,7 +19,7 @@ async def command(*arguments: str | Path, settings: Mapping[str, str]) -> Result
     return await outcome(await palimpsest(*map(str, arguments), settings=settings))
 
 
-def told(done: Result) -> list[Json]:
+def json_lines(done: Result) -> list[Json]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -27,7 +27,7 @@ async def imported(run: Run, *arguments: str | Path) -> dict[str, tuple[int, int
     """Import successfully; return each session's number of events and of new ones."""
     done = await run("import", *arguments, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    *sessions, total = told(done)
+    *sessions, total = json_lines(done)
     assert total["total"]["ok"]
     return {one["session"]: (one["events"], one["added"]) for one in sessions if "session" in one}
 
@@ -35,7 +35,7 @@ async def imported(run: Run, *arguments: str | Path) -> dict[str, tuple[int, int
 async def exported(run: Run, *sessions: str, format: str = "neutral") -> list[Json]:
     done = await run("export", *sessions, "--format", format)
     assert (done.returncode, done.stderr) == (0, "")
-    return told(done)
+    return json_lines(done)
 
 
 def names(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from app.store import distribute, migrate
-from app.store.dsn import checked
+from app.store.dsn import normalize
 from tests.citus import nodes
 
 
@@ -23,7 +23,7 @@ def cluster() -> Iterator[nodes.Cluster]:
 async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """Return a migrated database on the cluster that is not distributed yet."""
     url = await cluster.make("of_a_test")
-    await migrate.upgrade(checked(url))
+    await migrate.upgrade(normalize(url))
     yield url
     await cluster.drop("of_a_test")
 
@@ -32,7 +32,7 @@ async def migrated_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 async def one_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """Return a migrated database on the coordinator alone, shared by the tests of a module."""
     url = await cluster.make("of_one")
-    await migrate.upgrade(checked(url))
+    await migrate.upgrade(normalize(url))
     yield url
     await cluster.drop("of_one")
 
@@ -41,10 +41,10 @@ async def one_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
 async def shards_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """Return a distributed database, shared by the tests of a module."""
     url = await cluster.make("of_shards")
-    await migrate.upgrade(checked(url))
+    await migrate.upgrade(normalize(url))
     connection = await asyncpg.connect(url)
     async with connection.transaction():
-        await distribute.lay_out(connection, shards=4)
+        await distribute.distribute_tables(connection, shards=4)
     await connection.close()
     yield url
     await cluster.drop("of_shards")

@@ -104,7 +104,7 @@ async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(pla
         id = await schedule_run(place, session_id)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
-        assert await compactions.put_off(place.database, session_id, id, "not now") == 1
+        assert await compactions.reschedule(place.database, session_id, id, "not now") == 1
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.end(place.database, session_id, [id], RunOutcome("succeeded", None, (), 1, 1, 5, 0, 300))
         await compactions.end(place.database, session_id, [id], RunOutcome("failed", "too late"))
@@ -151,12 +151,12 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
     await place.hook("scheduled")
     await schedule_run(place, session_id)
     [job] = await place.jobs("deliver")
-    assert await webhooks.wake_forgotten(place.database, -1.0) == 0
+    assert await webhooks.enqueue_overdue(place.database, -1.0) == 0
     await place.owner.execute("DELETE FROM pgqueuer")
-    assert await webhooks.wake_forgotten(place.database, 60.0) == 0
-    assert await webhooks.wake_forgotten(place.database, -1.0) == 1
+    assert await webhooks.enqueue_overdue(place.database, 60.0) == 0
+    assert await webhooks.enqueue_overdue(place.database, -1.0) == 1
     assert await place.jobs("deliver") == [job]
-    assert await compactions.wake_forgotten(place.database, -1.0) >= 1
+    assert await compactions.enqueue_overdue(place.database, -1.0) >= 1
     assert f"{session_id} {place.tenant_id}" in await place.jobs("compact")
 
 
@@ -176,7 +176,7 @@ async def test_an_opened_epoch_is_notified(place: Place) -> None:
             session_id=session_id,
             tenant_id=place.tenant_id,
         )
-        await changes.epoch_opened(tx, session_id, "main", 1)
+        await changes.notify_epoch_opened(tx, session_id, "main", 1)
     assert notified == [str(session_id)]
     [told] = await place.told(session_id)
     assert told.pop("created_at").endswith("+00:00")
@@ -196,7 +196,7 @@ async def test_an_attempt_at_a_delivery_is_recorded(place: Place, error: str | N
     due = await webhooks.due(place.database, session_id, delivery.id)
     assert due is not None and due.attempts == 0
     for delay in (50.0, None):
-        seconds = await webhooks.attempted(
+        seconds = await webhooks.record_attempt(
             place.database, session_id, delivery.id, status=500, error=error, delay=delay
         )
         assert seconds is None if error is None and delay is None else seconds is not None and 0 <= seconds < 49

@@ -8,7 +8,7 @@ import pytest
 
 from app.store import distribute, migrate, sessions
 from app.store.distribute import CannotDistribute
-from app.store.dsn import checked
+from app.store.dsn import normalize
 
 pytestmark = pytest.mark.citus
 
@@ -58,7 +58,7 @@ async def spread(migrated_url: str) -> AsyncIterator[asyncpg.Connection]:
     for number in range(20):
         await begin(connection, ACME, f"s{number}")
     async with connection.transaction():
-        await distribute.lay_out(connection, SHARDS)
+        await distribute.distribute_tables(connection, SHARDS)
     await connection.close()
     connection = await connect(migrated_url)  # new connections have the database's settings
     yield connection
@@ -169,7 +169,7 @@ async def test_distributing_again_changes_nothing(migrated_url: str, monkeypatch
 
 async def test_distributing_again_places_a_later_migrations_tables(migrated_url: str) -> None:
     """Covers down and up migrations of a table on every node, and a new table of a session's rows."""
-    url = checked(migrated_url)
+    url = normalize(migrated_url)
     await distribute.distribute(migrated_url, SHARDS)
     await migrate.downgrade(url, "0022")
     await migrate.upgrade(url)

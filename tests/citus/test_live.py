@@ -13,7 +13,7 @@ import pytest
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.settings import Settings
 from app.store import compactions, distribute, jobs, migrate, sessions
-from app.store.dsn import checked
+from app.store.dsn import normalize
 from app.store.engine import Connection, Database, acting_for
 from tests.citus import nodes
 from tests.conftest import serving
@@ -32,7 +32,7 @@ OTHERS: dict[str, str] = {}
 async def live_url(cluster: nodes.Cluster) -> AsyncIterator[str]:
     """Return a distributed database, made by an operator's commands, which the tests here share."""
     url = await cluster.make("live")
-    await migrate.upgrade(checked(url))
+    await migrate.upgrade(normalize(url))
     await distribute.distribute(url, shards=4)
     yield url
     await cluster.drop("live")
@@ -207,7 +207,7 @@ async def test_a_job_is_queued_before_its_cause_is_committed(database: Database,
     session_id = await new_session(database, "undone")
     with pytest.raises(ZeroDivisionError):
         async with database.transaction() as tx:
-            await compactions.wake(tx, session_id, DEFAULT_TENANT)
+            await compactions.enqueue(tx, session_id, DEFAULT_TENANT)
             assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
             raise ZeroDivisionError
     assert await _jobs(live_url, f"compact:{session_id}") == ["queued"]
@@ -215,12 +215,12 @@ async def test_a_job_is_queued_before_its_cause_is_committed(database: Database,
 
 async def test_a_waiter_for_a_finishing_job_queues_the_next(database: Database, live_url: str) -> None:
     session_id = await new_session(database, "next")
-    await compactions.wake(database, session_id, DEFAULT_TENANT)
+    await compactions.enqueue(database, session_id, DEFAULT_TENANT)
     taken = "UPDATE pgqueuer SET status = 'picked' WHERE dedupe_key = $1 RETURNING id"
     job = (await _as_owner(live_url, taken, f"compact:{session_id}"))[0]["id"]
     async with database.transaction() as tx:
-        assert await compactions.let_go(tx, session_id, job, None)
-        next_one = asyncio.create_task(compactions.wake(database, session_id, DEFAULT_TENANT))
+        assert await compactions.release_session(tx, session_id, job, None)
+        next_one = asyncio.create_task(compactions.enqueue(database, session_id, DEFAULT_TENANT))
         await _wait_for_lock(live_url)
         assert await _jobs(live_url, f"compact:{session_id}") == []
     await next_one
@@ -235,9 +235,9 @@ async def test_all_connections_at_work_do_not_keep_jobs_from_being_made(database
     async def work(session_id: UUID) -> bool:
         async def inside(tx: Connection) -> bool:
             await both.wait()
-            return await jobs.compact(tx, session_id, DEFAULT_TENANT)
+            return await jobs.enqueue_compaction(tx, session_id, DEFAULT_TENANT)
 
-        return await database.together(inside)
+        return await database.run_in_transaction(inside)
 
     assert await asyncio.gather(*map(work, ids)) == [True] * 4
 

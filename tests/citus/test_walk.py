@@ -13,7 +13,7 @@ from app import wiring
 from app.main import create_app
 from app.providers.poster import Poster
 from app.services.tenants import SCOPES, Tenants
-from app.services.webhooks import Sending
+from app.services.webhooks import WebhookSender
 from app.settings import Settings
 from app.store.engine import Database
 from app.worker import run
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.citus
 
 
 @pytest.fixture(autouse=True)
-def impatient() -> Iterator[None]:
+def fast_retries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
         yield
@@ -39,8 +39,8 @@ async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
     """Run a worker with short pauses between attempts at a delivery."""
     stop = asyncio.Event()
     work = replace(
-        wiring.work(settings.model_copy(update={"database_url": database_url})),
-        sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)),
+        wiring.worker_work(settings.model_copy(update={"database_url": database_url})),
+        sending=lambda database: WebhookSender(database, Poster(5.0), None, (0.01,)),
     )
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
@@ -50,7 +50,7 @@ async def working(settings: Settings, database_url: str) -> AsyncIterator[None]:
         await running
 
 
-@pytest.fixture(params=["direct", pytest.param("pooled", marks=pooler.needed)])
+@pytest.fixture(params=["direct", pytest.param("pooled", marks=pooler.needs_pgbouncer)])
 def settings(request: pytest.FixtureRequest, shards_url: str) -> Iterator[Settings]:
     """Return settings for a server on the coordinator, or on a PgBouncer in between."""
     mine = Settings(webhook_private_targets=True)

@@ -35,7 +35,7 @@ TOOLS: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Told:
+class TurnResult:
     """The results that the agent received."""
 
     contents: list[str] = field(default_factory=list)
@@ -73,11 +73,11 @@ class Blocking:
         self.memory.system("You look after orders.")
         self.memory.tools([TOOLS[self.format]])
 
-    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> Told:
+    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> TurnResult:
         return await asyncio.to_thread(self._turn, text, run, stream)
 
-    def _turn(self, text: str, run: Callable[[Any], Any], stream: bool) -> Told:
-        told = Told()
+    def _turn(self, text: str, run: Callable[[Any], Any], stream: bool) -> TurnResult:
+        told = TurnResult()
         self.memory.user(text)
         function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
         while True:
@@ -131,8 +131,8 @@ class Asynchronous:
         await self.memory.system("You look after orders.")
         await self.memory.tools([TOOLS[self.format]])
 
-    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> Told:
-        told = Told()
+    async def turn(self, text: str, run: Callable[[Any], Any], *, stream: bool = False) -> TurnResult:
+        told = TurnResult()
         await self.memory.user(text)
         function, extra = self.functions[stream], EXTRA[self.format] | self.streaming[stream]
         while True:

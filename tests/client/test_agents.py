@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.client.agents import Asynchronous, Blocking
-from tests.client.wire import ANTHROPIC_TOO_LONG, SIGNED, TOO_LONG, Refuse, Say, provider, scripted
+from tests.client.wire import ANTHROPIC_TOO_LONG, SIGNED, TOO_LONG, ScriptedError, ScriptedReply, provider, scripted
 
 Agent = type[Blocking] | type[Asynchronous]
 AGENTS = pytest.mark.parametrize("agent", [Blocking, Asynchronous])
@@ -28,7 +28,10 @@ def messages(format: str, *texts: str) -> list[dict[str, Any]]:
 @FORMATS
 @STREAMED
 async def test_a_turn_with_two_calls_at_once(server: str, agent: Agent, format: str, stream: bool) -> None:
-    script = scripted(Say("I look.", [("lookup", {"order": 1}), ("lookup", {"order": 2})]), Say("Both are sent off."))
+    script = scripted(
+        ScriptedReply("I look.", [("lookup", {"order": 1}), ("lookup", {"order": 2})]),
+        ScriptedReply("Both are sent off."),
+    )
     async with provider(script) as models:
         one = agent(server, models.url, format)
         await one.begin()
@@ -81,7 +84,7 @@ async def test_a_context_that_was_too_long_is_requested_again_once(
     server: str, agent: Agent, format: str, stream: bool
 ) -> None:
     refusal = ANTHROPIC_TOO_LONG if format == "anthropic" else TOO_LONG
-    async with provider(scripted(refusal, Say("Done."))) as models:
+    async with provider(scripted(refusal, ScriptedReply("Done."))) as models:
         one = agent(server, models.url, format, max_tokens=20_000, policy=AT_ONCE)
         await one.begin()
         facts = [f"Fact {n}: " + "the goods were weighed and wrapped. " * 60 for n in range(20)]
@@ -97,10 +100,10 @@ async def test_a_context_that_was_too_long_is_requested_again_once(
 
 @AGENTS
 async def test_an_overflow_event_is_retried_invisibly(server: str, agent: Agent) -> None:
-    refusal = Refuse(
+    refusal = ScriptedError(
         200, "Your input exceeds the context window of this model.", "context_length_exceeded", in_stream=True
     )
-    async with provider(scripted(refusal, Say("Done."))) as models:
+    async with provider(scripted(refusal, ScriptedReply("Done."))) as models:
         one = agent(server, models.url, "openai-responses", max_tokens=20_000, policy=AT_ONCE)
         told = await one.turn("Go on.", str, stream=True)
         calls = await one.calls()
@@ -130,7 +133,7 @@ async def test_a_second_overflow_is_the_providers_error(server: str, agent: Agen
 async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
     server: str, agent: Agent, format: str
 ) -> None:
-    async with provider(scripted(Refuse(529 if format == "anthropic" else 503, "We are busy."))) as models:
+    async with provider(scripted(ScriptedError(529 if format == "anthropic" else 503, "We are busy."))) as models:
         one = agent(server, models.url, format)
         with pytest.raises(Exception, match=r"We are busy\.") as raised:
             await one.turn("Go on.", str)
@@ -142,16 +145,18 @@ async def test_the_providers_other_errors_are_reported_and_raised_as_they_are(
     assert len(models.requests) == 1
 
 
-def model_with_recall(body: dict[str, Any]) -> Say:
+def model_with_recall(body: dict[str, Any]) -> ScriptedReply:
     """Respond by a script: look up an order, recall order 3, or return the recalled value."""
     items = body.get("messages") or body.get("input") or body.get("contents") or []
     if "What is the secret" in json.dumps(items):
         seen = "The secret of order 3 is amber" in json.dumps(items)
-        return Say("It is amber.") if seen else Say(calls=[("recall", {"query": "secret of order 3"})])
+        return (
+            ScriptedReply("It is amber.") if seen else ScriptedReply(calls=[("recall", {"query": "secret of order 3"})])
+        )
     asked = [one for one in items if "Look up order" in json.dumps(one)][-1]
     number = json.dumps(asked).rpartition("Look up order ")[2].partition(".")[0]
     looked = [one for one in items[items.index(asked) :] if "weighed" in json.dumps(one)]
-    return Say("Noted.") if looked else Say(calls=[("lookup", {"order": int(number)})])
+    return ScriptedReply("Noted.") if looked else ScriptedReply(calls=[("lookup", {"order": int(number)})])
 
 
 def lookup(call: Any) -> str:
@@ -193,7 +198,9 @@ async def test_recalls_are_answered_and_never_seen(server: str, agent: Agent, fo
 @FORMATS
 async def test_a_broken_stream_keeps_its_text(server: str, agent: Agent, format: str) -> None:
     said = "One two three four five."
-    async with provider(scripted(Say(said, [("lookup", {"order": 1})], breaks_after=3), Say("Again."))) as models:
+    async with provider(
+        scripted(ScriptedReply(said, [("lookup", {"order": 1})], breaks_after=3), ScriptedReply("Again."))
+    ) as models:
         one = agent(server, models.url, format)
         with pytest.raises(Exception) as raised:
             await one.turn("Go.", str, stream=True)

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from palimpsest import Palimpsest
 
-from tests.client.wire import TOO_LONG, Provider, Refuse, Say, provider
+from tests.client.wire import TOO_LONG, Provider, ScriptedError, ScriptedReply, provider
 
 ORDERS = 40
 WINDOW = 8_000
@@ -30,7 +30,7 @@ def lookup(order: int) -> str:
     return "\n".join([*lines[:25], f"The gate word of order {order} is {order * 7 % 101}.", *lines[25:]])
 
 
-def diligent(body: dict[str, Any]) -> Say | Refuse:
+def diligent(body: dict[str, Any]) -> ScriptedReply | ScriptedError:
     """Look up the orders in turn, then return the gate word of the third, recalling it if it is not visible."""
     if len(json.dumps(body)) / 3.5 > WINDOW:
         return TOO_LONG
@@ -38,9 +38,13 @@ def diligent(body: dict[str, Any]) -> Say | Refuse:
     looked = [int(one) for one in re.findall(r'"arguments": "\{\\"order\\": (\d+)\}"', text)]
     last = max(looked, default=0)
     if last < ORDERS:
-        return Say(calls=[("lookup", {"order": last + 1})])
+        return ScriptedReply(calls=[("lookup", {"order": last + 1})])
     seen = re.search(r"gate word of order 3 is (\d+)", text)
-    return Say(f"It is {seen[1]}.") if seen else Say(calls=[("recall", {"query": "gate word of order 3"})])
+    return (
+        ScriptedReply(f"It is {seen[1]}.")
+        if seen
+        else ScriptedReply(calls=[("recall", {"query": "gate word of order 3"})])
+    )
 
 
 def agent(question: str) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 import pytest
 from google.genai.errors import ClientError
 from google.genai.types import GenerateContentConfig
-from palimpsest._sending import error_said
+from palimpsest._sending import error_report
 from palimpsest.formats.gemini import GEMINI, ContentStream
 
 from tests.client.agents import TOOLS
@@ -57,5 +57,5 @@ def test_signed_parts_and_calls_without_ids_come_together_whole() -> None:
 
 def test_a_google_error_is_reported_by_status_and_code() -> None:
     error = ClientError(400, {"error": {"message": "too long", "status": "INVALID_ARGUMENT"}})
-    assert error_said(error) == {"message": str(error), "status": 400, "code": "INVALID_ARGUMENT"}
-    assert error_said(RuntimeError()) == {"message": "RuntimeError"}
+    assert error_report(error) == {"message": str(error), "status": 400, "code": "INVALID_ARGUMENT"}
+    assert error_report(RuntimeError()) == {"message": "RuntimeError"}

@@ -8,12 +8,12 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI, OpenAI
 from palimpsest import AsyncPalimpsest, AsyncSession, Palimpsest, PalimpsestError, RecallLoop, ToolCall
-from palimpsest._speaking import _paired
+from palimpsest._speaking import _pair_with_calls
 from palimpsest.formats.anthropic import MessageStream
 from palimpsest.formats.openai_chat import ChatStream
 
 from tests.client.agents import TOOLS
-from tests.client.wire import Say, provider, scripted
+from tests.client.wire import ScriptedReply, provider, scripted
 
 CALLS = [ToolCall("a", "one", "{}"), ToolCall("b", "two", "{}")]
 
@@ -33,21 +33,21 @@ async def logged(memory: AsyncSession) -> list[tuple[str, Any]]:
 
 
 def test_results_find_their_calls() -> None:
-    assert list(_paired(["x", {"y": 1}], CALLS)) == [("a", "x"), ("b", {"y": 1})]
-    assert list(_paired({"b": 2, "a": 1}, CALLS)) == [("b", 2), ("a", 1)]
-    assert list(_paired([(CALLS[1], 2), ("a", 1)], CALLS)) == [("b", 2), ("a", 1)]
+    assert list(_pair_with_calls(["x", {"y": 1}], CALLS)) == [("a", "x"), ("b", {"y": 1})]
+    assert list(_pair_with_calls({"b": 2, "a": 1}, CALLS)) == [("b", 2), ("a", 1)]
+    assert list(_pair_with_calls([(CALLS[1], 2), ("a", 1)], CALLS)) == [("b", 2), ("a", 1)]
     native = [
         {"role": "tool", "tool_call_id": "a", "content": "x"},
         {"type": "function_call_output", "call_id": "b", "output": "y"},
     ]
-    assert list(_paired(native, CALLS)) == [("a", "x"), ("b", "y")]
-    assert list(_paired([{"type": "tool_result", "tool_use_id": "b", "content": "z"}], CALLS)) == [("b", "z")]
+    assert list(_pair_with_calls(native, CALLS)) == [("a", "x"), ("b", "y")]
+    assert list(_pair_with_calls([{"type": "tool_result", "tool_use_id": "b", "content": "z"}], CALLS)) == [("b", "z")]
     with pytest.raises(ValueError, match="1 results for 2 open tool calls"):
-        list(_paired(["x"], CALLS))
-    assert list(_paired("x", CALLS[:1])) == [("a", "x")]
-    assert list(_paired({"of another process": "x"}, [])) == [("of another process", "x")]
+        list(_pair_with_calls(["x"], CALLS))
+    assert list(_pair_with_calls("x", CALLS[:1])) == [("a", "x")]
+    assert list(_pair_with_calls({"of another process": "x"}, [])) == [("of another process", "x")]
     with pytest.raises(ValueError, match="put a single result in a list"):
-        list(_paired({"temperature": 20}, CALLS[:1]))
+        list(_pair_with_calls({"temperature": 20}, CALLS[:1]))
 
 
 def test_arguments_are_parsed_or_said_to_be_wrong() -> None:
@@ -247,7 +247,11 @@ async def test_recalls_next_to_other_calls_leave_those_to_the_agent(server: str)
 
 
 async def test_a_stream_that_is_left_early_is_partial_and_one_that_had_ended_is_whole(server: str) -> None:
-    script = scripted(Say("One two three four."), Say("I look.", [("lookup", {"order": 1})]), Say("Done."))
+    script = scripted(
+        ScriptedReply("One two three four."),
+        ScriptedReply("I look.", [("lookup", {"order": 1})]),
+        ScriptedReply("Done."),
+    )
     async with (
         provider(script) as models,
         AsyncOpenAI(base_url=f"{models.url}/v1", api_key="k") as openai,
@@ -290,12 +294,12 @@ async def test_a_blocking_stream_is_read_to_its_end_by_whoever_asks(server: str)
                 _ = reply.content
             return contents
 
-    async with provider(scripted(Say("All of it."))) as models:
+    async with provider(scripted(ScriptedReply("All of it."))) as models:
         assert await asyncio.to_thread(blocking, models.url) == ["All of it."]
 
 
 async def test_the_sdks_streaming_helpers(server: str) -> None:
-    script = scripted(Say("I look.", [("lookup", {"order": 1})]), Say("It is at sea."))
+    script = scripted(ScriptedReply("I look.", [("lookup", {"order": 1})]), ScriptedReply("It is at sea."))
     async with (
         provider(script) as models,
         AsyncPalimpsest(base_url=server) as client,

@@ -20,7 +20,7 @@ SIGNED = b"\xfb\xff\xfe %d %d"
 
 
 @dataclass(frozen=True)
-class Say:
+class ScriptedReply:
     """Text, and tool calls by name with their arguments. A stream of it breaks off after `breaks_after` pieces."""
 
     text: str = ""
@@ -34,7 +34,7 @@ class Say:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class ScriptedError:
     """An error of the provider; in a stream of responses it is an event."""
 
     status: int
@@ -43,19 +43,19 @@ class Refuse:
     in_stream: bool = False
 
 
-TOO_LONG = Refuse(400, "This model's maximum context length is 8000 tokens.", "context_length_exceeded")
-ANTHROPIC_TOO_LONG = Refuse(400, "prompt is too long: 9001 tokens > 8000 maximum")
+TOO_LONG = ScriptedError(400, "This model's maximum context length is 8000 tokens.", "context_length_exceeded")
+ANTHROPIC_TOO_LONG = ScriptedError(400, "prompt is too long: 9001 tokens > 8000 maximum")
 
 
 @dataclass
 class Provider:
     """A stand-in's URL, its requests, and `think`, which maps a request's body to a response."""
 
-    think: Callable[[Json], Say | Refuse]
+    think: Callable[[Json], ScriptedReply | ScriptedError]
     url: str = ""
     requests: list[Json] = field(default_factory=list)
 
-    def asked(self, body: Json) -> Say | Refuse:
+    def asked(self, body: Json) -> ScriptedReply | ScriptedError:
         self.requests.append(body)
         return self.think(body)
 
@@ -68,14 +68,14 @@ class Provider:
         return int(len(json.dumps(self.requests[-1])) / BYTES_PER_TOKEN)
 
 
-def scripted(*answers: Say | Refuse) -> Callable[[Json], Say | Refuse]:
+def scripted(*answers: ScriptedReply | ScriptedError) -> Callable[[Json], ScriptedReply | ScriptedError]:
     """Return a `think` with the given responses in order, the last one repeated."""
     left = list(answers)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 @asynccontextmanager
-async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provider]:
+async def provider(think: Callable[[Json], ScriptedReply | ScriptedError]) -> AsyncIterator[Provider]:
     """Serve while the block lasts."""
     state = Provider(think)
     app = FastAPI()
@@ -85,7 +85,7 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
         body = await request.json()
         validators.check_openai({key: body[key] for key in ("messages", "tools") if key in body})
         said = state.asked(body)
-        if isinstance(said, Refuse):
+        if isinstance(said, ScriptedError):
             error = {"message": said.message, "type": "invalid_request_error", "code": said.code, "param": None}
             return JSONResponse({"error": error}, said.status)
         if body.get("stream"):
@@ -97,17 +97,17 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
         body = await request.json()
         validators.check_openai_responses({key: body[key] for key in ("input", "tools") if key in body})
         said = state.asked(body)
-        if isinstance(said, Refuse):
+        if isinstance(said, ScriptedError):
             error = {"message": said.message, "type": "invalid_request_error", "code": said.code, "param": None}
             if said.in_stream:
-                failed = response_whole(state, Say()) | {"status": "failed", "error": error}
+                failed = response_whole(state, ScriptedReply()) | {"status": "failed", "error": error}
                 return sse(
                     iter(
                         [
                             {
                                 "type": "response.created",
                                 "sequence_number": 0,
-                                "response": response_whole(state, Say()),
+                                "response": response_whole(state, ScriptedReply()),
                             },
                             {"type": "response.failed", "sequence_number": 1, "response": failed},
                         ]
@@ -121,7 +121,7 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
         body = await request.json()
         validators.check_anthropic({key: body[key] for key in ("system", "messages", "tools") if key in body})
         said = state.asked(body)
-        if isinstance(said, Refuse):
+        if isinstance(said, ScriptedError):
             error = {"type": "error", "error": {"type": said.code, "message": said.message}}
             return JSONResponse(error, said.status)
         return (
@@ -137,7 +137,7 @@ async def provider(think: Callable[[Json], Say | Refuse]) -> AsyncIterator[Provi
         model, _, method = call.partition(":")
         validators.check_gemini(said_by_gemini(body))
         said = state.asked({"model": model, **body})
-        if isinstance(said, Refuse):
+        if isinstance(said, ScriptedError):
             error = {"code": said.status, "message": said.message, "status": "INVALID_ARGUMENT"}
             return JSONResponse({"error": error}, said.status)
         return (
@@ -164,7 +164,7 @@ def sse(events: Iterator[Json | None], *, named: bool = False, done: str = "") -
     return StreamingResponse(lines(), media_type="text/event-stream")
 
 
-def chat_whole(state: Provider, said: Say) -> Json:
+def chat_whole(state: Provider, said: ScriptedReply) -> Json:
     message: Json = {"role": "assistant", "content": said.text or None, "refusal": None}
     if said.calls:
         message["tool_calls"] = [
@@ -195,7 +195,7 @@ def chat_usage(state: Provider) -> Json:
     }
 
 
-def chat_chunks(state: Provider, said: Say, body: Mapping[str, Any]) -> Iterator[Json | None]:
+def chat_chunks(state: Provider, said: ScriptedReply, body: Mapping[str, Any]) -> Iterator[Json | None]:
     whole = chat_whole(state, said)
     base = {"id": whole["id"], "object": "chat.completion.chunk", "created": 1, "model": "stand-in"}
 
@@ -218,7 +218,7 @@ def chat_chunks(state: Provider, said: Say, body: Mapping[str, Any]) -> Iterator
         yield {**base, "choices": [], "usage": whole["usage"]}
 
 
-def response_whole(state: Provider, said: Say) -> Json:
+def response_whole(state: Provider, said: ScriptedReply) -> Json:
     output: list[Json] = [
         {
             "type": "function_call",
@@ -254,7 +254,7 @@ def response_whole(state: Provider, said: Say) -> Json:
     }
 
 
-def response_events(state: Provider, said: Say) -> Iterator[Json | None]:
+def response_events(state: Provider, said: ScriptedReply) -> Iterator[Json | None]:
     whole = response_whole(state, said)
     events: list[Json | None] = [
         {"type": "response.created", "response": {**whole, "output": [], "status": "in_progress"}}
@@ -277,7 +277,7 @@ def response_events(state: Provider, said: Say) -> Iterator[Json | None]:
         yield None if event is None else {**event, "sequence_number": number}
 
 
-def message_whole(state: Provider, said: Say) -> Json:
+def message_whole(state: Provider, said: ScriptedReply) -> Json:
     content: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
     content += [
         {"type": "tool_use", "id": f"toolu_{state.number}_{at}", "name": name, "input": given}
@@ -300,7 +300,7 @@ def message_whole(state: Provider, said: Say) -> Json:
     }
 
 
-def message_events(state: Provider, said: Say) -> Iterator[Json | None]:
+def message_events(state: Provider, said: ScriptedReply) -> Iterator[Json | None]:
     whole = message_whole(state, said)
     yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
     for index, block in enumerate(whole["content"]):
@@ -341,7 +341,7 @@ def signature(state: Provider, at: int) -> str:
     return base64.b64encode(SIGNED % (state.number, at)).decode()
 
 
-def content_whole(state: Provider, said: Say) -> Json:
+def content_whole(state: Provider, said: ScriptedReply) -> Json:
     parts: list[Json] = [{"text": said.text}] if said.text else []
     parts += [
         {"functionCall": {"name": name, "args": given}, **({} if at else {"thoughtSignature": signature(state, at)})}
@@ -359,14 +359,14 @@ def content_chunk(state: Provider, parts: Sequence[Json], stop: str | None = Non
     return {"candidates": [candidate], "usageMetadata": counted, "modelVersion": "stand-in"}
 
 
-def content_chunks(state: Provider, said: Say) -> Iterator[Json | None]:
+def content_chunks(state: Provider, said: ScriptedReply) -> Iterator[Json | None]:
     """Yield text in pieces, after a thought; calls whole; and a text's signature at the end, in a part without text."""
     yield content_chunk(state, [{"text": "Let me see.", "thought": True}])
     for at, piece in enumerate(said.pieces):
         if at == said.breaks_after:
             yield None
         yield content_chunk(state, [{"text": piece}])
-    calls = content_whole(state, Say(calls=said.calls))["candidates"][0]["content"]["parts"]
+    calls = content_whole(state, ScriptedReply(calls=said.calls))["candidates"][0]["content"]["parts"]
     yield content_chunk(state, calls or [{"text": "", "thoughtSignature": signature(state, 0)}], "STOP")
 
 

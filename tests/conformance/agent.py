@@ -40,7 +40,7 @@ class Agent:
     async def user(self, text: str = "go on", **more: Any) -> int:
         return int((await self.post({"type": "user.message", "content": text, **more}))["head"])
 
-    async def says(self, text: str = "so be it", **more: Any) -> int:
+    async def assistant(self, text: str = "so be it", **more: Any) -> int:
         return int((await self.post({"type": "assistant.message", "content": text, **more}))["head"])
 
     async def calls(self, tool: str = "read", result: str | None = "found", arguments: Any = None) -> int:
@@ -81,7 +81,7 @@ async def until_folded(agent: Agent, append: Callable[[int], Awaitable[object]],
     for number in range(most):
         await append(number)
         context = await agent.context(wait_ms=WAIT_MS)
-        assert not evicted(context, "dropped")
+        assert not evicted_seqs(context, "dropped")
         if context["summaries"]:
             return before, context
         assert context["evictions"] == []
@@ -94,12 +94,12 @@ def batches(turns: Sequence[Sequence[Json]], by_turn: bool) -> list[list[Json]]:
     return [list(turn) for turn in turns] if by_turn else [list(chain.from_iterable(turns))]
 
 
-def shown(context: Json) -> str:
+def request_text(context: Json) -> str:
     """Return the request of a context as JSON text."""
     return json.dumps(context["request"], ensure_ascii=False)
 
 
-def evicted(context: Json, disposition: str) -> set[int]:
+def evicted_seqs(context: Json, disposition: str) -> set[int]:
     """Return the seqs of a context's events with this disposition."""
     runs = [row for row in context["evictions"] if row["disposition"] == disposition]
     return {seq for row in runs for seq in range(row["from_seq"], row["to_seq"] + 1)}

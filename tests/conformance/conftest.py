@@ -10,7 +10,7 @@ import pytest
 
 from app import tokenizers, wiring
 from app.providers import prompts
-from app.providers.guard import Guarded
+from app.providers.guard import GuardedSummarizer
 from app.providers.openai import OpenAI
 from app.services.compaction import Compaction
 from app.services.counting import Counting
@@ -32,19 +32,19 @@ async def _stand_in() -> AsyncIterator[Summarizers]:
 @pytest.fixture
 def model(_stand_in: Summarizers) -> Summarizers:
     """The fake server of both providers, without requests so far."""
-    _stand_in.forget()
+    _stand_in.reset()
     return _stand_in
 
 
 @pytest.fixture
 async def worker(database_url: str, model: Summarizers) -> AsyncIterator[None]:
     """A worker on the test's database that uses the fake OpenAI."""
-    async with working(database_url, model):
+    async with running_worker(database_url, model):
         yield
 
 
 @asynccontextmanager
-async def working(
+async def running_worker(
     database_url: str,
     model: Summarizers,
     *,
@@ -58,7 +58,9 @@ async def working(
     most `spend_tokens_max` in an hour.
     """
     client = OpenAI(model="stand-in-1", api_key="key-1", base_url=model.openai_url)
-    guarded = Guarded(client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max)
+    guarded = GuardedSummarizer(
+        client, clock=time.monotonic, breaker_seconds=breaker_seconds, spend_tokens_max=spend_tokens_max
+    )
     summarizing = Summarizing({"openai": guarded}, prompts.load(), default="openai", timeout=seconds)
     counting = Counting(tokenizers.load(Settings().tiktoken_cache_dir))
     work = run.Work(
@@ -109,13 +111,13 @@ async def summaries(client: httpx.AsyncClient, *, live: bool = True) -> list[Jso
     return [await summary(client, item["id"]) for item in items]
 
 
-async def one(client: httpx.AsyncClient) -> Json:
+async def live_summary(client: httpx.AsyncClient) -> Json:
     """Return the only live summary."""
     [found] = await summaries(client)
     return found
 
 
-async def proven(client: httpx.AsyncClient) -> list[Json]:
+async def check_coverage(client: httpx.AsyncClient) -> list[Json]:
     """Return the coverage's runs after checking that each event is accounted for once."""
     coverage = (await client.get("/v1/sessions/s/coverage")).json()
     assert coverage["ok"], coverage["faults"]

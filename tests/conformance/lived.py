@@ -15,11 +15,11 @@ import httpx
 from app.core.compaction.pieces import GAP
 from app.settings import Settings
 from tests.conformance.agent import Agent, Json
-from tests.conformance.conftest import preset, working
+from tests.conformance.conftest import preset, running_worker
 from tests.conftest import serving
 from tests.support.databases import migrated
-from tests.support.queue import Quiet, quiet
-from tests.support.summarizers import Asked, Summarizers, summarizers
+from tests.support.queue import WorkerQueue, worker_queue
+from tests.support.summarizers import ReceivedRequest, Summarizers, summarizers
 
 WAYS = ("turns", "bulk")
 TURN_EVENTS = 4
@@ -39,7 +39,7 @@ def turn(number: int, lines: int) -> list[Json]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ViewContext:
     """A context of a view, and the summaries that were live when it was requested, oldest first."""
 
     context: Json
@@ -68,7 +68,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Lived:
+class SessionCourse:
     """The course of a session.
 
     `calls` are the contexts of its main view and `first` that of a new view. `summaries` holds every summary ever made,
@@ -77,16 +77,16 @@ class Lived:
     """
 
     log: tuple[Json, ...]
-    calls: tuple[Seen, ...]
-    first: Seen
+    calls: tuple[ViewContext, ...]
+    first: ViewContext
     summaries: tuple[Json, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[ReceivedRequest, ...]
     coverage: tuple[Json, ...]
     epochs: tuple[Json, ...]
     runs: tuple[Json, ...]
 
     @property
-    def every(self) -> tuple[Seen, ...]:
+    def all_contexts(self) -> tuple[ViewContext, ...]:
         """The contexts of both views."""
         return (*self.calls, self.first)
 
@@ -101,13 +101,13 @@ class Lived:
         return TURN_EVENTS * number + 1
 
 
-async def live(
+async def run_sessions(
     postgres: str, template: str, policy: str, *, window: int, turns: int, lines: int, **asks: Any
-) -> dict[str, Lived]:
+) -> dict[str, SessionCourse]:
     """Run a session under a preset in both ways concurrently, each in its own database."""
 
-    async def lived(way: str) -> Lived:
-        async with migrated(postgres, template) as url, summarizers() as model, quiet(url) as done_working:
+    async def lived(way: str) -> SessionCourse:
+        async with migrated(postgres, template) as url, summarizers() as model, worker_queue(url) as done_working:
             return await _way(url, model, done_working, way, policy, window, turns, lines, asks)
 
     return dict(zip(WAYS, await asyncio.gather(*map(lived, WAYS)), strict=True))
@@ -116,15 +116,15 @@ async def live(
 async def _way(
     url: str,
     model: Summarizers,
-    done_working: Quiet,
+    done_working: WorkerQueue,
     way: str,
     policy: str,
     window: int,
     turns: int,
     lines: int,
     asks: Json,
-) -> Lived:
-    async with serving(Settings(), url) as base, working(url, model), httpx.AsyncClient(base_url=base) as client:
+) -> SessionCourse:
+    async with serving(Settings(), url) as base, running_worker(url, model), httpx.AsyncClient(base_url=base) as client:
         client.timeout = httpx.Timeout(60)
         document = {**(await preset(client, policy)), "window_tokens": window}
         agent = await Agent.begin(client, document, **asks)
@@ -137,9 +137,15 @@ async def _way(
 
 
 async def _lived(
-    client: httpx.AsyncClient, agent: Agent, model: Summarizers, done_working: Quiet, way: str, turns: int, lines: int
-) -> Lived:
-    calls: list[Seen] = []
+    client: httpx.AsyncClient,
+    agent: Agent,
+    model: Summarizers,
+    done_working: WorkerQueue,
+    way: str,
+    turns: int,
+    lines: int,
+) -> SessionCourse:
+    calls: list[ViewContext] = []
     if way == "bulk":
         posted = turns - LATER
         await agent.post(*(event for number in range(posted) for event in turn(number, lines)))
@@ -156,7 +162,7 @@ async def _lived(
             calls.append(await _seen(client, agent))
     first = await _seen(client, agent, view="another")
     coverage = [(await client.get("/v1/sessions/s/coverage", params={"view": v})).json() for v in ("main", "another")]
-    return Lived(
+    return SessionCourse(
         log=tuple(await agent.log()),
         calls=tuple(calls),
         first=first,
@@ -168,9 +174,9 @@ async def _lived(
     )
 
 
-async def _seen(client: httpx.AsyncClient, agent: Agent, **asks: Any) -> Seen:
+async def _seen(client: httpx.AsyncClient, agent: Agent, **asks: Any) -> ViewContext:
     there = (await client.get("/v1/sessions/s/summaries", params={"live": True, "limit": 1000})).json()["items"]
-    return Seen(await agent.context(**asks), tuple(there))
+    return ViewContext(await agent.context(**asks), tuple(there))
 
 
 async def _all(client: httpx.AsyncClient, what: str, **params: str) -> list[Json]:
@@ -187,24 +193,24 @@ async def _all(client: httpx.AsyncClient, what: str, **params: str) -> list[Json
     return [(await client.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in found]
 
 
-def accounted(lived: Lived) -> None:
+def check_accounted(lived: SessionCourse) -> None:
     """Check that every event has one disposition in both views (I4) and no covered event was dropped (I11)."""
     for proof in lived.coverage:
         assert proof["ok"], proof["faults"]
         seqs = [seq for row in proof["runs"] for seq in range(row["from_seq"], row["to_seq"] + 1)]
         assert seqs == list(range(1, len(lived.log) + 1))
-    for seen in lived.every:
+    for seen in lived.all_contexts:
         assert seen.estimate <= seen.context["tokens"]["target"]
         lost = [row for row in seen.runs("dropped") if row["from_seq"] <= seen.covered_to]
         assert lost == [], (seen.head, seen.covered_to)
 
 
-def told_of(lived: Lived, asked: Asked) -> list[int]:
+def requested_seqs(lived: SessionCourse, asked: ReceivedRequest) -> list[int]:
     """Return the seqs of the events in a request's conversation, without the user messages repeated before it."""
     conversation = asked.prompt.partition("</conversation>")[0].rpartition(GAP)[2]
     return [seq for seq, text in lived.texts.items() if text in conversation]
 
 
-def spoken(messages: Sequence[Json]) -> list[str]:
+def first_words(messages: Sequence[Json]) -> list[str]:
     """Return the first word of every message that has content."""
     return [str(m["content"]).split()[0] for m in messages if m.get("content")]

@@ -4,9 +4,9 @@ import httpx
 import pytest
 
 from app.core.policy.presets import PRESETS
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
-from tests.conformance.conftest import compact, preset, proven, runs
-from tests.support.queue import quiet
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
+from tests.conformance.conftest import check_coverage, compact, preset, runs
+from tests.support.queue import worker_queue
 from tests.support.summarizers import Summarizers, empty
 
 TEXT = "word " * 80
@@ -32,7 +32,7 @@ async def talk(agent: Agent, messages: int) -> None:
 
 def is_folded(before: Json, after: Json) -> bool:
     """Return whether `after` has summaries in place of the older events that `before` shows whole."""
-    summarized = evicted(after, "summarized")
+    summarized = evicted_seqs(after, "summarized")
     smaller = after["tokens"]["estimate"] < before["tokens"]["estimate"]
     return bool(not before["summaries"] and after["summaries"] and smaller and 1 in summarized)
 
@@ -47,9 +47,9 @@ async def test_s0_02_a_requested_compaction_shows_in_the_next_context(
     assert (await compact(client))["state"] == "succeeded"
     after = await agent.context()
     assert is_folded(before, after)
-    assert evicted(after, "dropped") == set()
+    assert evicted_seqs(after, "dropped") == set()
     assert after["compaction"]["reason"] is None
-    await proven(client)
+    await check_coverage(client)
     again = await agent.context()  # the context is stable
     assert (again["epoch"], again["sha256"]) == (after["epoch"], after["sha256"])
     epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
@@ -63,7 +63,7 @@ async def test_s0_02_existing_summaries_show_after_a_requested_compaction(
     agent = await begin_session(client, "default", 40)
     await agent.context()  # tells the worker the window
     await talk(agent, 22)
-    async with quiet(database_url) as done:
+    async with worker_queue(database_url) as done:
         await done()
     before = await agent.context()
     *_, ahead = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
@@ -92,7 +92,7 @@ async def test_s0_02_force_without_a_summary_schedules_one(
     agent = await begin_session(client, "default")
     before = await agent.context(force=True)
     assert (before["summaries"], before["compaction"]) == ([], {"state": "scheduled", "reason": None})
-    async with quiet(database_url) as done:
+    async with worker_queue(database_url) as done:
         await done()
     assert is_folded(before, await agent.context())
     assert [run["reason"] for run in await runs(client)] == ["requested"]
@@ -138,7 +138,7 @@ async def test_s4_16_a_failed_compaction_is_reported_in_the_next_context(
     document = await preset(client, "default", on_fail="unchanged")
     agent = await begin_session(client, document)
     await agent.context()
-    async with quiet(database_url) as done:
+    async with worker_queue(database_url) as done:
         run = await compact(client)
         assert run["state"] == "failed"
         await done()  # a finished run's job may stay in the queue for a moment

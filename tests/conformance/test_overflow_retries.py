@@ -8,11 +8,11 @@ import pytest
 
 from app.core.policy.presets import PRESETS
 from app.core.policy.threshold import auto_keep
-from tests.conformance.agent import Agent, Json, evicted
+from tests.conformance.agent import Agent, Json, evicted_seqs
 from tests.conformance.conftest import runs
 from tests.conformance.lived import turn
-from tests.conformance.test_s0_overflow import outcome
-from tests.support.queue import quiet
+from tests.conformance.test_s0_overflow import report_outcome
+from tests.support.queue import worker_queue
 
 UNNUMBERED = "Your input exceeds the context window of this model. Please adjust your input and try again."
 LINES = 30
@@ -47,7 +47,7 @@ class RetriedCall:
     @property
     def newest_whole(self) -> list[int]:
         """The newest events that the retry shows as the refused context did, without a gap."""
-        whole, before = [], evicted(self.refused, "stubbed")
+        whole, before = [], evicted_seqs(self.refused, "stubbed")
         for seq in sorted(self.tokens, reverse=True):
             if self.dispositions[seq] != "verbatim" and seq not in before:
                 break
@@ -75,7 +75,7 @@ async def retry_refused_call(client: httpx.AsyncClient, preset: str, window: int
     context = await agent.context()
     sent = int(over * window)
     number = f" ({sent} tokens > {window} maximum)" if over else ""
-    verdict = await outcome(client, context, {"error": {"status": 400, "message": UNNUMBERED + number}})
+    verdict = await report_outcome(client, context, {"error": {"status": 400, "message": UNNUMBERED + number}})
     assert verdict["action"] == "retry"
     retry = await agent.context(**{**verdict["next"]["body"], "wait_ms": 60_000})
     proof = (await client.get("/v1/sessions/s/coverage")).json()
@@ -112,7 +112,7 @@ def is_of_preset(dropped: Json, preset: str) -> bool:
 
 async def check(client: httpx.AsyncClient, url: str, preset: str, window: int, over: float, way: str) -> None:
     found = await retry_refused_call(client, preset, window, over, way)
-    async with quiet(url) as done:
+    async with worker_queue(url) as done:
         await done()
     tokens = found.retry["tokens"]
     assert tokens["estimate"] <= tokens["target"] <= found.refused["tokens"]["target"]

@@ -7,7 +7,7 @@ import httpx
 from tests.conformance import test_s0_summaries as timeline
 from tests.conformance import test_s4_compaction as threshold
 from tests.conformance.agent import Json
-from tests.conformance.conftest import compact, working
+from tests.conformance.conftest import compact, running_worker
 from tests.support.sse import streaming, take
 from tests.support.summarizers import Summarizers, empty, ok, slow, status
 
@@ -25,7 +25,7 @@ async def test_s0_16_before_comes_before_and_after_shares_its_id(
 ) -> None:
     await timeline.whole(client)
     answering = asyncio.Event()
-    model.will(slow(answering, ok(timeline.WHOLE)))
+    model.queue(slow(answering, ok(timeline.WHOLE)))
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()
     scheduled, before = await compaction_events(server, 2)  # before the model has answered
     assert (scheduled["state"], before["state"], before["run"]["state"]) == ("scheduled", "started", "running")
@@ -56,7 +56,7 @@ async def test_s0_16_what_was_skipped_or_discarded_compacted_nothing_and_says_wh
 
 async def test_s4_07_start_and_end(server: str, client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await threshold.ready(client)
-    model.will(ok(threshold.WHOLE))
+    model.queue(ok(threshold.WHOLE))
     run = await compact(client)
     _, start, end = await compaction_events(server, 3)
     assert (start["run"]["reason"], end["run"]["reason"]) == ("requested", "requested")
@@ -78,11 +78,11 @@ async def test_s4_07_a_failure_is_notified_as_aborted(
 
 
 async def test_s4_07_a_postponed_run_is_notified_as_retried(
-    server: str, client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
+    server: str, client: httpx.AsyncClient, fast_retries: None, database_url: str, model: Summarizers
 ) -> None:
     await threshold.ready(client)
-    model.will(status(500), ok(threshold.WHOLE))
-    async with working(database_url, model, breaker_seconds=1.0):
+    model.queue(status(500), ok(threshold.WHOLE))
+    async with running_worker(database_url, model, breaker_seconds=1.0):
         await compact(client)
     steps = await compaction_events(server, 5)
     assert [(step["state"], step["will_retry"], step["run"]["attempts"]) for step in steps] == [

@@ -3,23 +3,23 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.unit.test_overflow import TIMELINE
 
 TEXT = "word " * 80
 
 
-async def begun(client: httpx.AsyncClient, turns: int = 20) -> Agent:
+async def begin_session(client: httpx.AsyncClient, turns: int = 20) -> Agent:
     """Create a session well below its threshold."""
     agent = await Agent.begin(client, "timeline", max_tokens=20_000)
     for turn in range(turns):
         await agent.user(f"turn {turn} {TEXT}")
-        await agent.says(TEXT)
+        await agent.assistant(TEXT)
     await agent.user("and now?")
     return agent
 
 
-async def outcome(client: httpx.AsyncClient, context: Json, report: Json) -> Json:
+async def report_outcome(client: httpx.AsyncClient, context: Json, report: Json) -> Json:
     answer = await client.post(f"/v1/sessions/s/calls/{context['call_id']}/outcome", json=report)
     assert answer.status_code == 200, answer.text
     found: Json = answer.json()
@@ -28,28 +28,30 @@ async def outcome(client: httpx.AsyncClient, context: Json, report: Json) -> Jso
 
 @pytest.mark.parametrize("phrase", TIMELINE)
 async def test_s0_17_each_phrase_forces_a_compaction_and_one_retry(client: httpx.AsyncClient, phrase: str) -> None:
-    agent = await begun(client)
+    agent = await begin_session(client)
     context = await agent.context()
     assert context["evictions"] == []
     overflow_error = {"error": {"status": 400, "code": "invalid_request", "message": f"Sorry: {phrase.upper()}!"}}
-    verdict = await outcome(client, context, overflow_error)
+    verdict = await report_outcome(client, context, overflow_error)
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "timeline")
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
-    assert evicted(again, "summarized")  # written for the retry
-    assert len(shown(again)) <= len(shown(context)) / 2
-    assert (await outcome(client, again, overflow_error))["action"] == "stop"  # a second error is left to the caller
+    assert evicted_seqs(again, "summarized")  # written for the retry
+    assert len(request_text(again)) <= len(request_text(context)) / 2
+    assert (await report_outcome(client, again, overflow_error))[
+        "action"
+    ] == "stop"  # a second error is left to the caller
 
 
 async def test_s0_17_the_code_is_looked_at_too(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, 2)
+    agent = await begin_session(client, 2)
     overflow_error = {"error": {"status": 400, "code": "context_length_exceeded", "message": "no"}}
-    assert (await outcome(client, await agent.context(), overflow_error))["action"] == "retry"
+    assert (await report_outcome(client, await agent.context(), overflow_error))["action"] == "retry"
 
 
 async def test_s0_17_other_errors_force_nothing(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, 2)
+    agent = await begin_session(client, 2)
     context = await agent.context()
-    assert await outcome(client, context, {"error": {"status": 500, "message": "out of luck"}}) == {
+    assert await report_outcome(client, context, {"error": {"status": 500, "message": "out of luck"}}) == {
         "overflow": False,
         "action": "none",
     }

@@ -6,9 +6,18 @@ import re
 import httpx
 import pytest
 
-from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted, shown
-from tests.conformance.conftest import compact, one, preset, proven, runs, summaries
-from tests.support.summarizers import Asked, Behaviour, Summarizers, by_part, context_too_long, empty, is_prefix, ok
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted_seqs, request_text
+from tests.conformance.conftest import check_coverage, compact, live_summary, preset, runs, summaries
+from tests.support.summarizers import (
+    Behaviour,
+    ReceivedRequest,
+    Summarizers,
+    by_part,
+    context_too_long,
+    empty,
+    is_prefix,
+    ok,
+)
 
 TEXT = "word " * 80
 WINDOW = 4_000
@@ -24,14 +33,14 @@ async def begin(client: httpx.AsyncClient) -> Agent:
 
 async def say(agent: Agent, first: int, last: int) -> None:
     for number in range(first, last + 1):
-        await agent.says(f"said-{number}. {TEXT}")
+        await agent.assistant(f"said-{number}. {TEXT}")
 
 
 async def split_turn_session(client: httpx.AsyncClient) -> Agent:
     """Create a first turn, and a second one so long that the cut falls into it."""
     agent = await begin(client)
     await agent.user(f"first question. {TEXT}")
-    await agent.says(f"first answer. {TEXT}")
+    await agent.assistant(f"first answer. {TEXT}")
     await agent.user("THE QUESTION")
     await say(agent, 0, 35)
     await agent.post(*({"type": "user.message", "content": "and then?"} for _ in range(6)))
@@ -62,7 +71,7 @@ async def test_s0_09_a_split_turns_beginning_is_summarized_separately(
     history, prefix = model.parts()
     assert "first question." in history.prompt and "said-0." not in history.prompt
     assert "THE QUESTION" in prefix.prompt and "said-0." in prefix.prompt and "first" not in prefix.prompt
-    assert (await one(client))["text"] == f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
+    assert (await live_summary(client))["text"] == f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
     context = await agent.context(force=True)
     cut = context["summaries"][0]["to_seq"] + 1
     assert (await agent.log())[cut - 1]["content"] == context["request"]["messages"][1]["content"]
@@ -73,8 +82,8 @@ async def test_s0_09_a_cut_between_turns_splits_none(
 ) -> None:
     await whole(client)
     await compact(client)
-    assert ((await one(client))["split_turn"], len(model.requests)) == (None, 1)
-    assert "split turn" not in (await one(client))["text"]
+    assert ((await live_summary(client))["split_turn"], len(model.requests)) == (None, 1)
+    assert "split turn" not in (await live_summary(client))["text"]
 
 
 async def test_s0_09_a_turn_with_a_summarized_beginning_is_not_split_again(
@@ -82,11 +91,11 @@ async def test_s0_09_a_turn_with_a_summarized_beginning_is_not_split_again(
 ) -> None:
     agent = await split_turn_session(client)
     await compact(client)
-    first = await one(client)
-    model.forget()
+    first = await live_summary(client)
+    model.reset()
     await agent.post(*({"type": "user.message", "content": TEXT} for _ in range(8)))
     await compact(client)
-    second = await one(client)
+    second = await live_summary(client)
     assert first["split_turn"] == second["split_turn"] == 2
     assert second["to_seq"] > first["to_seq"]
     assert [asked.max_tokens for asked in model.requests] == [640]  # later events go into the history
@@ -112,7 +121,7 @@ async def test_s0_09_a_split_turns_summary_starts_at_the_turns_first_event(
     agent = await long_turn(client, model, 1_000_000)
     first, *_ = model.requests
     assert is_prefix(first) and first.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[Assistant]: said-0.")
-    made = await one(client)
+    made = await live_summary(client)
     assert (made["split_turn"], made["from_seq"]) == (1, 1)
     context = await agent.context()
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
@@ -122,7 +131,7 @@ async def test_s0_09_a_split_turns_summary_starts_at_the_turns_first_event(
 async def test_s0_10_what_a_summary_says_of_itself(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     agent = await split_turn_session(client)
     run = await compact(client)
-    made = await one(client)
+    made = await live_summary(client)
     assert (made["id"], made["status"], made["from_seq"]) == (run["summaries"][0], "live", 1)
     assert (made["turns"], made["split_turn"], made["summarizer"]) == ([1, 2], 2, "openai")
     assert made["digest"]["events"] == made["events"] == made["to_seq"]
@@ -138,12 +147,12 @@ async def test_s0_11_a_summary_covers_the_events_from_the_last_one_to_the_cut(
     agent = await split_turn_session(client)
     await compact(client)
     await agent.context(force=True)
-    first = await one(client)
-    model.forget()
+    first = await live_summary(client)
+    model.reset()
     model.default = by_part(ok(WHOLE), ok(PREFIX))
     await agent.post(*({"type": "user.message", "content": f"later-{turn}. {TEXT}"} for turn in range(24)))
     await compact(client)
-    second = await one(client)
+    second = await live_summary(client)
     asked = sorted(model.requests, key=is_prefix)[0]
     assert (asked.max_tokens, asked.temperature) == (640, 0.2)
     assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in asked.prompt
@@ -173,14 +182,14 @@ async def test_s0_11_later_events_of_a_split_turn_are_given_with_its_request(
     client: httpx.AsyncClient, worker: None, model: Summarizers
 ) -> None:
     agent = await long_turn(client, model, 1_000_000)
-    model.forget()
+    model.reset()
     await say(agent, 400, 440)
     await compact(client)
     assert model.requests
     for asked in model.requests:
         assert not is_prefix(asked)
         assert asked.prompt.startswith("<conversation>\n[User]: THE QUESTION\n\n[The messages in between")
-    assert "THE QUESTION" in (await one(client))["text"]
+    assert "THE QUESTION" in (await live_summary(client))["text"]
 
 
 async def test_s0_11_a_turns_beginning_gets_half_the_tokens(
@@ -203,13 +212,13 @@ async def test_s0_11_without_new_history_the_previous_summary_is_used_as_it_is(
         await agent.user(f"turn-{turn}. {TEXT * 3}")
     await agent.context()
     await compact(client)
-    first = await one(client)
+    first = await live_summary(client)
     assert (first["to_seq"], first["split_turn"]) == (6, None)
-    model.forget()
-    model.will(ok(PREFIX))
+    model.reset()
+    model.queue(ok(PREFIX))
     await agent.user(f"the next {TEXT * 8}")  # six turns that take less, so the cut falls into the turn before them
     await compact(client)
-    second = await one(client)
+    second = await live_summary(client)
     assert second["split_turn"] == 7
     assert second["text"].startswith(f"{first['text']}\n\n---\n\n")
     assert ["THE QUESTION" in asked.prompt for asked in model.requests] == [True]
@@ -223,10 +232,12 @@ async def test_s0_11_without_any_history_the_summary_says_so(
     await say(agent, 0, 35)
     await agent.post(*({"type": "user.message", "content": "and then?"} for _ in range(6)))
     await agent.context()
-    model.will(ok(PREFIX))
+    model.queue(ok(PREFIX))
     await compact(client)
-    assert (await one(client))["text"].startswith("No prior history.\n\n---\n\n**Turn Context (split turn):**")
-    assert "THE QUESTION" in shown(await agent.context(force=True))  # the running turn's user message stays too (I9)
+    assert (await live_summary(client))["text"].startswith("No prior history.\n\n---\n\n**Turn Context (split turn):**")
+    assert "THE QUESTION" in request_text(
+        await agent.context(force=True)
+    )  # the running turn's user message stays too (I9)
 
 
 @pytest.mark.parametrize("answers", [(empty(), ok(PREFIX)), (ok(WHOLE), empty())])
@@ -241,7 +252,7 @@ async def test_s0_11_an_empty_answer_of_either_request_changes_nothing(
     assert "empty" in run["error"]
     assert await summaries(client) == []
     assert (await agent.context())["sha256"] == before["sha256"]
-    assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
+    assert {row["disposition"] for row in await check_coverage(client)} == {"verbatim"}
 
 
 async def test_s0_12_the_request_contains_the_conversation_and_the_sections(
@@ -250,7 +261,7 @@ async def test_s0_12_the_request_contains_the_conversation_and_the_sections(
     agent = await begin(client)
     await agent.post({"type": "system.prompt", "content": "THE SYSTEM PROMPT"})
     await agent.user("please look")
-    await agent.says("looking")
+    await agent.assistant("looking")
     await agent.calls("grep", f"three hits {TEXT}", {"pattern": "needle", "count": 3})
     await agent.post({"type": "agent.note", "content": "[D] decided for the second one"})
     await agent.post({"type": "user.message", "content": "a secret", "replacement": "something was here"})
@@ -312,8 +323,8 @@ async def test_s0_12_extractive_summaries_have_sections_for_tagged_notes_and_ope
     for _ in range(10):
         await agent.post(*({"type": "user.message", "content": f"go on. {TEXT}"} for _ in range(50)))
     context = await agent.context(wait_ms=WAIT_MS)
-    text = (await one(client))["text"]
-    assert [row["id"] for row in context["summaries"]] == [(await one(client))["id"]]
+    text = (await live_summary(client))["text"]
+    assert [row["id"] for row in context["summaries"]] == [(await live_summary(client))["id"]]
     sections = dict(re.findall(r"^#+ ([^\n]+)\n((?:- [^\n]+\n?)*)", text, re.M))
     assert "- print the report" in sections["Not Started"]
     assert "draw the curve" in sections["In Progress"] and "draw the curve" not in sections["Not Started"]
@@ -355,9 +366,9 @@ async def work_then_talk(client: httpx.AsyncClient, turns: int = 40) -> Agent:
 
 async def test_s0_13_files_are_appended_by_name(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     await work_then_talk(client)
-    model.will(ok(WHOLE))
+    model.queue(ok(WHOLE))
     await compact(client)
-    text = (await one(client))["text"]
+    text = (await live_summary(client))["text"]
     assert text.startswith(WHOLE)
     assert "<read-files>\na.py\nb.py\n</read-files>" in text
     assert "<modified-files>\nc.py\nout.py\n</modified-files>" in text
@@ -366,13 +377,13 @@ async def test_s0_13_files_are_appended_by_name(client: httpx.AsyncClient, worke
 async def test_s0_13_without_files_there_are_no_lists(client: httpx.AsyncClient, worker: None) -> None:
     await whole(client)
     await compact(client)
-    assert "files>" not in (await one(client))["text"]
+    assert "files>" not in (await live_summary(client))["text"]
 
 
 async def test_s0_14_the_digest(client: httpx.AsyncClient, worker: None) -> None:
     agent = await work_then_talk(client)
     await compact(client)
-    digest = (await one(client))["digest"]
+    digest = (await live_summary(client))["digest"]
     log = await agent.log()
     hidden = next(event["seq"] for event in log if event.get("replacement"))
     assert digest["hidden"] == [[hidden, "[a long text]"]]
@@ -401,7 +412,7 @@ async def test_s0_15_what_is_summarized_stays_in_the_log(client: httpx.AsyncClie
     context = await agent.context(force=True)
     assert first_words(context)[0] == "[The" and first_words(context)[1] != "turn-0."
     assert [event["content"].split()[0] for event in await agent.log()] == [f"turn-{n}." for n in range(40)]
-    assert {row["disposition"] for row in await proven(client)} == {"summarized", "verbatim"}
+    assert {row["disposition"] for row in await check_coverage(client)} == {"summarized", "verbatim"}
 
 
 async def test_s0_16_a_run_records_tokens_before_and_after(client: httpx.AsyncClient, worker: None) -> None:
@@ -430,7 +441,7 @@ async def test_s0_16_a_summary_that_is_not_shorter_is_discarded(
     agent = await whole(client)
     before = await agent.context()
 
-    def longer(asked: Asked) -> str:
+    def longer(asked: ReceivedRequest) -> str:
         return WHOLE + "\n- " + "more and more " * 2_000
 
     model.default = ok(longer)
@@ -444,13 +455,13 @@ async def test_s1_05_a_summary_is_kept_beside_the_log(client: httpx.AsyncClient,
     agent = await split_turn_session(client)
     log = await agent.log()
     await compact(client)  # in the middle of a turn
-    made = await one(client)
+    made = await live_summary(client)
     assert await agent.log() == log
     assert all(made[name] for name in ("text", "turns", "created_at", "events", "split_turn", "digest"))
     assert (await runs(client))[0]["summaries"] == [made["id"]]
     context = await agent.context(force=True)
-    assert json.dumps(made["text"], ensure_ascii=False)[1:-1] in shown(context)
-    assert "said-0." not in shown(context)
+    assert json.dumps(made["text"], ensure_ascii=False)[1:-1] in request_text(context)
+    assert "said-0." not in request_text(context)
 
 
 @BY_TURN
@@ -467,12 +478,12 @@ async def test_s0_30_what_the_digest_names_can_be_read_again_by_that_name(
             await agent.context(wait_ms=WAIT_MS)
     for view in ("main", "another"):
         context = await agent.context(view=view, wait_ms=WAIT_MS)
-        assert evicted(context, "summarized") and not evicted(context, "dropped")
+        assert evicted_seqs(context, "summarized") and not evicted_seqs(context, "dropped")
         await named_can_be_recalled(client, context)
 
 
 async def named_can_be_recalled(client: httpx.AsyncClient, context: Json) -> None:
-    made = await one(client)
+    made = await live_summary(client)
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
     digest = made["digest"]
     named = [*digest["files_read"], *digest["files_modified"], *(row["path"] for row in digest["artifacts"])]

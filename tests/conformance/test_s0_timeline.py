@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted, shown, until_folded
-from tests.conformance.conftest import one
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, Json, batches, evicted_seqs, request_text, until_folded
+from tests.conformance.conftest import live_summary
 
 TEXT = "word " * 80
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,7 +44,7 @@ async def test_s0_01_above_nine_tenths_of_the_window_and_not_before(client: http
         await agent.user(f"turn-{turn}. {TEXT}")
         context = await agent.context(wait_ms=WAIT_MS)
         assert context["tokens"]["estimate"] <= 3_600
-        assert not evicted(context, "dropped")
+        assert not evicted_seqs(context, "dropped")
 
 
 async def test_s0_01_what_nothing_stands_for_stays_until_the_target_itself_is_exceeded(
@@ -57,7 +57,7 @@ async def test_s0_01_what_nothing_stands_for_stays_until_the_target_itself_is_ex
     await agent.user(TEXT)
     context = await agent.context()
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    assert evicted(context, "dropped")
+    assert evicted_seqs(context, "dropped")
 
 
 async def test_s0_02_force_does_not_ask_for_the_threshold(client: httpx.AsyncClient, worker: None) -> None:
@@ -112,7 +112,7 @@ async def test_s0_06_or_the_newest_six_turns_if_they_take_more(client: httpx.Asy
         await agent.user(f"turn-{turn}. " + "word " * 480)
         context = await agent.context(wait_ms=WAIT_MS)
     assert context["summaries"]
-    seen = shown(context)
+    seen = request_text(context)
     assert [f"turn-{n}." in seen for n in range(8)] == [False] * 2 + [True] * 6
 
 
@@ -135,21 +135,21 @@ async def test_s0_06_the_last_resort_leaves_the_newest_six_turns_while_they_fit(
     seen.append((79, await agent.context(view="another")))
     for number, context in seen:
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-        text = shown(context)
+        text = request_text(context)
         newest = range(max(0, number - 5), number + 1)
         assert [f"turn-{n}." in text for n in newest] == [True] * len(newest)
-    assert evicted(seen[-1][1], "dropped")
+    assert evicted_seqs(seen[-1][1], "dropped")
 
 
 async def test_s0_09_a_cut_may_split_a_turn(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     await agent.user("THE QUESTION")
     for number in range(30):
-        await agent.says(f"said-{number}. " + TEXT)
+        await agent.assistant(f"said-{number}. " + TEXT)
     await agent.context()  # the newest six turns are always kept
     _, context = await until_folded(agent, lambda turn: agent.user(f"and then? {'word ' * 20}"))
-    seen = shown(context)
-    assert (await one(client))["split_turn"] == 1
+    seen = request_text(context)
+    assert (await live_summary(client))["split_turn"] == 1
     assert "said-0." not in seen
     assert "said-29." in seen
 
@@ -158,15 +158,15 @@ async def test_s0_09_the_running_turns_user_message_stays(client: httpx.AsyncCli
     agent = await Agent.begin(client, "timeline", max_tokens=4_000)
     await agent.user("THE QUESTION")
     for number in range(60):
-        await agent.says(f"said-{number}. " + TEXT)
+        await agent.assistant(f"said-{number}. " + TEXT)
         context = await agent.context()
     assert context["evictions"]
-    assert "THE QUESTION" in shown(context)
+    assert "THE QUESTION" in request_text(context)
 
 
 async def test_s0_15_and_s1_05_what_is_cut_stays_in_the_log(client: httpx.AsyncClient) -> None:
     agent, context = await filled(client, 4_000, over=True)
-    gone = evicted(context, "dropped")
+    gone = evicted_seqs(context, "dropped")
     log = await agent.log()
     assert [event["seq"] for event in log] == list(range(1, context["head"] + 1))
     assert all(TEXT in event["content"] for event in log if event["seq"] in gone)
@@ -180,7 +180,7 @@ async def test_s0_18_pruned_when_the_cache_is_cold(client: httpx.AsyncClient, id
         await agent.calls(result=TEXT * 4)
     await agent.context(now=clock(0))
     context = await agent.context(now=clock(idle))
-    assert bool(evicted(context, "replaced")) == pruned
+    assert bool(evicted_seqs(context, "replaced")) == pruned
     epochs = (await client.get("/v1/sessions/s/epochs")).json()["items"]
     assert [row["cause"] for row in epochs] == ["start", "ttl"][: 1 + pruned]
 
@@ -203,11 +203,11 @@ async def test_s0_19_to_s0_21_by_the_age_of_the_turn(client: httpx.AsyncClient) 
         searches.append(await agent.calls("web_search", TEXT * 4))
     await agent.context(now=clock(0))
     context = await agent.context(now=clock(400))
-    gone = evicted(context, "replaced")
+    gone = evicted_seqs(context, "replaced")
     assert {seq for seq in reads if seq in gone} == set(reads[:3])  # ten turns are recent
     assert {seq for seq in searches if seq in gone} == set(searches[:11])  # two of them intact
-    assert f'\\"recall_seq\\":{reads[0]}' in shown(context)
-    assert "...[truncated]" in shown(context)
+    assert f'\\"recall_seq\\":{reads[0]}' in request_text(context)
+    assert "...[truncated]" in request_text(context)
 
 
 LARGE = {
@@ -244,7 +244,7 @@ async def test_s0_20_limits_by_the_kind_of_field(client: httpx.AsyncClient, reca
     small = await agent.calls("set", "ok", {"value": "s" * 900})
     for turn in range(60):
         await agent.user(f"turn {turn}")
-        await agent.says(TEXT * 8)
+        await agent.assistant(TEXT * 8)
     await agent.context(now=clock(0))
     context = await agent.context(now=clock(400))
     messages = context["request"]["messages"]
@@ -259,7 +259,7 @@ async def test_s0_20_limits_by_the_kind_of_field(client: httpx.AsyncClient, reca
     assert_limited(whole["result"])
     assert json.loads(results["c2"])["result"] == "p" * 400 + "...[truncated]"
     assert json.loads(next(call["arguments"] for call in calls if call["name"] == "set")) == {"value": "s" * 900}
-    assert {seq, plain}.isdisjoint(evicted(context, "verbatim")) and small not in evicted(context, "replaced")
+    assert {seq, plain}.isdisjoint(evicted_seqs(context, "verbatim")) and small not in evicted_seqs(context, "replaced")
     again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
     assert again["sha256"] == context["sha256"]
     assert (await agent.log())[seq - 2]["arguments"] == LARGE
@@ -274,7 +274,7 @@ async def test_s0_22_the_model_is_told_in_that_call(client: httpx.AsyncClient) -
     notice = "[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded"
     pruned = await agent.context(now=clock(400))
     assert notice in pruned["request"]["messages"][-1]["content"]
-    assert notice not in shown(await agent.context(now=clock(401)))
+    assert notice not in request_text(await agent.context(now=clock(401)))
 
 
 async def test_s0_23_replaced_events_stay_whole_in_the_log(client: httpx.AsyncClient) -> None:
@@ -285,7 +285,7 @@ async def test_s0_23_replaced_events_stay_whole_in_the_log(client: httpx.AsyncCl
         await agent.user(f"turn {turn}")
     await agent.context(now=clock(0))
     context = await agent.context(now=clock(400))
-    assert seq in evicted(context, "replaced")
+    assert seq in evicted_seqs(context, "replaced")
     assert (await agent.log())[seq - 1]["content"] == "the original " + TEXT * 4
 
 
@@ -294,7 +294,7 @@ async def test_s0_24_markers_behind_the_turn_before_a_round_and_the_tail(client:
     agent = await Agent.begin(client, "timeline", **asks)
     await agent.post({"type": "system.prompt", "content": "rule " * 4_000})
     await agent.user("one")
-    previous = await agent.says("done")
+    previous = await agent.assistant("done")
     await agent.user("two")
     rounds = [await agent.calls(result=TEXT) for _ in range(7)]
     points = (await agent.context())["cache"]["breakpoints"]
@@ -344,7 +344,7 @@ async def test_s0_24_also_below_the_providers_minimum(client: httpx.AsyncClient)
     agent = await Agent.begin(client, "timeline", **asks)
     await agent.user("word " * 1_000)
     assert (await agent.context())["cache"]["breakpoints"][-1]["kind"] == "tail"
-    await agent.says("word " * 10_000)
+    await agent.assistant("word " * 10_000)
     kinds = [point["kind"] for point in (await agent.context())["cache"]["breakpoints"]]
     assert kinds[-1] == "tail"
 

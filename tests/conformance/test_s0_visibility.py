@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.conformance.conftest import compact
 from tests.conformance.test_s0_timeline import clock
 from tests.support.summarizers import Summarizers
@@ -49,8 +49,8 @@ async def test_s0_22_what_says_that_it_was_pruned_names_the_way_back(client: htt
     assert "recall it" in said
     call = (await client.get(f"/v1/sessions/s/calls/{pruned['call_id']}")).json()
     assert call["notice"] == said
-    seq = min(evicted(pruned, "replaced"))
-    assert f'\\"recall_seq\\":{seq}' in shown(pruned)
+    seq = min(evicted_seqs(pruned, "replaced"))
+    assert f'\\"recall_seq\\":{seq}' in request_text(pruned)
 
 
 async def test_s0_23_of_a_path_the_first_with_a_replacement_appears_and_the_rest_is_dropped(
@@ -74,8 +74,8 @@ async def test_s0_23_of_a_path_the_first_with_a_replacement_appears_and_the_rest
     assert (await decide(client, hide=hide, force=True))["hidden"] == [2, 3, 4, 5, 6]
     context = await agent.context(format="blocks")
     assert [block["content"] for block in context["request"]["blocks"]] == ["begin", "[an image]"]
-    assert IMAGE not in shown(context)
-    assert evicted(context, "replaced") == {2, 3, 4, 5, 6}
+    assert IMAGE not in request_text(context)
+    assert evicted_seqs(context, "replaced") == {2, 3, 4, 5, 6}
     assert await agent.log() == log
 
 
@@ -84,7 +84,7 @@ async def test_s0_23_where_a_pair_needs_it_a_line_says_that_it_is_hidden(client:
     await agent.user("begin")
     seq = await agent.calls(result="ORIGINAL")
     await decide(client, hide=[seq])
-    seen = shown(await agent.context())
+    seen = request_text(await agent.context())
     assert "ORIGINAL" not in seen
     assert f"[Hidden. Recall it with seq {seq}.]" in seen
     await decide(client, hide=[seq - 1, seq])
@@ -96,7 +96,7 @@ async def test_s0_27_nothing_up_to_the_pre_tail_cache_point_is_hidden(client: ht
     agent = await Agent.begin(client, "timeline", **asks)
     await agent.post({"type": "system.prompt", "content": "rule " * 4_000})
     await agent.user("one")
-    await agent.says("done")
+    await agent.assistant("done")
     await agent.user("two")
     rounds = [await agent.calls(result=TEXT) for _ in range(7)]
     before = (await agent.context())["cache"]["breakpoints"]
@@ -105,7 +105,7 @@ async def test_s0_27_nothing_up_to_the_pre_tail_cache_point_is_hidden(client: ht
     assert done["hidden"] == [rounds[3], rounds[5]]
     assert reasons(done) == [(rounds[1], "too_old"), (rounds[2], "too_old")]
     context = await agent.context()
-    assert evicted(context, "replaced") == {rounds[3], rounds[5]}
+    assert evicted_seqs(context, "replaced") == {rounds[3], rounds[5]}
     after = [(point["kind"], point["seq"]) for point in context["cache"]["breakpoints"]]
     assert ("pre_tail", rounds[2]) in after  # the cached prefix up to there is read again
     assert (await decide(client, hide=[rounds[1]], force=True))["hidden"] == [rounds[1]]
@@ -130,6 +130,6 @@ async def test_s0_27_reading_shows_again(client: httpx.AsyncClient) -> None:
     seq = await agent.calls(arguments={"path": "fi:a.md"}, result="ORIGINAL")
     before = await agent.context()
     await decide(client, hide=[{"path": "fi:a.md", "replacement": "[a.md]"}])
-    assert "ORIGINAL" not in shown(await agent.context())
+    assert "ORIGINAL" not in request_text(await agent.context())
     assert seq in (await decide(client, show=[{"path": "fi:a.md"}]))["shown"]
     assert (await agent.context())["sha256"] == before["sha256"]

@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted_seqs
 
 POLICY = {"retention": {"keep_last": 1, "never_evict": []}, "evict": "every_assembly"}
 SKILL = "The deploy skill: run migrations first, port 8123. " * 40
@@ -41,7 +41,7 @@ async def test_s1_07_in_a_long_session_too(client: httpx.AsyncClient, worker: No
             await agent.context(wait_ms=WAIT_MS)
     for view in ("main", "another"):
         context = await agent.context(view=view, wait_ms=WAIT_MS)
-        assert evicted(context, "summarized")
+        assert evicted_seqs(context, "summarized")
         [result, call] = await read(client, "fi:part-3.py", call_id=context["call_id"])
         assert (result["content"], result["visible"], call["visible"]) == ("lines of part-3", False, False)
         both = await read(client, "fi:part-99.py", call_id=context["call_id"])

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, shown
-from tests.conformance.conftest import compact, preset, proven, summaries
-from tests.support.summarizers import Asked, Summarizers, a_summary, ok
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs, request_text
+from tests.conformance.conftest import check_coverage, compact, preset, summaries
+from tests.support.summarizers import ReceivedRequest, Summarizers, a_summary, ok
 from tests.unit.test_tokens import png
 
 TEXT = "word " * 80
@@ -31,7 +31,7 @@ async def test_s1_01_what_is_loaded_is_summaries_then_history_then_the_current_t
     agent = await Agent.begin(client, policy, max_tokens=8_000)
     for turn in range(40):
         await agent.user(f"turn-{turn}. {TEXT}")
-        await agent.says(f"answer-{turn}.")
+        await agent.assistant(f"answer-{turn}.")
     await agent.context()
     await compact(client)
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "the current question"})
@@ -42,7 +42,7 @@ async def test_s1_01_what_is_loaded_is_summaries_then_history_then_the_current_t
     blocks = (await agent.context(format="blocks"))["request"]["blocks"]
     assert [block["seq"] for block in blocks] == [covered, *range(covered + 1, head - 1), head]
     assert all(context["tokens"]["by_source"][part] > 0 for part in ("summaries", "history", "current_turn"))
-    assert {row["disposition"] for row in await proven(client)} == {"summarized", "verbatim", "not_rendered"}
+    assert {row["disposition"] for row in await check_coverage(client)} == {"summarized", "verbatim", "not_rendered"}
     same = await agent.context()
     assert (same["sha256"], same["epoch"]) == (context["sha256"], context["epoch"])
 
@@ -53,7 +53,7 @@ async def test_s1_02_sources_then_announce_behind_the_last_marker(client: httpx.
     agent = await Agent.begin(client, "timeline", **asks)
     await agent.post({"type": "system.prompt", "content": "rule " * 6_000})
     await agent.user("history")
-    await agent.says("answer")
+    await agent.assistant("answer")
     await agent.user("current")
     await agent.calls(result="progress")
     without = await agent.context()
@@ -96,15 +96,15 @@ async def test_s1_03_what_is_contributed_is_there_in_the_next_turn(client: httpx
     await agent.user("one")
     await agent.post({"type": "agent.note", "content": "CONTRIBUTED", "author": "planner"})
     injected = await agent.context(injections=[{"name": "hook", "content": "PASSING"}])
-    assert all(text in shown(injected) for text in ("CONTRIBUTED", "PASSING"))
+    assert all(text in request_text(injected) for text in ("CONTRIBUTED", "PASSING"))
     await client.post("/v1/sessions/s/turns/end", json={})
     await agent.user("two")
-    seen = shown(await agent.context())
+    seen = request_text(await agent.context())
     assert ("CONTRIBUTED" in seen, "PASSING" in seen) == (True, False)
     note = (await agent.log())[1]
     assert (note["author"], note["turn"]) == ("planner", 1)
     assert note["created_at"]
-    without = shown(await agent.context(view="lead", policy={"authors": ["!planner"]}))
+    without = request_text(await agent.context(view="lead", policy={"authors": ["!planner"]}))
     assert "CONTRIBUTED" not in without
 
 
@@ -128,16 +128,16 @@ async def test_s1_03_types_are_shown_only_or_left_out(
         await agent.post(*(event for turn in range(first, first + 20) for event in every_kind(turn)))
         context = await agent.context(wait_ms=WAIT_MS)
         if context["summaries"]:
-            assert not evicted(context, "dropped")
+            assert not evicted_seqs(context, "dropped")
     assert context["summaries"]
-    await proven(client)
-    for text in (shown(context), "".join(asked.prompt for asked in model.requests)):
+    await check_coverage(client)
+    for text in (request_text(context), "".join(asked.prompt for asked in model.requests)):
         assert {word for word in words if f"{word}-" in text} == words - gone
     again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
     assert again["sha256"] == context["sha256"]
-    other = shown(await agent.context(view="other", policy={"types": None}, max_tokens=100_000))
+    other = request_text(await agent.context(view="other", policy={"types": None}, max_tokens=100_000))
     assert all(f"{word}-119" in other for word in words)
-    fresh = shown(await agent.context(view="fresh", policy={"types": types}, max_tokens=100_000))
+    fresh = request_text(await agent.context(view="fresh", policy={"types": types}, max_tokens=100_000))
     assert {word for word in words if f"{word}-119" in fresh} == words - gone
     assert len(await agent.log()) == 120 * 5
 
@@ -148,15 +148,15 @@ async def test_s1_04_announce_is_replaced_and_persisted_when_the_turn_ends(clien
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "one"})
     for step in range(3):
         await show(client, "announce", f"step {step}")
-        seen = shown(await agent.context())
+        seen = request_text(await agent.context())
         assert [f"step {n}" in seen for n in range(3)] == [n == step for n in range(3)]
     assert all("step" not in str(event.get("content")) for event in await agent.log())
-    await agent.says("the completion")
+    await agent.assistant("the completion")
     await client.post("/v1/sessions/s/turns/end", json={})
     assert [event["type"] for event in await agent.log()][2:] == ["assistant.message", "announce", "turn.end"]
     assert (await client.get(LAYERS)).json() == {"sources": None, "announce": None}
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "two"})
-    assert shown(await agent.context()).count("step 2") == 1
+    assert request_text(await agent.context()).count("step 2") == 1
 
 
 async def test_s1_08_contributing_rendering_and_persisting_do_not_mix(client: httpx.AsyncClient) -> None:
@@ -204,14 +204,14 @@ async def test_s1_09_what_a_user_attaches_stays_with_the_message_is_counted_and_
     assert ["ATTACHED" in str(part) for part in message["content"]] == [True, False]
     assert url in str(message["content"][1])
     assert context["tokens"]["by_source"]["current_turn"] > plain + 300  # the tokens for its size
-    whole = url in shown(await agent.context(view="another"))
+    whole = url in request_text(await agent.context(view="another"))
     assert whole
     gone = False
     for turn in range(80):
         await agent.user(f"turn-{turn}. {TEXT}")
         context = await agent.context(wait_ms=WAIT_MS)
-        text = shown(context)
-        assert (url in text) is ("ATTACHED" in text) is (seq not in evicted(context, "summarized"))
+        text = request_text(context)
+        assert (url in text) is ("ATTACHED" in text) is (seq not in evicted_seqs(context, "summarized"))
         gone = gone or url not in text
     assert gone
 
@@ -222,17 +222,17 @@ async def test_s1_10_what_is_for_this_turn_only_is_rendered_until_it_ends_and_in
     """`persist=False` is an event with `ttl_turns` 1: it stays in the log, and in contexts until its turn ends."""
     agent = await Agent.begin(client, "timeline")
     await agent.user("one")
-    note = await agent.says("PASSING", ttl_turns=1)
+    note = await agent.assistant("PASSING", ttl_turns=1)
     for _ in range(3):
         await agent.calls()
-        assert "PASSING" in shown(await agent.context())
+        assert "PASSING" in request_text(await agent.context())
     await client.post("/v1/sessions/s/turns/end", json={})
     await agent.user("two")
     later = await agent.context()
-    assert "PASSING" not in shown(later)
-    assert "PASSING" not in shown(await agent.context(view="another"))
+    assert "PASSING" not in request_text(later)
+    assert "PASSING" not in request_text(await agent.context(view="another"))
     assert (await agent.log())[note - 1]["content"] == "PASSING"
-    await proven(client)
+    await check_coverage(client)
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, wor
     policy["cut"]["keep_recent_turns"] = 0  # otherwise six turns this long are never cut
     agent = await Agent.begin(client, policy, max_tokens=4_000)
 
-    def repeats(asked: Asked) -> str:
+    def repeats(asked: ReceivedRequest) -> str:
         return f"{a_summary(asked)}\n- {' '.join(re.findall('PASSING-[0-9]+|KEPT-[0-9]+', asked.prompt))}"
 
     model.default = ok(repeats)
@@ -255,12 +255,12 @@ async def test_s1_10_nor_do_summaries_carry_it_on(client: httpx.AsyncClient, wor
         for step in range(45):
             await agent.calls(result=f"step-{step} {TEXT}")
             context = await agent.context(wait_ms=WAIT_MS)
-            text = shown(context)
+            text = request_text(context)
             assert [f"PASSING-{n}" in text for n in range(turn + 1)] == [False] * turn + [True]
-            assert not evicted(context, "dropped") - {1}
+            assert not evicted_seqs(context, "dropped") - {1}
         assert context["summaries"]
         assert f"KEPT-{turn}" in text  # from the summary
-        await proven(client)
+        await check_coverage(client)
     every = [row["text"] for row in await summaries(client, live=False)]
     assert any("KEPT-3" in text for text in every)
     assert not any("PASSING" in text for text in every)

@@ -47,7 +47,7 @@ async def test_s2_15_calls_of_the_summarizer_are_recorded_too(
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
     await agent.context()
-    model.will(status(400, message="it cannot be done"))
+    model.queue(status(400, message="it cannot be done"))
     run = await compact(client)
     assert (run["state"], run["tokens_read"]) == ("failed", 0)
     assert "it cannot be done" in run["error"]

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.core.policy.presets import DOCUMENTS
-from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted, shown
+from tests.conformance.agent import BY_TURN, WAIT_MS, Agent, batches, evicted_seqs, request_text
 from tests.conformance.conftest import compact
 from tests.support.summarizers import Summarizers, ok
 
@@ -55,7 +55,7 @@ async def test_s2_03_an_injection_over_the_reserve_is_refused_by_name(client: ht
 async def test_s2_04_system_then_the_tail_then_injections_at_the_users_message(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(injection_reserve_tokens=500), max_tokens=30_000)
     await agent.post({"type": "system.prompt", "content": "SYSTEM"})
-    await agent.says("earlier")
+    await agent.assistant("earlier")
     await agent.user("QUESTION")
     context = await agent.context(injections=[{"name": "hook", "content": "INJECTED"}])
     roles = [message["role"] for message in context["request"]["messages"]]
@@ -85,8 +85,8 @@ async def test_s2_06_results_expire_by_age_in_turns(client: httpx.AsyncClient) -
     await agent.calls(result="new " + TEXT)
     context = await agent.context()
     assert len(context["request"]["messages"]) == 6
-    assert evicted(context, "stubbed") == {old}
-    assert "new head line" in shown(context)
+    assert evicted_seqs(context, "stubbed") == {old}
+    assert "new head line" in request_text(context)
 
 
 async def test_s2_06_the_presets_age_is_six_turns(client: httpx.AsyncClient) -> None:
@@ -97,7 +97,7 @@ async def test_s2_06_the_presets_age_is_six_turns(client: httpx.AsyncClient) -> 
         results.append(await agent.calls(result=f"result {turn} {TEXT}"))
     context = await agent.context()
     assert context["policy"] == {"name": "pipeline", "version": 1}
-    assert evicted(context, "stubbed") & set(results) == set(results[:3])
+    assert evicted_seqs(context, "stubbed") & set(results) == set(results[:3])
 
 
 async def test_s2_07_count_per_tool_overrides_and_protection(client: httpx.AsyncClient) -> None:
@@ -152,12 +152,12 @@ async def test_s2_07_one_result_is_never_evicted_if_it_is_pinned(
         results = [b["content"] for b in context["request"]["blocks"] if b["kind"] == "result" and TEXT in b["content"]]
         assert [text.split(".")[0] for text in results][:2] == ["result-2", "result-3"]
         assert not {9, 12} & {s for word in ("stubbed", "summarized", "dropped") for s in result_seqs(context, word)}
-        assert {6, 15, 18} <= {s for word in ("summarized", "dropped") for s in evicted(context, word)}
+        assert {6, 15, 18} <= {s for word in ("summarized", "dropped") for s in evicted_seqs(context, word)}
 
 
 def result_seqs(context: dict[str, Any], disposition: str) -> set[int]:
     """Return the seqs of tool results among the evictions of one disposition."""
-    return {seq for seq in evicted(context, disposition) if seq % 3 == 0}
+    return {seq for seq in evicted_seqs(context, disposition) if seq % 3 == 0}
 
 
 async def test_s2_08_a_stub_keeps_the_pair(client: httpx.AsyncClient) -> None:
@@ -173,11 +173,11 @@ async def test_s2_08_a_stub_keeps_the_pair(client: httpx.AsyncClient) -> None:
 
 async def test_s2_09_the_window_drops_the_oldest_turns_and_keeps_leading_events(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, pipeline(dialogue_window={"turns": 2}))
-    await agent.says("LEADING")
+    await agent.assistant("LEADING")
     for turn in range(3):
         await agent.user(f"user {turn}")
-        await agent.says(f"answer {turn}")
-    seen = shown(await agent.context())
+        await agent.assistant(f"answer {turn}")
+    seen = request_text(await agent.context())
     assert [f"user {turn}" in seen for turn in range(3)] == [False, True, True]
     assert "LEADING" in seen
 
@@ -186,7 +186,7 @@ async def test_s2_09_the_presets_window_is_forty_turns(client: httpx.AsyncClient
     agent = await Agent.begin(client, "pipeline")
     for turn in range(42):
         await agent.user(f"user-{turn}.")
-    seen = shown(await agent.context())
+    seen = request_text(await agent.context())
     assert [f"user-{turn}." in seen for turn in range(3)] == [False, False, True]
 
 
@@ -194,7 +194,7 @@ async def test_s2_09_the_window_may_be_set_in_tokens(client: httpx.AsyncClient) 
     agent = await Agent.begin(client, pipeline(dialogue_window={"turns": None, "tokens": 300}))
     for turn in range(6):
         await agent.user(f"user-{turn}. " + "word " * 80)
-    seen = shown(await agent.context())
+    seen = request_text(await agent.context())
     assert [f"user-{turn}." in seen for turn in range(6)] == [False, False, False, False, True, True]
 
 
@@ -210,12 +210,12 @@ async def test_s2_09_in_a_long_session_too(
         await agent.post(*events)
         if by_turn:
             context = await agent.context()
-            assert 1 <= sum(f"user-{n}." in shown(context) for n in range(180)) <= 5
+            assert 1 <= sum(f"user-{n}." in request_text(context) for n in range(180)) <= 5
     for view in ("main", "another"):
         context = await agent.context(view=view, wait_ms=WAIT_MS)
-        seen = [f"user-{n}." in shown(context) for n in range(180)]
+        seen = [f"user-{n}." in request_text(context) for n in range(180)]
         assert seen == sorted(seen) and 1 <= sum(seen) <= 5
-    assert context["summaries"] or evicted(context, "dropped")
+    assert context["summaries"] or evicted_seqs(context, "dropped")
 
 
 @pytest.mark.parametrize("evict", ["every_assembly", "on_pressure", "economic"])
@@ -232,10 +232,10 @@ async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_und
         for turn in range(40):
             await agent.user(f"question-{turn}.")
             await agent.calls(result=f"result-{turn}. {TEXT}")
-            await agent.says(f"answer-{turn}.")
+            await agent.assistant(f"answer-{turn}.")
             shown_by[name] = await agent.context()
         first = await agent.context(view="another")
-        assert bool(evicted(first, "stubbed")) is (name == "capped")
+        assert bool(evicted_seqs(first, "stubbed")) is (name == "capped")
     assert shown_by["without"]["evictions"] == []
     capped = shown_by["capped"]
     assert {(row["disposition"], row["reducer"], row["reason"]) for row in capped["evictions"]} == {
@@ -244,7 +244,7 @@ async def test_s2_13_and_s2_20_a_cap_alone_evicts_results_while_the_whole_is_und
     whole = [b for b in capped["request"]["blocks"] if b["kind"] == "result" and "left out" not in b["content"]]
     assert 0 < len(whole) * 140 <= 0.2 * capped["tokens"]["target"]
     assert whole[-1]["content"].startswith("result-39.")
-    text = shown(capped)
+    text = request_text(capped)
     assert all(f"{said}-{turn}." in text for turn in range(40) for said in ("question", "answer"))
     epochs = (await client.get("/v1/sessions/capped/epochs", params={"view": "main"})).json()["items"]
     assert {row["cause"] for row in epochs} == {"start", "cap"}
@@ -287,7 +287,7 @@ async def test_s2_13_and_s2_20_dialogue_over_its_cap_goes_while_the_whole_is_und
         context = await agent.context(view=view)
         assert context["tokens"]["estimate"] <= 0.4 * context["tokens"]["target"]
         assert 0 < tokens_of(context, "user", "assistant") <= 0.3 * context["tokens"]["target"]
-        assert "answer-129." in shown(context) and "question-0." not in shown(context)
+        assert "answer-129." in request_text(context) and "question-0." not in request_text(context)
         assert {"caps"} <= {row["reducer"] for row in context["evictions"]} <= {"caps", "last_resort"}
     assert not by_turn or {row["reducer"] for row in (await agent.context())["evictions"]} == {"caps"}
     epochs = (await client.get("/v1/sessions/capped/epochs", params={"view": "main", "limit": 1_000})).json()["items"]
@@ -309,7 +309,7 @@ async def test_s2_13_and_s2_20_summaries_over_their_cap_are_shortened_while_the_
         for view in ("main", "another"):
             context = await agent.context(view=view)
             assert [row["reducer"] for row in context["evictions"]] == ["fold"]
-            assert "answer-129." in shown(context)
+            assert "answer-129." in request_text(context)
             taken[name, view] = context["tokens"]["by_source"]["summaries"]
         again = await agent.context()
         assert again["epoch"] == (await agent.context())["epoch"]
@@ -345,12 +345,12 @@ async def test_s2_17_under_pressure_few_epochs_are_opened_and_between_two_the_re
     for turn in range(120):
         await agent.user(f"question-{turn}.")
         await agent.calls(result=f"result-{turn}. {TEXT}")
-        await agent.says(f"answer-{turn}.")
+        await agent.assistant(f"answer-{turn}.")
         context = await agent.context()
         if before and context["epoch"] == before["epoch"]:
             sent = before["request"]["messages"]
             assert context["request"]["messages"][: len(sent)] == sent
-        text = shown(context)
+        text = request_text(context)
         assert all(f"answer-{n}." in text for n in range(max(0, turn - 27), turn + 1))
         assert f"question-{turn - 40}." not in text
         before = context
@@ -396,7 +396,7 @@ async def test_s2_16_one_marker_behind_the_leading_system_prompt(client: httpx.A
     first = await agent.context()
     assert [point["kind"] for point in first["cache"]["breakpoints"]] == ["system"]
     assert "cache_control" in first["request"]["system"][-1]
-    await agent.says("hi")
+    await agent.assistant("hi")
     await agent.user("again")
     assert (await agent.context())["request"]["system"] == first["request"]["system"]
     bare = await Agent.begin(client, "pipeline", "bare", **asks)

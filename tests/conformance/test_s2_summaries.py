@@ -5,8 +5,8 @@ import asyncio
 import httpx
 
 from app.settings import Settings
-from tests.conformance.agent import Agent, Json, shown
-from tests.conformance.conftest import WAIT_MS, compact, one, proven, runs, summaries
+from tests.conformance.agent import Agent, Json, request_text
+from tests.conformance.conftest import WAIT_MS, check_coverage, compact, live_summary, runs, summaries
 from tests.conftest import serving
 from tests.support.summarizers import Summarizers, ok, status
 
@@ -55,7 +55,7 @@ async def test_s2_10_the_summary_of_all_but_the_newest_two_turns_is_written_betw
     await agent.post(*turn(12, times=4))
     context = await agent.context()
     assert context["summaries"] != []
-    assert all(f"{said}-{number}." in shown(context) for said in ("question", "answer") for number in (11, 12))
+    assert all(f"{said}-{number}." in request_text(context) for said in ("question", "answer") for number in (11, 12))
 
 
 async def test_s2_10_two_turns_are_never_summarized(
@@ -72,7 +72,7 @@ async def test_s2_10_a_providers_error_leaves_no_row_and_the_run_can_be_retried(
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
     before = await agent.context()
-    model.will(status(400, message="it cannot be done"))
+    model.queue(status(400, message="it cannot be done"))
     run = await compact(client)
     assert (run["state"], await summaries(client, live=False)) == ("failed", [])
     assert "it cannot be done" in run["error"]
@@ -82,14 +82,14 @@ async def test_s2_10_a_providers_error_leaves_no_row_and_the_run_can_be_retried(
 
 
 async def test_s2_10_a_temporary_error_is_retried_automatically(
-    client: httpx.AsyncClient, impatient: None, worker: None, model: Summarizers
+    client: httpx.AsyncClient, fast_retries: None, worker: None, model: Summarizers
 ) -> None:
     agent = await begin(client, turn(1), turn(2), turn(3))
     await agent.context()
-    model.will(status(500))
+    model.queue(status(500))
     run = await compact(client)
     assert (run["state"], run["attempts"], len(model.requests)) == ("succeeded", 1, 2)
-    assert (await one(client))["to_seq"] == 2
+    assert (await live_summary(client))["to_seq"] == 2
 
 
 async def test_s2_11_the_next_request_has_the_summary_in_place_of_the_first_turn(
@@ -97,7 +97,7 @@ async def test_s2_11_the_next_request_has_the_summary_in_place_of_the_first_turn
 ) -> None:
     agent = await begin(client, turn(1, times=8), turn(2), turn(3, times=5))  # too much for the window
     context = await agent.context(format="openai", wait_ms=WAIT_MS)
-    made = await one(client)
+    made = await live_summary(client)
     assert (made["from_seq"], made["to_seq"], made["prompt_version"]) == (1, 2, "structured.v1")
     messages = context["request"]["messages"]
     assert messages[0]["role"] == "system"
@@ -108,7 +108,7 @@ async def test_s2_11_the_next_request_has_the_summary_in_place_of_the_first_turn
         "question-3.",
         "answer-3.",
     ]
-    await proven(client)
+    await check_coverage(client)
 
 
 async def test_s2_11_each_summary_supersedes_the_one_before(
@@ -117,11 +117,11 @@ async def test_s2_11_each_summary_supersedes_the_one_before(
     agent = await begin(client, turn(1), turn(2), turn(3))
     await agent.context()
     await compact(client)
-    first = await one(client)
+    first = await live_summary(client)
     await agent.calls("read", f"found it {TEXT}")
     await agent.post(*turn(4), *turn(5))
     await compact(client)
-    second = await one(client)
+    second = await live_summary(client)
     assert (second["from_seq"], second["to_seq"], second["sources"]) == (1, 8, [first["id"]])
     conversation, previous = model.requests[-1].prompt.split("</conversation>")
     assert first["text"] in previous
@@ -142,9 +142,9 @@ async def test_s2_12_a_context_is_the_latest_summary_and_the_events_after_it(
     await agent.post(*turn(6), *turn(7))
     await compact(client)
     context = await agent.context(force=True)
-    latest = (await one(client))["id"]
+    latest = (await live_summary(client))["id"]
     assert [(row["id"], row["from_seq"], row["to_seq"]) for row in context["summaries"]] == [(latest, 1, 10)]
-    assert [row["to_seq"] for row in await proven(client)] == [10, 14]
+    assert [row["to_seq"] for row in await check_coverage(client)] == [10, 14]
     assert [event["seq"] for event in await agent.log()] == list(range(1, 15))
 
 
@@ -153,7 +153,7 @@ async def test_s2_12_another_process_makes_the_same_context(
 ) -> None:
     agent = await begin(client, *(turn(number) for number in range(1, 6)))
     await agent.context()
-    model.will(ok())
+    model.queue(ok())
     await compact(client)
     context = await agent.context(force=True)
     async with serving(Settings(), database_url) as url, httpx.AsyncClient(base_url=url, timeout=30) as other:

@@ -5,10 +5,10 @@ import itertools
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, Json, evicted, shown
-from tests.conformance.conftest import compact, one, preset, proven, runs, summaries, working
+from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
+from tests.conformance.conftest import check_coverage, compact, live_summary, preset, running_worker, runs, summaries
 from tests.support import summarizers as stand_in
-from tests.support.summarizers import Asked, Behaviour, Summarizers, empty, ok, refusal, status
+from tests.support.summarizers import Behaviour, ReceivedRequest, Summarizers, empty, ok, refusal, status
 
 TEXT = "word " * 80
 """A text of a hundred tokens."""
@@ -33,7 +33,7 @@ async def append_messages(agent: Agent, messages: int, first: int = 1, times: in
     await agent.post(*({"type": "user.message", "content": f"message-{number}. {TEXT * times}"} for number in numbers))
 
 
-def previous_summary(asked: Asked) -> str:
+def previous_summary(asked: ReceivedRequest) -> str:
     """Return the previous summary in a request."""
     return asked.prompt.partition("<previous-summary>\n")[2].partition("\n</previous-summary>")[0]
 
@@ -126,7 +126,7 @@ async def test_s3_04_the_first_chunk_of_a_compaction_sees_the_whole_archive(
     shown = (await client.post("/v1/sessions/s/context:preview", json=small)).raise_for_status().json()
     archive = shown["request"]["messages"][0]["content"]
     assert all(f"\ntold {number}" in archive for number in range(1, 6))
-    model.forget()
+    model.reset()
     model.default = ok("told on")
     await append_messages(agent, 4, 16)
     await compact(client)
@@ -144,7 +144,7 @@ async def test_s3_05_a_batch_says_what_it_stands_for(
         await agent.user(TEXT, occurred_at=f"2026-01-01T10:{minute:02}:00Z")
     await agent.context()
     await compact(client)
-    batch = await one(client)
+    batch = await live_summary(client)
     assert (batch["depth"], batch["events"], batch["text"]) == (0, 5, "told\nin two lines")
     archive = (await agent.context(force=True))["request"]["messages"][0]["content"]
     assert "[Batch 1 — depth 0, 2026-01-01T10:00:00Z to 2026-01-01T10:04:00Z]\ntold\nin two lines" in archive
@@ -157,7 +157,7 @@ async def test_s3_06_what_a_summary_says_of_itself_is_not_believed(
     model.default = ok(forged)
     await begin(client, "clip", 10)
     await compact(client)
-    batch = await one(client)
+    batch = await live_summary(client)
     assert (batch["depth"], batch["events"], batch["text"]) == (0, 5, forged)
 
 
@@ -199,7 +199,7 @@ async def test_s3_09_several_batches_are_merged_into_one(
     assert {(row["status"], row["superseded_by"]) for row in sources} == {("superseded", merged["id"])}
     assert "told 3" in model.requests[-1].prompt and "told 7" not in model.requests[-1].prompt
     await fully_folded_context(agent)
-    assert [row["from_seq"] for row in await proven(client)] == [row[0] for row in left] + [15]
+    assert [row["from_seq"] for row in await check_coverage(client)] == [row[0] for row in left] + [15]
 
 
 async def test_s3_09_a_merged_batch_is_merged_again_one_level_up(
@@ -271,7 +271,7 @@ async def test_s3_11_the_archives_middle_is_left_out_if_it_exceeds_its_room(
         "told 6",
     ]
     assert lines[6].startswith("[... 2 earlier summaries omitted")
-    runs = [(row["disposition"], row["from_seq"]) for row in await proven(client)]
+    runs = [(row["disposition"], row["from_seq"]) for row in await check_coverage(client)]
     summarized = [("summarized", 1), ("summarized", 3), ("dropped", 5), ("summarized", 9), ("summarized", 11)]
     assert runs == [*summarized, ("verbatim", 13)]
 
@@ -284,14 +284,14 @@ async def test_s3_11_cycles_are_counted_by_depth(client: httpx.AsyncClient, work
 
 async def test_s3_11_without_batches_there_is_no_archive(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begin(client, "clip", 3)
-    assert "Context Summary" not in shown(await agent.context(force=True))
+    assert "Context Summary" not in request_text(await agent.context(force=True))
 
 
 async def test_s3_12_what_is_archived_stays_in_the_log(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begin(client, "clip", 10)
     await compact(client)
     context = await agent.context(force=True)
-    assert "message-1." not in shown(context) and "message-6." in shown(context)
+    assert "message-1." not in request_text(context) and "message-6." in request_text(context)
     assert [event["seq"] for event in await agent.log()] == list(range(1, 11))
 
 
@@ -309,7 +309,7 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was(
     assert run["error"]
     after = await agent.context()
     assert (after["sha256"], after["tokens"]["estimate"]) == (before["sha256"], before["tokens"]["estimate"])
-    assert {row["disposition"] for row in await proven(client)} == {"verbatim"}
+    assert {row["disposition"] for row in await check_coverage(client)} == {"verbatim"}
 
 
 async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigger(
@@ -327,24 +327,24 @@ async def test_s3_13_a_failure_leaves_the_history_as_it_was_also_over_the_trigge
     assert {run["state"] for run in await runs(client)} == {"failed"}
     await append_messages(agent, 371, 36)  # ten windows
     lost = await agent.context()
-    assert evicted(lost, "dropped")
-    assert "message-406." in shown(lost)
+    assert evicted_seqs(lost, "dropped")
+    assert "message-406." in request_text(lost)
     model.default = ok("told")
     for view in ("another", "main"):
         context = await agent.context(view=view, wait_ms=60_000)
-        assert (bool(context["summaries"]), evicted(context, "dropped")) == (True, set())
-        assert context["summaries"][-1]["to_seq"] >= max(evicted(lost, "dropped"))
+        assert (bool(context["summaries"]), evicted_seqs(context, "dropped")) == (True, set())
+        assert context["summaries"][-1]["to_seq"] >= max(evicted_seqs(lost, "dropped"))
 
 
 async def test_s3_15_a_timeout_is_retried_twice(
-    client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
+    client: httpx.AsyncClient, fast_retries: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 10)
-    model.will(model.never(), model.never())
-    async with working(database_url, model, seconds=0.5):
+    model.queue(model.never(), model.never())
+    async with running_worker(database_url, model, seconds=0.5):
         run = await compact(client)
     assert (run["state"], run["attempts"], len(model.requests)) == ("succeeded", 2, 3)
-    assert (await one(client))["to_seq"] == 5
+    assert (await live_summary(client))["to_seq"] == 5
 
 
 async def test_s3_15_other_errors_are_not_retried(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
@@ -363,7 +363,7 @@ async def test_s3_15_a_chunk_that_is_too_long_for_the_model_is_halved(
     assert run["state"] == "succeeded"
     assert spans(await summaries(client)) == [(1, 40, 0)]
 
-    def held(asked: Asked) -> int:
+    def held(asked: ReceivedRequest) -> int:
         return asked.prompt.count("[User]: message-")
 
     assert [held(asked) for asked in model.requests] == [40, 20, 20]
@@ -371,11 +371,11 @@ async def test_s3_15_a_chunk_that_is_too_long_for_the_model_is_halved(
 
 
 async def test_s3_15_after_three_failures_the_model_is_not_called_for_a_while(
-    client: httpx.AsyncClient, impatient: None, database_url: str, model: Summarizers
+    client: httpx.AsyncClient, fast_retries: None, database_url: str, model: Summarizers
 ) -> None:
     await begin(client, "clip", 15)
     model.default = status(500)
-    async with working(database_url, model, breaker_seconds=3.0):
+    async with running_worker(database_url, model, breaker_seconds=3.0):
         run = await compact(client)
         assert (run["state"], run["attempts"], len(model.requests)) == ("failed", 3, 3)
         model.default = ok("told")
@@ -389,7 +389,7 @@ async def test_s3_11_a_forced_compaction_drops_nothing_that_has_a_summary(
     agent = await Agent.begin(client, await preset(client, "clip", chunk_events=4))
     for turn in range(12):
         await agent.user(f"turn {turn}: " + "words " * 40)
-        await agent.says(f"answer {turn}: " + "words " * 40)
+        await agent.assistant(f"answer {turn}: " + "words " * 40)
     run = await compact(client)
     context = await agent.context(max_tokens=100_000, force=True)
     dropped = [row for row in context["evictions"] if row["disposition"] == "dropped" and row["reducer"] != "fold"]

@@ -2,7 +2,7 @@
 
 import httpx
 
-from tests.conformance.agent import WAIT_MS, Agent, evicted, until_folded
+from tests.conformance.agent import WAIT_MS, Agent, evicted_seqs, until_folded
 
 TEXT = "word " * 80
 
@@ -19,14 +19,14 @@ async def test_s3_02_the_newest_five_are_kept(client: httpx.AsyncClient, worker:
     """Five messages take more than the goal of a reduction, so that each time all others are summarized."""
     agent = await Agent.begin(client, "clip", max_tokens=4_200)
     _, context = await until_folded(agent, lambda _: agent.user(TEXT * 5))
-    assert evicted(context, "summarized") == set(range(1, context["head"] - 4))
+    assert evicted_seqs(context, "summarized") == set(range(1, context["head"] - 4))
     for _ in range(12):
         await agent.user(TEXT * 5)
         context = await agent.context(wait_ms=WAIT_MS)
         assert context["tokens"]["estimate"] <= 3_360
-        assert not evicted(context, "dropped")
+        assert not evicted_seqs(context, "dropped")
         behind = set(range(context["head"] - 4, context["head"] + 1))
-        assert behind.isdisjoint(evicted(context, "summarized"))
+        assert behind.isdisjoint(evicted_seqs(context, "summarized"))
 
 
 async def test_s3_02_too_few_messages_change_nothing(client: httpx.AsyncClient) -> None:
@@ -45,5 +45,5 @@ async def test_s3_02_a_call_and_its_results_stay_together(client: httpx.AsyncCli
     await agent.context()
     _, context = await until_folded(agent, lambda _: agent.user(TEXT * 4), most=4)
     assert context["head"] == result + 4  # the fifth newest is the result: its call stays with it
-    assert evicted(context, "summarized") == set(range(1, result - 1))
+    assert evicted_seqs(context, "summarized") == set(range(1, result - 1))
     assert [message["role"] for message in context["request"]["messages"]][1:3] == ["assistant", "tool"]

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import Agent, shown
+from tests.conformance.agent import Agent, request_text
 from tests.conformance.conftest import compact
 
 TEXT = "word " * 80
@@ -31,7 +31,7 @@ async def test_s3_14_it_answers_what_was_done_and_later_rounds_see_it(client: ht
     assert 0 < done["tokens_after"] < done["tokens_before"]
     await agent.post({"type": "tool.result", "call_id": "t", "content": f"{done['messages_compressed']} compressed"})
     context = await agent.context(force=True)
-    seen = shown(context)
+    seen = request_text(context)
     assert "[Context Summary — 21 messages compressed across 1 compaction cycle]" in seen
     assert "message-20." not in seen
     assert all(text in seen for text in ("message-22.", "message-24.", "21 compressed"))  # the newest five, as before

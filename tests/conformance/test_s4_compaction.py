@@ -8,12 +8,12 @@ import pytest
 
 from app.core.compaction.prompt import Prompt
 from app.providers.guard import expected_tokens
-from tests.conformance.agent import WAIT_MS, Agent, Json, shown
-from tests.conformance.conftest import compact, one, proven, runs, summaries, working
+from tests.conformance.agent import WAIT_MS, Agent, Json, request_text
+from tests.conformance.conftest import check_coverage, compact, live_summary, running_worker, runs, summaries
 from tests.support.summarizers import (
-    Asked,
     Behaviour,
-    Said,
+    ReceivedRequest,
+    Reply,
     Summarizers,
     by_part,
     context_too_long,
@@ -66,7 +66,7 @@ async def test_s4_08_what_is_kept_never_begins_with_a_result(client: httpx.Async
     context = await agent.context(format="blocks")
     assert context["evictions"] == []
     await compact(client)
-    made = await one(client)
+    made = await live_summary(client)
     kinds = {event["seq"]: event["type"] for event in await agent.log()}
     assert kinds[made["to_seq"]] == "tool.result" and kinds[made["to_seq"] + 1] == "tool.call"
     kept = [block["kind"] for block in (await agent.context(force=True, format="blocks"))["request"]["blocks"]]
@@ -92,7 +92,7 @@ async def test_s4_09_in_a_small_session_there_is_nothing_to_compact(
 async def test_s4_09_a_blank_summary_is_an_error(client: httpx.AsyncClient, worker: None, model: Summarizers) -> None:
     agent = await ready(client)
     before = await agent.context()
-    model.will(ok("  \n "), empty())
+    model.queue(ok("  \n "), empty())
     run = await compact(client)
     assert run["state"] == "failed" and "empty" in run["error"]
     assert await summaries(client) == []
@@ -106,15 +106,15 @@ async def test_s4_09_a_run_continues_from_the_kept_events_with_the_previous_summ
 ) -> None:
     agent = await ready(client)
     await compact(client)
-    first = await one(client)
+    first = await live_summary(client)
     await agent.context(force=True)
-    model.forget()
+    model.reset()
     await talk(agent, 20, 54)
     await compact(client)
     conversation, _, rest = model.requests[0].prompt.partition("</conversation>")
     assert conversation.startswith(f"<conversation>\n[User]: turn-{first['to_seq']}.")
     assert f"<previous-summary>\n{first['text']}\n</previous-summary>" in rest
-    second = await one(client)
+    second = await live_summary(client)
     assert (second["from_seq"], second["sources"]) == (1, [first["id"]])
 
 
@@ -126,7 +126,7 @@ async def test_s4_10_a_split_task_has_its_own_part(client: httpx.AsyncClient, wo
     await agent.context()
     model.default = by_part(ok(WHOLE), ok(PREFIX))
     await compact(client)
-    made = await one(client)
+    made = await live_summary(client)
     history, beginning = model.parts()
     assert "turn-3." in history.prompt and "THE TASK" not in history.prompt
     assert "THE TASK" in beginning.prompt and "turn-3." not in beginning.prompt
@@ -143,7 +143,7 @@ async def split_task(client: httpx.AsyncClient, model: Summarizers, behaviour: B
     for first in range(0, 900, 50):
         await talk(agent, 50, first)
         await agent.context(wait_ms=WAIT_MS)
-    model.forget()
+    model.reset()
     model.default = behaviour
     events: list[Json] = [{"type": "user.message", "content": "THE TASK"}]
     for number in range(28):
@@ -160,12 +160,12 @@ async def test_s4_10_the_two_parts_are_requested_concurrently(
     agent = await split_task(client, model, by_part(slow(both, ok(WHOLE)), slow(both, ok(PREFIX))))
     asking = asyncio.create_task(agent.context(wait_ms=WAIT_MS))
     try:
-        await asyncio.wait_for(model.asked(2), 60)
+        await asyncio.wait_for(model.wait_for_requests(2), 60)
     finally:
         both.set()
         context = await asking
     assert "THE TASK" in model.parts()[1].prompt
-    made = await one(client)
+    made = await live_summary(client)
     assert made["text"].startswith(f"{WHOLE}\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}")
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
 
@@ -175,8 +175,8 @@ async def test_s4_10_the_two_parts_are_requested_concurrently(
 async def test_s4_10_if_one_part_fails_nothing_is_kept_of_the_other(
     client: httpx.AsyncClient, worker: None, model: Summarizers, failing: str
 ) -> None:
-    async def once_both_are_asked(asked: Asked) -> Said:
-        await asyncio.wait_for(model.asked(2), 60)
+    async def once_both_are_asked(asked: ReceivedRequest) -> Reply:
+        await asyncio.wait_for(model.wait_for_requests(2), 60)
         return await status(400).answer(asked)
 
     fails, hangs = Behaviour(once_both_are_asked), model.never()
@@ -186,12 +186,12 @@ async def test_s4_10_if_one_part_fails_nothing_is_kept_of_the_other(
     context = await agent.context(wait_ms=WAIT_MS)
     assert (await runs(client))[0]["state"] == "failed"
     assert await summaries(client) == before
-    await proven(client)
+    await check_coverage(client)
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    model.forget()
+    model.reset()
     model.default = by_part(ok(WHOLE), ok(PREFIX))
     await compact(client)  # the hanging request was cancelled
-    assert PREFIX in (await one(client))["text"]
+    assert PREFIX in (await live_summary(client))["text"]
 
 
 async def test_s4_10_the_parts_are_requested_in_turn_if_spending_has_no_room_for_both(
@@ -204,13 +204,13 @@ async def test_s4_10_the_parts_are_requested_in_turn_if_spending_has_no_room_for
     await work(agent, 22)
     await agent.context()
     model.default = by_part(ok(WHOLE), ok(PREFIX))
-    async with working(database_url, model, spend_tokens_max=SPENDING):
+    async with running_worker(database_url, model, spend_tokens_max=SPENDING):
         run = await compact(client)
     expected = [expected_tokens(Prompt(one.system, one.prompt, one.max_tokens, 0.2)) for one in model.parts()]
     assert max(expected) < SPENDING < sum(expected)
     assert run["state"] == "succeeded"
     assert run["tokens_read"] < SPENDING
-    assert PREFIX in (await one(client))["text"]
+    assert PREFIX in (await live_summary(client))["text"]
 
 
 async def test_s4_10_the_parts_are_requested_in_turn_if_the_provider_answers_one_at_a_time(
@@ -221,14 +221,14 @@ async def test_s4_10_the_parts_are_requested_in_turn_if_the_provider_answers_one
     await agent.user("THE TASK")
     await work(agent, 22)
     await agent.context()
-    in_progress: list[Asked] = []
+    in_progress: list[ReceivedRequest] = []
 
-    async def one_at_a_time(asked: Asked) -> Said:
+    async def one_at_a_time(asked: ReceivedRequest) -> Reply:
         if in_progress:
             return await status(429, retry_after=60).answer(asked)
         in_progress.append(asked)
         if len(model.requests) == 1:
-            await asyncio.wait_for(model.asked(2), 60)
+            await asyncio.wait_for(model.wait_for_requests(2), 60)
         said = await by_part(ok(WHOLE), ok(PREFIX)).answer(asked)
         in_progress.clear()
         return said
@@ -236,7 +236,7 @@ async def test_s4_10_the_parts_are_requested_in_turn_if_the_provider_answers_one
     model.default = Behaviour(one_at_a_time)
     run = await compact(client)
     assert (run["state"], len(model.requests)) == ("succeeded", 3)
-    assert PREFIX in (await one(client))["text"]
+    assert PREFIX in (await live_summary(client))["text"]
 
 
 async def test_s4_10_a_task_over_the_models_window_is_sent_in_pieces(
@@ -258,10 +258,10 @@ async def test_s4_10_a_task_over_the_models_window_is_sent_in_pieces(
     assert "turn-3." in history.prompt and "THE TASK" not in history.prompt
     assert len(pieces) > 2 and all("THE TASK" in prompt for prompt in pieces)
     assert all("THE TASK" in asked.prompt for asked in later)
-    made = await one(client)
+    made = await live_summary(client)
     assert "THE TASK" in made["text"]
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
-    assert {row["disposition"] for row in await proven(client)} <= {"summarized", "verbatim"}
+    assert {row["disposition"] for row in await check_coverage(client)} <= {"summarized", "verbatim"}
 
 
 async def test_s4_10_without_history_the_summary_says_so(
@@ -271,9 +271,9 @@ async def test_s4_10_without_history_the_summary_says_so(
     await agent.user("THE TASK")
     await work(agent, 24)
     await agent.context()
-    model.will(ok(PREFIX))
+    model.queue(ok(PREFIX))
     await compact(client)
-    assert (await one(client))["text"].startswith(
+    assert (await live_summary(client))["text"].startswith(
         f"No prior history.\n\n---\n\n**Turn Context (split turn):**\n\n{PREFIX}"
     )
     assert len(model.requests) == 1
@@ -348,12 +348,12 @@ async def test_s4_14_files_are_carried_forward(client: httpx.AsyncClient, worker
     model.default = ok(WHOLE)
     await compact(client)
     lists = "<modified-files>\na.py\np.py\nw.py\n</modified-files>\n<read-files>\nb.py\n</read-files>"
-    assert lists in (await one(client))["text"]
+    assert lists in (await live_summary(client))["text"]
     await agent.context(force=True)
     await agent.calls("write", "ok", {"path": "b.py", "content": "now written"})
     await talk(agent, 60, 50)
     await compact(client)
-    text = (await one(client))["text"]
+    text = (await live_summary(client))["text"]
     assert "<modified-files>\na.py\nb.py\np.py\nw.py\n</modified-files>" in text and "<read-files>" not in text
 
 
@@ -382,7 +382,7 @@ async def test_s4_14_files_that_a_results_diff_names_are_modified(client: httpx.
     for first in range(0, 900, 50):
         await talk(agent, 50, first)
         context = await agent.context(wait_ms=WAIT_MS)
-    made = await one(client)
+    made = await live_summary(client)
     assert [row["id"] for row in context["summaries"]] == [made["id"]]
     modified = ["/srv/lib/c.py", "lib/a.py", "lib/b.py", "lib/gone.py", "lib/json.py"]
     assert sorted(made["digest"]["files_modified"]) == modified
@@ -396,7 +396,7 @@ async def test_s4_15_what_is_recorded(client: httpx.AsyncClient, worker: None) -
     agent = await ready(client)
     before = (await agent.context())["tokens"]["estimate"]
     run = await compact(client)
-    made = await one(client)
+    made = await live_summary(client)
     [listed] = await runs(client)
     assert (listed["id"], listed["state"], listed["summaries"]) == (run["id"], "succeeded", [made["id"]])
     assert abs(listed["tokens_before"] - before) <= before // 10
@@ -410,12 +410,12 @@ async def test_s4_16_a_context_is_the_summary_as_a_user_message_and_the_kept_eve
 ) -> None:
     agent = await ready(client)
     await compact(client)
-    made = await one(client)
+    made = await live_summary(client)
     context = await agent.context(force=True, format="openai")
     messages: list[Json] = context["request"]["messages"]
     assert messages[0]["role"] == "user" and made["text"] in messages[0]["content"]
     assert [m["content"].split()[0] for m in messages[1:]] == [f"turn-{n}." for n in range(made["to_seq"], 54)]
-    assert [row["disposition"] for row in await proven(client)] == ["summarized", "verbatim"]
+    assert [row["disposition"] for row in await check_coverage(client)] == ["summarized", "verbatim"]
 
 
 async def test_s4_16_an_older_summary_is_not_shown_too(client: httpx.AsyncClient, worker: None) -> None:
@@ -426,4 +426,4 @@ async def test_s4_16_an_older_summary_is_not_shown_too(client: httpx.AsyncClient
     await compact(client)
     context = await agent.context(force=True)
     assert [row["from_seq"] for row in context["summaries"]] == [1]
-    assert shown(context).count("The conversation was compacted") == 1
+    assert request_text(context).count("The conversation was compacted") == 1

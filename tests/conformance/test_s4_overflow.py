@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import compact, runs
 from tests.conformance.lived import quiet
-from tests.conformance.test_s0_overflow import outcome
+from tests.conformance.test_s0_overflow import report_outcome
 from tests.unit.test_overflow import THRESHOLD
 
 TEXT = "word " * 80
@@ -17,7 +17,7 @@ async def begin_session(client: httpx.AsyncClient, turns: int, name: str = "s", 
     agent = await Agent.begin(client, "threshold", name, max_tokens=window, model="a-model")
     for turn in range(turns):
         await agent.user(f"turn {turn} {TEXT}")
-        await agent.says(TEXT)
+        await agent.assistant(TEXT)
     await agent.user("and now?")
     return agent
 
@@ -30,13 +30,13 @@ async def test_s4_03_the_last_usage_is_preferred_to_the_estimate(client: httpx.A
     agent = await begin_session(client, 20)
     context = await agent.context()
     assert context["tokens"]["estimate"] < 5_000
-    await outcome(client, context, usage_report(8_950))
+    await report_outcome(client, context, usage_report(8_950))
     grown = await agent.context(wait_ms=WAIT_MS)
     assert (grown["epoch"], grown["tokens"]["estimate"]) == (context["epoch"], 8_950)
     await agent.user(TEXT)  # a hundred tokens more exceed the threshold
     reduced = await agent.context(wait_ms=WAIT_MS)
     assert reduced["epoch"] == context["epoch"] + 1
-    assert evicted(reduced, "summarized")
+    assert evicted_seqs(reduced, "summarized")
 
 
 async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
@@ -45,12 +45,12 @@ async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
     """No request waits: the append after the report knows the usage and wakes the worker."""
     agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, usage_report(8_950))
+    await report_outcome(client, context, usage_report(8_950))
     assert (await agent.user(TEXT)) > 40
     async with quiet(database_url) as done:
         await done()
     reduced = await agent.context()
-    assert evicted(reduced, "summarized")
+    assert evicted_seqs(reduced, "summarized")
     assert reduced["compaction"]["state"] != "stalled"
 
 
@@ -60,20 +60,20 @@ async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_w
     """Nothing is appended after the report, and no request waits."""
     agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, usage_report(9_500))
+    await report_outcome(client, context, usage_report(9_500))
     stalled = await agent.context()
     assert (stalled["compaction"]["state"], stalled["tokens"]["estimate"]) == ("stalled", 9_500)
     async with quiet(database_url) as done:
         await done()
     reduced = await agent.context()
-    assert evicted(reduced, "summarized")
+    assert evicted_seqs(reduced, "summarized")
     assert reduced["tokens"]["estimate"] <= 9_000
 
 
 async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncClient) -> None:
     agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, usage_report(7_000))
+    await report_outcome(client, context, usage_report(7_000))
     await agent.user(TEXT * 4)
     grown = await agent.context()
     assert 7_000 + 400 <= grown["tokens"]["estimate"] <= 7_000 + 1_000
@@ -82,9 +82,9 @@ async def test_s4_03_growth_after_the_last_usage_is_added(client: httpx.AsyncCli
 async def test_s4_03_errors_and_reports_without_usage_are_skipped(client: httpx.AsyncClient) -> None:
     agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, {"error": {"status": 500, "message": "aborted"}, **usage_report(8_999)})
+    await report_outcome(client, context, {"error": {"status": 500, "message": "aborted"}, **usage_report(8_999)})
     second = await agent.context()
-    await outcome(client, second, {"latency_ms": 30})
+    await report_outcome(client, second, {"latency_ms": 30})
     assert (await agent.context())["tokens"]["estimate"] == context["tokens"]["estimate"]
 
 
@@ -93,7 +93,7 @@ async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is
 ) -> None:
     agent = await begin_session(client, 20)
     context = await agent.context()
-    await outcome(client, context, usage_report(8_950))
+    await report_outcome(client, context, usage_report(8_950))
     await agent.user(TEXT)
     reduced = await agent.context(wait_ms=WAIT_MS)
     estimate = reduced["tokens"]["estimate"]
@@ -107,7 +107,7 @@ async def test_s4_03_after_a_compaction_newer_than_the_usage_the_current_view_is
 @pytest.mark.parametrize("phrase", THRESHOLD)
 async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> None:
     agent = await begin_session(client, 1)
-    verdict = await outcome(client, await agent.context(), {"error": {"message": phrase.upper()}})
+    verdict = await report_outcome(client, await agent.context(), {"error": {"message": phrase.upper()}})
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
 
 
@@ -124,7 +124,7 @@ async def test_s4_05_its_patterns(client: httpx.AsyncClient, phrase: str) -> Non
 )
 async def test_s4_05_and_what_is_none(client: httpx.AsyncClient, error: Json) -> None:
     agent = await begin_session(client, 1)
-    verdict = await outcome(client, await agent.context(), {"error": error})
+    verdict = await report_outcome(client, await agent.context(), {"error": error})
     assert verdict == {"overflow": False, "action": "none"}
 
 
@@ -140,7 +140,7 @@ BARE = [
 @pytest.mark.parametrize("error", BARE)
 async def test_s4_05_a_status_without_a_body(client: httpx.AsyncClient, error: Json) -> None:
     agent = await begin_session(client, 1)
-    verdict = await outcome(client, await agent.context(), {"error": error})
+    verdict = await report_outcome(client, await agent.context(), {"error": error})
     assert (verdict["overflow"], verdict["action"], verdict["matched"]["set"]) == (True, "retry", "threshold")
 
 
@@ -148,7 +148,7 @@ async def test_s4_05_a_status_without_a_body(client: httpx.AsyncClient, error: J
 async def test_s4_05_says_nothing_to_another_policy(client: httpx.AsyncClient, error: Json) -> None:
     agent = await Agent.begin(client, "default", "s", max_tokens=WINDOW)
     await agent.user("hello")
-    verdict = await outcome(client, await agent.context(), {"error": error})
+    verdict = await report_outcome(client, await agent.context(), {"error": error})
     assert verdict == {"overflow": False, "action": "none"}
 
 
@@ -156,20 +156,20 @@ async def test_s4_06_the_last_usage_is_looked_at_inside_a_turn_too(client: httpx
     agent = await begin_session(client, 20)
     await agent.calls(result=TEXT)
     context = await agent.context()
-    await outcome(client, context, usage_report(8_990))
+    await report_outcome(client, context, usage_report(8_990))
     await agent.calls(result=TEXT)
     reduced = await agent.context(wait_ms=WAIT_MS)
-    assert (bool(evicted(reduced, "summarized")), evicted(reduced, "dropped")) == (True, set())
+    assert (bool(evicted_seqs(reduced, "summarized")), evicted_seqs(reduced, "dropped")) == (True, set())
 
 
 async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, worker: None) -> None:
     """The run's record replaces the original's two events: start and end times, reason, and savings."""
     agent = await begin_session(client, 30)
     context = await agent.context()
-    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    verdict = await report_outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": WAIT_MS})
-    assert evicted(again, "summarized")
-    assert await outcome(client, again, usage_report(again["tokens"]["estimate"])) == {
+    assert evicted_seqs(again, "summarized")
+    assert await report_outcome(client, again, usage_report(again["tokens"]["estimate"])) == {
         "overflow": False,
         "action": "none",
     }
@@ -186,10 +186,10 @@ async def test_s4_07_overflow_compacts_and_retries(client: httpx.AsyncClient, wo
 async def test_s4_07_nothing_to_compact_is_no_error(client: httpx.AsyncClient, worker: None) -> None:
     agent = await begin_session(client, 0)
     context = await agent.context()
-    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    verdict = await report_outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})
     assert again["request"] == context["request"]
-    assert (await outcome(client, again, {"error": {"message": "prompt is too long"}}))["action"] == "stop"
+    assert (await report_outcome(client, again, {"error": {"message": "prompt is too long"}}))["action"] == "stop"
     await compact(client)
     assert {run["state"] for run in await runs(client)} == {"skipped"}
 
@@ -200,7 +200,7 @@ async def test_s4_17_a_run_says_why_it_was_made(client: httpx.AsyncClient, worke
     assert {run["reason"] for run in await runs(client) if run["summaries"]} <= {"requested", "pressure"}
     assert (await runs(client))[0]["reason"] == "requested"
     context = await agent.context()
-    await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    await report_outcome(client, context, {"error": {"message": "prompt is too long"}})
     assert "overflow" in {run["reason"] for run in await runs(client)}
     other = await begin_session(client, 60, "s2")
     await other.context(wait_ms=WAIT_MS)

@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted, until_folded
-from tests.conformance.conftest import preset, proven
-from tests.conformance.test_s0_overflow import outcome
-from tests.support.summarizers import Asked, Summarizers, a_summary, ok
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs, until_folded
+from tests.conformance.conftest import check_coverage, preset
+from tests.conformance.test_s0_overflow import report_outcome
+from tests.support.summarizers import ReceivedRequest, Summarizers, a_summary, ok
 
 TEXT = "word " * 80
 
@@ -48,15 +48,15 @@ async def test_s4_02_a_summary_takes_four_fifths_of_the_reserve_in_small_windows
         context = await agent.context(wait_ms=WAIT_MS)
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
         if context["summaries"]:
-            assert not evicted(context, "dropped")
+            assert not evicted_seqs(context, "dropped")
     assert {asked.max_tokens for asked in model.requests} == {1_310}
     assert context["tokens"]["by_source"]["summaries"] > 1_150
     fresh = await agent.context(view="fresh", wait_ms=WAIT_MS)
     assert fresh["tokens"]["by_source"]["summaries"] > 1_150
-    await proven(client)
+    await check_coverage(client)
 
 
-def long_summary(asked: Asked) -> str:
+def long_summary(asked: ReceivedRequest) -> str:
     """Return a summary of nearly the allowed size, at four characters per token."""
     return a_summary(asked) + "\n- " + "very long " * 470
 
@@ -90,7 +90,7 @@ async def test_s4_06_checked_at_every_call_also_inside_a_turn(client: httpx.Asyn
     _, context = await until_folded(agent, lambda _: agent.calls(result=TEXT))
     for _ in range(30):
         assert context["tokens"]["estimate"] <= 5_952
-        assert not evicted(context, "dropped")
+        assert not evicted_seqs(context, "dropped")
         await agent.calls(result=TEXT)
         context = await agent.context(wait_ms=WAIT_MS)
 
@@ -105,15 +105,15 @@ async def test_s4_06_a_sub_agent_skips_only_the_threshold(client: httpx.AsyncCli
     assert 5_952 < context["tokens"]["estimate"] <= context["tokens"]["target"]
     assert context["evictions"] == []
     assert context["compaction"]["state"] != "stalled"
-    verdict = await outcome(client, context, {"error": {"message": "prompt is too long"}})
+    verdict = await report_outcome(client, context, {"error": {"message": "prompt is too long"}})
     again = await agent.context(**{**sub, **verdict["next"]["body"], "wait_ms": 0})
     assert again["tokens"]["estimate"] < context["tokens"]["estimate"]
-    assert evicted(again, "summarized")
+    assert evicted_seqs(again, "summarized")
     for turn in range(40):  # the target still applies
         await agent.user(f"later {turn} {TEXT}")
         context = await agent.context(**sub)
         assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    assert not evicted(context, "dropped")
+    assert not evicted_seqs(context, "dropped")
 
 
 async def test_s4_08_the_cut_never_falls_on_a_result(client: httpx.AsyncClient) -> None:
@@ -125,7 +125,7 @@ async def test_s4_08_the_cut_never_falls_on_a_result(client: httpx.AsyncClient) 
         context = await agent.context()
         if context["evictions"]:
             break
-    gone = evicted(context, "dropped")
+    gone = evicted_seqs(context, "dropped")
     assert gone
     assert all((seq in gone) == (seq - 1 in gone) for seq in results)
     first = next(block for block in context["request"]["blocks"] if block["kind"] != "note")

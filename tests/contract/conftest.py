@@ -10,7 +10,7 @@ from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conftest import serving
-from tests.support.gateways import Behind, behind, settings
+from tests.support.gateways import BackgroundWrites, background_writes, settings
 from tests.support.pooler import pooled
 from tests.support.provider import Provider, serving_provider
 
@@ -35,9 +35,9 @@ async def http(gateway: str) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture(name="behind")
-async def _behind(database_url: str) -> AsyncIterator[Behind]:
+async def _behind(database_url: str) -> AsyncIterator[BackgroundWrites]:
     """A reader of what the gateway writes to the test's database after its responses."""
-    async with behind(database_url) as found:
+    async with background_writes(database_url) as found:
         yield found
 
 
@@ -45,7 +45,7 @@ async def _behind(database_url: str) -> AsyncIterator[Behind]:
 async def worker(database_url: str) -> AsyncIterator[None]:
     """A worker on the test's database with the extractive summarizer."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
     yield
     stop.set()
     await running

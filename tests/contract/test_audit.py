@@ -220,7 +220,7 @@ async def test_a_summary_in_place_of_events_is_in_the_diff(agent: Agent, databas
         await agent.turn()
     a = await agent.context(max_tokens=30_000, policy=FOLDING)
     stop = asyncio.Event()
-    working = asyncio.create_task(run.run(database_url, stop, wiring.work(pooled(Settings(), database_url))))
+    working = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
     answer = await agent.client.post("/v1/sessions/s/compactions", json={"wait_ms": 20_000})
     stop.set()
     await working

@@ -314,7 +314,7 @@ async def test_usage_reports_do_not_wait_for_a_locked_calibration(
 ) -> None:
     made = await report_call(client, "a", {"usage": {"input_tokens": 900}}, model="m")
     async with database.transaction() as other:
-        assert (await calibrations.take(other, DEFAULT_TENANT, "m", "heuristic:o200k_base", 0.1, wait=False)).locked
+        assert (await calibrations.lock(other, DEFAULT_TENANT, "m", "heuristic:o200k_base", 0.1, wait=False)).locked
         for sid in ("a", "b"):
             await report_call(client, sid, {"usage": {"input_tokens": made["tokens"]["estimate"] * 2}}, model="m")
         refusal = asyncio.create_task(report_call(client, "b", window_error(9_000), model="m"))  # it waits

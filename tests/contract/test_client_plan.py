@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from tests.contract.test_lines import ask
-from tests.contract.test_reconcile import BEGUN, answer, calls, reconcile, result, user
-from tests.support.client_plans import applied, sent
+from tests.contract.test_reconcile import CONVERSATION, answer, calls, reconcile, result, user
+from tests.support.client_plans import apply_plan, request_pieces
 
 Json = dict[str, Any]
 LONG = "The parser reads its configuration from a folder of its own and writes what it found to disk. " * 12
@@ -83,7 +83,7 @@ async def test_a_plan_applied_to_the_messages_equals_the_request(
             client, own, format=form, max_tokens=6_000, injections=[{"name": "time", "content": "It is noon."}]
         )
         assert made["line"] == "s@line.1"
-        assert applied(form, own, made) == sent(form, made["request"])
+        assert apply_plan(form, own, made) == request_pieces(form, made["request"])
         actions |= {one["action"] for one in made["plan"]}
     assert "keep" in actions
     assert actions & {"replace", "drop"}
@@ -96,26 +96,26 @@ async def test_summaries_are_inserted_in_place_of_their_events(client: httpx.Asy
     made = await reconcile(client, own, format=form, max_tokens=6_000, wait_ms=1)
     summaries = [one for one in made["inserted"] if one["kind"] == "summary"]
     assert [one["id"] for one in summaries] == [made["summaries"][-1]["id"]]
-    assert applied(form, own, made) == sent(form, made["request"])
+    assert apply_plan(form, own, made) == request_pieces(form, made["request"])
 
 
 async def test_content_unknown_to_the_client_is_inserted_in_log_order(client: httpx.AsyncClient) -> None:
-    await reconcile(client, BEGUN[:3])
+    await reconcile(client, CONVERSATION[:3])
     await ask(client, "POST", "s/events", {"events": [{"type": "agent.note", "content": "Mind the gap."}]}, 201)
     await ask(client, "PUT", "s/layers/sources", {"content": "a.py"})
-    more = [*BEGUN[:3], user("And?")]
+    more = [*CONVERSATION[:3], user("And?")]
     made = await reconcile(client, more)
     found = [(one["before"], one["kind"], one["role"], one.get("call_id")) for one in made["inserted"]]
     assert found == [(3, "pending", "tool", "b"), (3, "note", "user", None), (4, "layer", "user", None)]
-    assert applied("openai", more, made) == sent("openai", made["request"])
+    assert apply_plan("openai", more, made) == request_pieces("openai", made["request"])
     assert [one["action"] for one in made["plan"]] == ["keep"] * 4
     assert [one["seqs"] for one in made["plan"]] == [[1], [2, 3, 4], [5], [7]]
 
 
 async def test_a_redacted_event_is_replaced(client: httpx.AsyncClient) -> None:
-    await reconcile(client, BEGUN)
+    await reconcile(client, CONVERSATION)
     await ask(client, "DELETE", "s/events/5", status=204)
-    made = await reconcile(client, BEGUN)
+    made = await reconcile(client, CONVERSATION)
     assert [one["action"] for one in made["plan"]] == ["keep", "keep", "replace", "keep"]
     assert made["appended"] == []
-    assert applied("openai", BEGUN, made) == sent("openai", made["request"])
+    assert apply_plan("openai", CONVERSATION, made) == request_pieces("openai", made["request"])

@@ -39,7 +39,7 @@ async def test_i13_every_field_of_a_part_is_counted(client: httpx.AsyncClient, w
             answer = (await client.get("/v1/sessions/s/context", params=params)).json()
             sent = json.dumps(answer["request"], ensure_ascii=False)
             assert (LONG in sent) or written not in (form, "blocks")
-            assert answer["tokens"]["estimate"] >= recount.tokens(answer["request"], _at_least)
+            assert answer["tokens"]["estimate"] >= recount.count_tokens(answer["request"], _at_least)
 
 
 async def test_i2_a_part_over_the_window_is_refused_whichever_field_is_large(

@@ -53,7 +53,9 @@ async def test_i2_i13_no_context_is_larger_than_its_estimate(
                     "view": f"{model}-{form}",
                 }
                 answer = (await client.get(f"/v1/sessions/{kind}/context", params=params)).json()
-                count = sum(len(encoding.encode_ordinary(one)) for one, _ in recount.said(answer["request"])) * factor
+                count = (
+                    sum(len(encoding.encode_ordinary(one)) for one, _ in recount.texts_of(answer["request"])) * factor
+                )
                 messages = answer["request"].get("messages") or answer["request"]["input"]
                 count += (len(messages) + 1) * MESSAGE_TOKENS
                 estimate, limit = answer["tokens"]["estimate"], answer["tokens"]["target"]
@@ -102,7 +104,7 @@ async def _over(
     request, tokens = posted.json()["request"], posted.json()["tokens"]
     counts = (encodings[name].encode_ordinary_batch for name in (BY_PRESET | UNKNOWN)[model])
     factor = FACTORS[kind][0] if model in CLAUDE and kind in FACTORS else 1.0
-    count = max(sum(map(len, count([one for one, _ in recount.said(request)]))) for count in counts) * factor
+    count = max(sum(map(len, count([one for one, _ in recount.texts_of(request)]))) for count in counts) * factor
     count += (len(request["messages"]) + 1) * MESSAGE_TOKENS
     fits = count <= tokens["estimate"] <= tokens["target"] < WINDOW
     return [] if fits and count >= WINDOW / 6 else [(policy, kind, model, round(count), tokens)]

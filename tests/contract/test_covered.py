@@ -9,7 +9,7 @@ import pytest
 from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
-from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.conformance.lived import Quiet, quiet, turn
 from tests.conftest import serving
 from tests.support.background import Background
@@ -31,19 +31,19 @@ LEAST_USED = 0.9 * 0.7 * 0.78
 async def worker(database_url: str) -> AsyncIterator[Background]:
     """A worker with the extractive summarizer, which the test starts."""
     async with Background(
-        lambda stop: run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url)))
+        lambda stop: run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url)))
     ) as background:
         yield background
 
 
 @pytest.fixture
-async def done(database_url: str) -> AsyncIterator[Quiet]:
+async def worker_done(database_url: str) -> AsyncIterator[Quiet]:
     """A wait for the worker to finish its jobs."""
     async with quiet(database_url) as waiting:
         yield waiting
 
 
-def edits(first: int, last: int) -> list[Json]:
+def edit_turns(first: int, last: int) -> list[Json]:
     """Return turns that read and change a file, about 500 tokens each."""
     events: list[Json] = []
     for n in range(first, last):
@@ -59,7 +59,7 @@ def edits(first: int, last: int) -> list[Json]:
     return events
 
 
-async def begun(client: httpx.AsyncClient, preset: str, **more: Any) -> Agent:
+async def begin_session(client: httpx.AsyncClient, preset: str, **more: Any) -> Agent:
     document = (await client.get(f"/v1/policies/{preset}")).json()["policy"]
     return await Agent.begin(client, {**document, "window_tokens": WINDOW, **more})
 
@@ -74,7 +74,7 @@ def covered_drops(context: Json, covered: int) -> list[Json]:
 
 
 async def test_merged_summaries_are_reloaded_only_after_new_ones_were_written(
-    database_url: str, worker: Background, done: Quiet
+    database_url: str, worker: Background, worker_done: Quiet
 ) -> None:
     log = await ServerLog.begin(database_url)
 
@@ -83,22 +83,22 @@ async def test_merged_summaries_are_reloaded_only_after_new_ones_were_written(
 
     async with serving(Settings(), database_url) as base, httpx.AsyncClient(base_url=base) as http:
         worker.start()
-        agent = await begun(http, "default")
-        await agent.post(*edits(0, 40))
-        await done()
+        agent = await begin_session(http, "default")
+        await agent.post(*edit_turns(0, 40))
+        await worker_done()
         assert (await agent.context(force=True))["summaries"]
         before = reads()
         for _ in range(3):
             await agent.context(force=True)
         assert (before, reads()) == (1, 1)
-        await agent.post(*edits(40, 80))
-        await done()
+        await agent.post(*edit_turns(40, 80))
+        await worker_done()
         await agent.context(force=True)
         assert reads() == 2
 
 
 async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
-    database_url: str, worker: Background, done: Quiet
+    database_url: str, worker: Background, worker_done: Quiet
 ) -> None:
     log = await ServerLog.begin(database_url)
 
@@ -106,8 +106,8 @@ async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
         return sum(") last_call ON true" in one.sql for one in log.statements())
 
     async with serving(Settings(), database_url) as base, httpx.AsyncClient(base_url=base) as http:
-        agent = await begun(http, "default")
-        await agent.post(*edits(0, 40))
+        agent = await begin_session(http, "default")
+        await agent.post(*edit_turns(0, 40))
         assert covered_drops(await agent.context(), 10_000)
         before = reads()
         for _ in range(3):
@@ -115,7 +115,7 @@ async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
             assert covered_drops(await agent.context(), 10_000)
         assert reads() == before
         worker.start()
-        await done()
+        await worker_done()
         await agent.user("go on")
         healed = await agent.context()
         assert not covered_drops(healed, await covered_to(http))
@@ -125,12 +125,12 @@ async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
 
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_new_view_shows_the_summaries_of_all_covered_events(
-    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
 ) -> None:
     worker.start()
-    agent = await begun(client, preset)
-    await agent.post(*edits(0, 160))  # about ten windows
-    await done()
+    agent = await begin_session(client, preset)
+    await agent.post(*edit_turns(0, 160))  # about ten windows
+    await worker_done()
     covered = await covered_to(client)
     assert covered
     for view, window in (("main", WINDOW), ("narrow", WINDOW * 2 // 3), ("wide", 4 * WINDOW)):
@@ -145,12 +145,12 @@ async def test_a_new_view_shows_the_summaries_of_all_covered_events(
 
 @pytest.mark.parametrize("preset", ["default", TIMELINE, PIPELINE, CLIP, THRESHOLD])
 async def test_a_view_far_smaller_than_the_summarized_window_shows_the_summaries(
-    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
 ) -> None:
     worker.start()
-    agent = await begun(client, preset, window_tokens=30_000)
-    await agent.post(*edits(0, 160))
-    await done()
+    agent = await begin_session(client, preset, window_tokens=30_000)
+    await agent.post(*edit_turns(0, 160))
+    await worker_done()
     covered = await covered_to(client)
     context = await agent.context(view="small", max_tokens=WINDOW)
     assert covered_drops(context, covered) == []
@@ -159,15 +159,15 @@ async def test_a_view_far_smaller_than_the_summarized_window_shows_the_summaries
 
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
-    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
 ) -> None:
-    agent = await begun(client, preset)
-    await agent.post(*edits(0, 60))
+    agent = await begin_session(client, preset)
+    await agent.post(*edit_turns(0, 60))
     before = await agent.context()  # before any summary was written
-    assert evicted(before, "dropped")
+    assert evicted_seqs(before, "dropped")
     assert before["tokens"]["estimate"] >= 0.9 * 0.7 * before["tokens"]["target"]
     worker.start()
-    await done()
+    await worker_done()
     covered = await covered_to(client)
     after = await agent.context()
     assert covered_drops(after, covered) == []
@@ -179,12 +179,12 @@ async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
 
 @pytest.mark.parametrize("preset", [TIMELINE, PIPELINE, CLIP, "threshold"])
 async def test_a_change_of_policy_keeps_all_summaries(
-    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
 ) -> None:
     worker.start()
-    agent = await begun(client, "default")
-    await agent.post(*edits(0, 160))
-    await done()
+    agent = await begin_session(client, "default")
+    await agent.post(*edit_turns(0, 160))
+    await worker_done()
     before = (await client.get("/v1/sessions/s/summaries", params={"live": True})).json()["items"]
     assert len(before) > 2
     await agent.context()
@@ -192,8 +192,8 @@ async def test_a_change_of_policy_keeps_all_summaries(
     changed = await agent.context(policy={**document, "window_tokens": WINDOW})
     assert covered_drops(changed, before[-1]["to_seq"]) == []
     assert changed["summaries"][0]["from_seq"] == 1
-    await agent.post(*edits(160, 190))
-    await done()
+    await agent.post(*edit_turns(160, 190))
+    await worker_done()
     after = await agent.context()
     assert covered_drops(after, await covered_to(client)) == []
     if preset != "clip":  # the only live summary merges all earlier ones
@@ -208,10 +208,10 @@ async def test_a_change_of_policy_keeps_all_summaries(
 
 @pytest.mark.parametrize("preset", ["timeline", "clip", "threshold"])
 async def test_nothing_is_dropped_without_a_summary_below_the_target(client: httpx.AsyncClient, preset: str) -> None:
-    agent = await begun(client, preset, window_tokens=24_000)
+    agent = await begin_session(client, preset, window_tokens=24_000)
     grown = [0]
     for number in range(100):
-        await agent.post(*edits(number, number + 1))
+        await agent.post(*edit_turns(number, number + 1))
         context = await agent.context()
         if context["evictions"]:
             break
@@ -222,22 +222,22 @@ async def test_nothing_is_dropped_without_a_summary_below_the_target(client: htt
 
 async def test_a_context_that_waits_gets_the_summaries_its_window_needs(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
-    await agent.post(*edits(0, 60))  # far less than the session's default window
+    await agent.post(*edit_turns(0, 60))  # far less than the session's default window
     context = await agent.context(max_tokens=WINDOW, wait_ms=0)
     assert context["summaries"]
-    assert not evicted(context, "dropped")
+    assert not evicted_seqs(context, "dropped")
 
 
 async def test_the_retry_after_an_overflow_has_a_summary(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
-    await agent.post(*edits(0, 60))
+    await agent.post(*edit_turns(0, 60))
     call = await agent.context(max_tokens=100_000)
     report = {"error": {"status": 400, "message": "prompt is too long: 60000 tokens > 30000 maximum"}}
     verdict = (await client.post(f"/v1/sessions/s/calls/{call['call_id']}/outcome", json=report)).json()
     assert verdict["next"]["body"]["wait_ms"] > 0
     again = await agent.context(**{**verdict["next"]["body"], "wait_ms": 0})  # there is no worker to wait for
     assert again["summaries"]
-    assert not evicted(again, "dropped")
+    assert not evicted_seqs(again, "dropped")
 
 
 @pytest.mark.parametrize("short_words", [0, 20, 60])
@@ -252,48 +252,48 @@ async def test_a_log_that_fits_is_loaded_whole_whatever_its_sessions_estimator(
     context = await agent.context(model="gpt-4o", max_tokens=int(whole["tokens"]["estimate"] / 0.84))
     assert context["tokens"]["estimator"].startswith("tiktoken")
     assert context["evictions"] == []
-    assert "number-0 " in shown(context)
+    assert "number-0 " in request_text(context)
 
 
 @pytest.mark.slow
 async def test_a_context_as_of_an_earlier_seq_shows_no_later_summaries(
-    client: httpx.AsyncClient, worker: Background, done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
 ) -> None:
     worker.start()
-    agent = await begun(client, "default")
+    agent = await begin_session(client, "default")
     for start in range(0, 250, 25):
-        await agent.post(*edits(start, start + 25))
-        await done()
+        await agent.post(*edit_turns(start, start + 25))
+        await worker_done()
     for at in (300, 480, 900):  # most summaries live at that seq have been merged since
         earlier = await agent.context(view=f"of-{at}", at=at)
         assert earlier["summaries"][0]["from_seq"] == 1
         assert all(one["to_seq"] <= at for one in earlier["summaries"])
-        assert not evicted(earlier, "dropped")
+        assert not evicted_seqs(earlier, "dropped")
 
 
 async def test_a_round_larger_than_the_window_delays_no_summary(
-    client: httpx.AsyncClient, worker: Background, done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
 ) -> None:
     worker.start()
-    agent = await begun(client, "default")
-    await agent.post(*edits(0, 20))
+    agent = await begin_session(client, "default")
+    await agent.post(*edit_turns(0, 20))
     await agent.calls("read", "\n".join(f"{n}: entry_{n}" for n in range(3_000)))
-    await agent.post(*edits(20, 80))
-    await done()
+    await agent.post(*edit_turns(20, 80))
+    await worker_done()
     head = (await client.get("/v1/sessions/s")).json()["head"]
     assert await covered_to(client) > head * 0.8
 
 
 async def test_summaries_cover_a_smaller_view_after_its_first_context(
-    client: httpx.AsyncClient, worker: Background, done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
 ) -> None:
     worker.start()
-    agent = await begun(client, "default", window_tokens=8 * WINDOW)
-    await agent.post(*edits(0, 160))
-    await done()
+    agent = await begin_session(client, "default", window_tokens=8 * WINDOW)
+    await agent.post(*edit_turns(0, 160))
+    await worker_done()
     await agent.context(max_tokens=8 * WINDOW)
     await agent.context(view="side", max_tokens=WINDOW)
-    await done()
+    await worker_done()
     covered = await covered_to(client)
     assert covered > 900  # of 960; the main view's window alone would need far fewer
     side = await agent.context(view="side", max_tokens=WINDOW)
@@ -310,21 +310,27 @@ async def test_summaries_cover_a_smaller_view_after_its_first_context(
     ],
 )
 async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
-    client: httpx.AsyncClient, worker: Background, done: Quiet, preset: str, window: int, trigger: int, system: int
+    client: httpx.AsyncClient,
+    worker: Background,
+    worker_done: Quiet,
+    preset: str,
+    window: int,
+    trigger: int,
+    system: int,
 ) -> None:
     """By its own figures, each preset would keep too much verbatim here to leave room for another summary."""
     worker.start()
-    agent = await begun(client, preset, window_tokens=window)
+    agent = await begin_session(client, preset, window_tokens=window)
     if system:
         await agent.post({"type": "system.prompt", "content": "word " * system})
     epochs, folded = [], 0
     for number in range(40):
         await agent.post(*turn(number, (3, 6, 4, 8)[number % 4]))  # 200 to 300 tokens
-        await done()
+        await worker_done()
         context = await agent.context(format="openai")
         assert context["tokens"]["estimate"] <= trigger
         assert context["compaction"]["state"] != "stalled"
-        assert not evicted(context, "dropped")
+        assert not evicted_seqs(context, "dropped")
         if context["summaries"]:
             folded += 1
             epochs.append(context["epoch"])

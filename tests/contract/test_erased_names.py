@@ -13,7 +13,7 @@ from app.store import erasure
 from app.store.engine import Database, acting_for
 from tests.conftest import Servers, serving
 from tests.contract.test_context import append, rounds
-from tests.contract.test_erasures import ANN, begin, named, receipt, session, work
+from tests.contract.test_erasures import ANN, begin_erasure, receipt, run_erasure, session, session_ids
 from tests.support.gateways import settings
 from tests.support.provider import Provider
 
@@ -31,8 +31,8 @@ async def erase_sessions(client: httpx.AsyncClient, application: Database, *name
     """Create Ann's sessions and erase them by their metadata."""
     for name in names:
         await session(client, name, "ann")
-    begun = await begin(client, {**ANN, **asked})
-    await work(application, begun)
+    begun = await begin_erasure(client, {**ANN, **asked})
+    await run_erasure(application, begun)
     assert (await receipt(client, begun))["state"] == "done"
 
 
@@ -50,7 +50,7 @@ async def test_an_erased_session_is_not_created_again_without_metadata(
         answer = await client.request(method, f"/v1/sessions/s{path}", json=body)
         assert is_refused(answer), answer.text
         assert "PUT /v1/sessions/s" in answer.json()["detail"]
-    assert await named(client) == set()
+    assert await session_ids(client) == set()
     for table in erasure.TABLES:
         assert await database.fetch(f"SELECT FROM {table}") == [], table
     assert (await client.request(method, f"/v1/sessions/other{path}", json=body)).is_success
@@ -72,8 +72,8 @@ async def test_a_session_created_again_with_its_metadata_is_found_by_the_next_er
     put = await client.put("/v1/sessions/s", json={"metadata": {"user": "ann"}})
     assert put.status_code == 201, put.text
     await append(client, rounds(1))
-    begun = await begin(client, ANN)
-    await work(application, begun)
+    begun = await begin_erasure(client, ANN)
+    await run_erasure(application, begun)
     assert (await receipt(client, begun))["sessions"] == 1
     assert is_refused(await client.post("/v1/sessions/s/events", json=IMPLICIT["events"][2]))
 
@@ -82,7 +82,7 @@ async def test_a_fork_takes_an_erased_id_only_with_metadata(client: httpx.AsyncC
     await erase_sessions(client, application, "s")
     await append(client, rounds(1), sid="parent")
     assert is_refused(await client.post("/v1/sessions/parent/fork", json={"id": "s"}))
-    assert await named(client) == {"parent"}
+    assert await session_ids(client) == {"parent"}
     made = await client.post("/v1/sessions/parent/fork", json={"id": "s", "metadata": {"user": "ann"}})
     assert made.status_code == 201, made.text
 
@@ -127,7 +127,7 @@ async def test_appends_during_an_erasure_do_not_create_the_session_again(
     servers: Servers, application: Database
 ) -> None:
     await session(servers[0], "s", "ann")
-    begun = await begin(servers[0], ANN)
+    begun = await begin_erasure(servers[0], ANN)
     gone = asyncio.Event()
 
     async def living(client: httpx.AsyncClient) -> httpx.Response:
@@ -138,12 +138,12 @@ async def test_appends_during_an_erasure_do_not_create_the_session_again(
                 return answer
 
     async def erasing() -> None:
-        await work(application, begun)
+        await run_erasure(application, begun)
         gone.set()
 
     *answers, _ = await asyncio.gather(*(living(server) for server in servers * 3), erasing())
     assert all(is_refused(answer) for answer in answers), [answer.text for answer in answers]
-    assert await named(servers[0]) == set()
+    assert await session_ids(servers[0]) == set()
 
 
 async def test_the_gateway_bypasses_an_erased_session_and_logs_it_once(
@@ -159,10 +159,10 @@ async def test_the_gateway_bypasses_an_erased_session_and_logs_it_once(
         with capture_logs() as lines:
             for _ in range(3):
                 answer = await http.post(path, content=raw)
-                assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+                assert (answer.status_code, provider.requests[-1].raw) == (200, raw)
                 assert answer.headers["x-palimpsest-mode"] == "bypass"
                 assert answer.headers["x-palimpsest-reason"] == "session-erased"
         assert [line["reason"] for line in lines if line["event"] == "bypass"] == ["session-erased"]
-        assert await named(http) == set()
+        assert await session_ids(http) == set()
         await http.put("/v1/sessions/s", json={"metadata": {"user": "ann"}})
         assert (await http.post(path, content=raw)).headers["x-palimpsest-mode"] == "context"

@@ -10,7 +10,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store import erasure
 from app.store.engine import Database, acting_for
 from tests.contract.test_context import append, rounds
-from tests.support.waiting import waiting
+from tests.support.waiting import count_waiting
 
 SESSIONS = 40
 SECONDS_MAX = 20
@@ -103,11 +103,11 @@ async def test_a_request_during_an_erasure_gets_no_server_error(
     headers = {} if key is None else {"Idempotency-Key": key}
     with acting_for(DEFAULT_TENANT):
         async with application.transaction() as tx:
-            names = await erasure.family(tx, DEFAULT_TENANT, "s", lines=True)
+            names = await erasure.lock_family(tx, DEFAULT_TENANT, "s", lines=True)
             await erasure.delete(tx, DEFAULT_TENANT, names)
             asking = asyncio.create_task(client.request(method, url, json=body, headers=headers))
             async with asyncio.timeout(SECONDS_MAX):
-                while not asking.done() and not await waiting(database):
+                while not asking.done() and not await count_waiting(database):
                     pass
     answer = await asking
     assert answer.status_code in (200, 201, 202, 204, 404, 409), answer.text

@@ -22,7 +22,7 @@ from app.store.sessions import session_key
 from app.worker import run
 from tests.conftest import serving
 from tests.contract.test_context import append, rounds
-from tests.support.queue import idle
+from tests.support.queue import wait_until_idle
 from tests.support.receiver import receiving
 from tests.support.walk import POLICY, SECRET_WORD, Walker
 
@@ -36,11 +36,11 @@ async def session(client: httpx.AsyncClient, name: str, user: str, **more: Any) 
     await append(client, rounds(1), sid=name)
 
 
-async def named(client: httpx.AsyncClient) -> set[str]:
+async def session_ids(client: httpx.AsyncClient) -> set[str]:
     return {one["id"] for one in (await client.get("/v1/sessions")).json()["items"]}
 
 
-async def begin(client: httpx.AsyncClient, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
+async def begin_erasure(client: httpx.AsyncClient, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
     answer = await client.post("/v1/erasures", json=body, headers={} if key is None else {"Idempotency-Key": key})
     assert answer.status_code == 202, answer.text
     begun: dict[str, Any] = answer.json()
@@ -48,7 +48,7 @@ async def begin(client: httpx.AsyncClient, body: dict[str, Any], key: str | None
     return begun
 
 
-async def work(application: Database, begun: dict[str, Any]) -> None:
+async def run_erasure(application: Database, begun: dict[str, Any]) -> None:
     """Run the erasure as a worker's job does."""
     with acting_for(DEFAULT_TENANT):
         await Erasures(application).work(DEFAULT_TENANT, UUID(begun["id"]))
@@ -65,7 +65,7 @@ async def receipt(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str,
 async def working(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
     stop = asyncio.Event()
-    running = asyncio.create_task(run.run(database_url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run.run(database_url, stop, wiring.worker_work(Settings())))
     try:
         yield
     finally:
@@ -73,7 +73,7 @@ async def working(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         await running
 
 
-async def done(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str, Any]:
+async def wait_until_done(client: httpx.AsyncClient, begun: dict[str, Any]) -> dict[str, Any]:
     async with asyncio.timeout(SECONDS_MAX):
         while (found := await receipt(client, begun))["state"] != "done":
             pass
@@ -119,12 +119,14 @@ async def test_nothing_of_the_erased_sessions_is_in_any_table(
 
         forecast = (await http.post("/v1/erasures:preview", json=ANN)).json()
         assert (forecast["sessions"], forecast["kept"], forecast["more"]) == (3, 0, False)
-        found = await done(http, await begin(http, ANN, key="forget ann"))
-        await idle(database)  # a job that is running when its session is erased leaves the queue when it ends
+        found = await wait_until_done(http, await begin_erasure(http, ANN, key="forget ann"))
+        await wait_until_idle(
+            database
+        )  # a job that is running when its session is erased leaves the queue when it ends
         after = await tables_containing(database, SECRET_WORD, "ann", *keys)
         assert {word: after.pop(word) for word in (SECRET_WORD, "ann")} == {SECRET_WORD: set(), "ann": set()}
         assert after == {key: set() if key == keys[2] else {"erased", "erased_names"} for key in keys}
-        assert await named(http) == {"bob-1"}
+        assert await session_ids(http) == {"bob-1"}
         assert (await http.get("/v1/sessions/bob-1/context")).status_code == 200
 
         assert (found["sessions"], found["kept"], set(found["counts"])) == (3, 0, set(erasure.TABLES))
@@ -184,11 +186,11 @@ async def test_a_preview_lists_exactly_the_erased_sessions(client: httpx.AsyncCl
         if cursor is None:
             break
     assert found == ["ann-2", "ann-1", "ann-0"]
-    before = await named(client)
-    begun = await begin(client, body)
-    assert await named(client) == before
-    await work(application, begun)
-    assert before - await named(client) == set(found)
+    before = await session_ids(client)
+    begun = await begin_erasure(client, body)
+    assert await session_ids(client) == before
+    await run_erasure(application, begun)
+    assert before - await session_ids(client) == set(found)
     assert (await receipt(client, begun))["sessions"] == 3
     await session(client, "ann-0", "ann")  # in a process that had cached the old session
     assert (await client.get("/v1/sessions/ann-0")).json()["head"] == len(rounds(1))
@@ -205,31 +207,31 @@ async def test_a_session_with_other_forks_is_kept_unless_forks_are_erased(
     preview = (await client.post("/v1/erasures:preview", json=ANN)).json()
     assert (preview["sessions"], preview["kept"]) == (2, 1)
     assert {one["id"] for one in preview["items"] if one["kept"]} == {"a"}
-    begun = await begin(client, ANN)
-    await work(application, begun)
+    begun = await begin_erasure(client, ANN)
+    await run_erasure(application, begun)
     found = await receipt(client, begun)
-    assert (found["sessions"], found["kept"], await named(client)) == (2, 1, {"a", "of-bob"})
+    assert (found["sessions"], found["kept"], await session_ids(client)) == (2, 1, {"a", "of-bob"})
     preview = (await client.post("/v1/erasures:preview", json={**ANN, "forks": "erase"})).json()
     assert (preview["sessions"], preview["kept"]) == (2, 0)
-    begun = await begin(client, {**ANN, "forks": "erase"})
-    await work(application, begun)
+    begun = await begin_erasure(client, {**ANN, "forks": "erase"})
+    await run_erasure(application, begun)
     found = await receipt(client, begun)
-    assert (found["sessions"], found["kept"], await named(client)) == (2, 0, set())
+    assert (found["sessions"], found["kept"], await session_ids(client)) == (2, 0, set())
 
 
 async def test_a_repeated_request_is_the_same_erasure(client: httpx.AsyncClient, application: Database) -> None:
     await session(client, "a", "ann")
-    begun = await begin(client, ANN, key="k")
+    begun = await begin_erasure(client, ANN, key="k")
     again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.json()) == (200, begun)
-    await work(application, begun)
+    await run_erasure(application, begun)
     await session(client, "b", "ann")
     again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.json()["state"], again.json()["sessions"]) == (200, "done", 1)
     for other in ({"metadata": {"user": "bob"}}, {**ANN, "forks": "erase"}):
         refused = await client.post("/v1/erasures", json=other, headers={"Idempotency-Key": "k"})
         assert (refused.status_code, refused.json()["type"]) == (409, "/problems/idempotency-conflict")
-    assert await named(client) == {"b"}
+    assert await session_ids(client) == {"b"}
 
 
 async def test_sessions_created_or_changed_after_the_request_are_kept(
@@ -237,13 +239,13 @@ async def test_sessions_created_or_changed_after_the_request_are_kept(
 ) -> None:
     for name in ("a", "b", "c"):
         await session(client, name, "ann")
-    begun = await begin(client, {**ANN, "until": "2999-01-01T00:00:00Z"})
+    begun = await begin_erasure(client, {**ANN, "until": "2999-01-01T00:00:00Z"})
     await session(client, "later", "ann")
     await session(client, "b", "bob")
-    await work(application, begun)
-    assert await named(client) == {"b", "later"}
-    await work(application, begun)  # a job delivered twice
-    assert ((await receipt(client, begun))["sessions"], await named(client)) == (2, {"b", "later"})
+    await run_erasure(application, begun)
+    assert await session_ids(client) == {"b", "later"}
+    await run_erasure(application, begun)  # a job delivered twice
+    assert ((await receipt(client, begun))["sessions"], await session_ids(client)) == (2, {"b", "later"})
     assert await database.fetch("SELECT FROM erasures WHERE filter IS NOT NULL") == []
 
 
@@ -261,8 +263,8 @@ async def test_another_worker_finishes_an_interrupted_erasure(
     """Every noted session is erased and every erased session is noted; a lost job is found again."""
     for number in range(6):
         await session(client, f"s{number}", "ann")
-    begun = await begin(client, ANN)
-    note, noted = erasures.note, 0
+    begun = await begin_erasure(client, ANN)
+    note, noted = erasures.record_erased, 0
 
     async def dying(*given: Any) -> None:
         nonlocal noted
@@ -274,24 +276,24 @@ async def test_another_worker_finishes_an_interrupted_erasure(
     with monkeypatch.context() as patch:
         patch.setattr(erasures, "note", dying)
         with pytest.raises(SimulatedCrash):
-            await work(application, begun)
+            await run_erasure(application, begun)
     now = await receipt(client, begun)
-    assert (now["state"], now["sessions"], now["counts"], len(await named(client))) == ("running", 3, None, 3)
+    assert (now["state"], now["sessions"], now["counts"], len(await session_ids(client))) == ("running", 3, None, 3)
     assert len((await client.get(f"/v1/erasures/{begun['id']}/sessions")).json()["items"]) == 3
     await database.execute("DELETE FROM pgqueuer")
-    assert (await erasures.wake_forgotten(application), await erasures.wake_forgotten(application)) == (1, 0)
+    assert (await erasures.enqueue_unfinished(application), await erasures.enqueue_unfinished(application)) == (1, 0)
     async with working(database_url, monkeypatch):
-        found = await done(client, begun)
-    assert (found["sessions"], found["counts"]["sessions"], await named(client)) == (6, 6, set())
+        found = await wait_until_done(client, begun)
+    assert (found["sessions"], found["counts"]["sessions"], await session_ids(client)) == (6, 6, set())
 
 
 async def test_concurrent_workers_erase_each_session_once(client: httpx.AsyncClient, application: Database) -> None:
     for number in range(10):
         await session(client, f"s{number}", "ann")
-    begun = await begin(client, ANN)
-    await asyncio.gather(*(work(application, begun) for _ in range(3)))
+    begun = await begin_erasure(client, ANN)
+    await asyncio.gather(*(run_erasure(application, begun) for _ in range(3)))
     found = await receipt(client, begun)
-    assert (found["sessions"], found["counts"]["sessions"], await named(client)) == (10, 10, set())
+    assert (found["sessions"], found["counts"]["sessions"], await session_ids(client)) == (10, 10, set())
 
 
 @pytest.mark.parametrize(
@@ -324,9 +326,9 @@ async def test_erasures_are_listed_only_to_their_tenant(
     client: httpx.AsyncClient, server: str, database: Database, application: Database
 ) -> None:
     await session(client, "a", "ann")
-    begun = [await begin(client, {"metadata": {"user": user}}) for user in ("ann", "bob", "cy")]
+    begun = [await begin_erasure(client, {"metadata": {"user": user}}) for user in ("ann", "bob", "cy")]
     for one in begun:
-        await work(application, one)
+        await run_erasure(application, one)
     page = (await client.get("/v1/erasures", params={"limit": 2})).json()
     rest = (await client.get("/v1/erasures", params={"cursor": page["next_cursor"]})).json()
     assert [one["id"] for one in (*page["items"], *rest["items"])] == [one["id"] for one in reversed(begun)]
@@ -371,7 +373,7 @@ async def test_many_sessions_are_erased_only_with_the_expected_count(
     wrong = await client.post("/v1/erasures", json={**ANN, "expected": 1})
     assert (wrong.status_code, wrong.json()["type"]) == (409, "/problems/erasure-count-conflict")
     assert wrong.json()["sessions"] == UNEXPECTED_MAX
-    begun = await begin(client, ANN, key="few")  # within the limit that needs no expected count
+    begun = await begin_erasure(client, ANN, key="few")  # within the limit that needs no expected count
     await client.put("/v1/sessions/more", json=ANN)
     again = await client.post("/v1/erasures", json=ANN, headers={"Idempotency-Key": "few"})
     assert (again.status_code, again.json()["id"]) == (200, begun["id"])
@@ -379,9 +381,9 @@ async def test_many_sessions_are_erased_only_with_the_expected_count(
     assert (missing.status_code, missing.json()["sessions"]) == (409, UNEXPECTED_MAX + 1)
     assert [one["id"] for one in (await client.get("/v1/erasures")).json()["items"]] == [begun["id"]]
     preview = (await client.post("/v1/erasures:preview", json=ANN)).json()["sessions"]
-    begun = await begin(client, {**ANN, "expected": preview}, key="all")
-    await work(application, begun)
-    assert ((await receipt(client, begun))["sessions"], await named(client)) == (UNEXPECTED_MAX + 1, set())
+    begun = await begin_erasure(client, {**ANN, "expected": preview}, key="all")
+    await run_erasure(application, begun)
+    assert ((await receipt(client, begun))["sessions"], await session_ids(client)) == (UNEXPECTED_MAX + 1, set())
     again = await client.post("/v1/erasures", json={**ANN, "expected": preview}, headers={"Idempotency-Key": "all"})
     assert (again.status_code, again.json()["state"]) == (200, "done")  # although no session is left to count
 
@@ -397,8 +399,8 @@ async def test_more_sessions_than_a_preview_counts_are_erased_only_with_their_ex
     assert (preview["sessions"], preview["more"]) == (4, True)
     refused = await client.post("/v1/erasures", json={**ANN, "expected": preview["sessions"]})
     assert (refused.status_code, refused.json()["sessions"]) == (409, 9)
-    await work(application, await begin(client, {**ANN, "expected": 9}))
-    assert await named(client) == set()
+    await run_erasure(application, await begin_erasure(client, {**ANN, "expected": 9}))
+    assert await session_ids(client) == set()
 
 
 @pytest.mark.parametrize("asked", ["metadata", "model"])
@@ -417,9 +419,9 @@ async def test_a_session_is_found_by_the_settings_of_its_current_line(
     params = {"metadata": json.dumps(ANN["metadata"]), "model": "gpt-5"}
     listed = await client.get("/v1/sessions", params={asked: params[asked]})
     assert [one["id"] for one in listed.json()["items"]] == ["a"]
-    begun = await begin(client, {**ANN, asked: body[asked]})
-    await work(application, begun)
-    assert ((await receipt(client, begun))["sessions"], await named(client)) == (1, {"b"})
+    begun = await begin_erasure(client, {**ANN, asked: body[asked]})
+    await run_erasure(application, begun)
+    assert ((await receipt(client, begun))["sessions"], await session_ids(client)) == (1, {"b"})
 
 
 async def test_pages_of_a_filtered_list_miss_nothing(client: httpx.AsyncClient) -> None:

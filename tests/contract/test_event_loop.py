@@ -23,7 +23,7 @@ from tests.conftest import serving
 from tests.support.busy_loop import run_watched
 from tests.support.pooler import pooled
 from tests.support.processes import palimpsest
-from tests.support.queue import quiet
+from tests.support.queue import worker_queue
 
 ROUNDS = 600
 WINDOW = 60_000
@@ -106,8 +106,10 @@ async def test_a_worker_never_blocks_its_loop_for_long(
 
     async def work() -> None:
         ending = asyncio.Event()
-        async with quiet(database_url) as done:
-            working = asyncio.create_task(run(database_url, ending, wiring.work(pooled(Settings(), database_url))))
+        async with worker_queue(database_url) as done:
+            working = asyncio.create_task(
+                run(database_url, ending, wiring.worker_work(pooled(Settings(), database_url)))
+            )
             await done()
             ending.set()
             await working
@@ -155,7 +157,7 @@ async def test_a_server_in_use_next_to_a_busy_worker_never_blocks_its_loop_for_l
     ):
         paths = [f"/v1/sessions/s{number}" for number in range(AGENTS)]
         await asyncio.gather(*(run_agent(http, path, events[:EVENTS_PER_AGENT]) for path in paths))
-        async with quiet(database_url) as done:
+        async with worker_queue(database_url) as done:
             await done()
         for path in paths:
             assert (await http.get(f"{path}/summaries")).json()["items"]

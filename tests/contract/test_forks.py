@@ -12,8 +12,8 @@ from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
 from migrations.tables import metadata
-from tests.conformance.agent import Agent, Json, shown
-from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, idle, talk
+from tests.conformance.agent import Agent, Json, request_text
+from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, append_turns, idle
 from tests.support.pooler import pooled
 
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
@@ -33,7 +33,7 @@ async def session(http: httpx.AsyncClient, name: str) -> Json:
     return found
 
 
-async def proven(http: httpx.AsyncClient, name: str) -> Json:
+async def check_coverage(http: httpx.AsyncClient, name: str) -> Json:
     found: Json = (await http.get(f"/v1/sessions/{name}/coverage")).json()
     assert found["ok"], found["faults"]
     return found
@@ -45,7 +45,7 @@ async def agent(client: httpx.AsyncClient) -> Agent:
     made = await Agent.begin(client, "default", "a", **ROOM)
     await made.post({"type": "system.prompt", "content": "You help."})
     await made.user("one", id="u1")
-    await made.says("two")
+    await made.assistant("two")
     await made.user("three")
     await made.calls("read", None, {"path": "a.py"})
     return made
@@ -70,7 +70,7 @@ async def test_a_fork_shares_the_log_and_is_independent_after_it(client: httpx.A
     assert (await client.get("/v1/sessions/b/events/2")).json()["content"] == "one"
     page = (await client.get("/v1/sessions/b/events", params={"after": 3, "limit": 2})).json()["items"]
     assert [row["seq"] for row in page] == [4, 5]
-    seen = shown(await other.context())
+    seen = request_text(await other.context())
     assert "in the fork" in seen
     assert "in the parent" not in seen
     assert (await session(client, "a"))["parent"] is None
@@ -97,7 +97,7 @@ async def test_a_fork_at_an_earlier_seq_equals_its_parents_context_then(
     await fork(client, "a", "b", at=5)
     then = await agent.context(at=5)
     found = await Agent(client, "b", **ROOM).context()
-    assert "what was never said" not in shown(found)
+    assert "what was never said" not in request_text(found)
     assert found["cache"]["prefix_sha256"] == then["cache"]["prefix_sha256"] == before["cache"]["prefix_sha256"]
     assert found["request"] == then["request"]
 
@@ -135,7 +135,7 @@ async def test_a_fork_at_0_is_an_empty_session(client: httpx.AsyncClient, agent:
     other = Agent(client, "b", **ROOM)
     assert await other.user("first", id="u1") == 1
     assert [row["content"] for row in await other.log()] == ["first"]
-    assert "first" in shown(await other.context())
+    assert "first" in request_text(await other.context())
 
 
 async def test_event_ids_of_the_shared_part_are_taken(client: httpx.AsyncClient, agent: Agent) -> None:
@@ -207,9 +207,9 @@ async def test_a_redaction_applies_to_every_fork_that_shares_the_event(client: h
     assert (await client.delete("/v1/sessions/c/events/6")).status_code == 204  # through a fork of a fork
     for name in ("a", "b", "c"):
         found = await Agent(client, name, **ROOM).context()
-        assert secret not in shown(found)
+        assert secret not in request_text(found)
         assert secret not in (await client.get(f"/v1/sessions/{name}/events/6")).text
-        runs = (await proven(client, name))["runs"]
+        runs = (await check_coverage(client, name))["runs"]
         assert [run["disposition"] for run in runs if run["from_seq"] <= 6 <= run["to_seq"]] == ["redacted"]
         if name != "a":
             assert found["epoch"] > epochs[name]
@@ -221,15 +221,15 @@ async def test_a_redaction_applies_to_every_fork_that_shares_the_event(client: h
 
 async def proven_after_context(http: httpx.AsyncClient, name: str) -> Json:
     await Agent(http, name, **ROOM).context()
-    return await proven(http, name)
+    return await check_coverage(http, name)
 
 
-async def compacted(
+async def compact_until(
     http: httpx.AsyncClient, url: str, database: Database, at_least: int, name: str = "s"
 ) -> list[Json]:
     """Return the live summaries once a worker has written at least `at_least`."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(url, stop, wiring.work(pooled(Settings(), url))))
+    running = asyncio.create_task(run_worker(url, stop, wiring.worker_work(pooled(Settings(), url))))
     async with asyncio.timeout(SECONDS_MAX):
         while len(items := await live(http, name)) < at_least:
             await http.post(f"/v1/sessions/{name}/compactions", json={"wait_ms": 10_000})
@@ -248,8 +248,8 @@ async def test_a_fork_has_the_summaries_that_end_before_it(
     client: httpx.AsyncClient, database_url: str, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 23)
-    written = await compacted(client, database_url, database, 2)
+    await append_turns(agent, 23)
+    written = await compact_until(client, database_url, database, 2)
     first = await agent.context(force=True)
     assert first["summaries"]
     at = written[0]["to_seq"] + 10
@@ -259,7 +259,7 @@ async def test_a_fork_has_the_summaries_that_end_before_it(
     assert [row["id"] for row in await live(client, "beside")] == [row["id"] for row in written]
     beside = await Agent(client, "beside").context()
     assert beside["sha256"] == first["sha256"]
-    assert "src/part_0.py" in shown(beside)
+    assert "src/part_0.py" in request_text(beside)
     showed = {None: first["call_id"], "s": first["call_id"], "beside": beside["call_id"]}
     for name, call_id in showed.items():  # the id is the same; without a session it means the one it was written in
         asked = {"summary": written[0]["id"]} | ({} if name is None else {"session": name})
@@ -272,7 +272,7 @@ async def test_a_fork_has_the_summaries_that_end_before_it(
     assert row["said"] == 0
     for name in ("rewound", "beside"):
         await Agent(client, name).context()
-        await proven(client, name)
+        await check_coverage(client, name)
 
 
 async def test_a_fork_writes_and_merges_summaries_of_its_own(
@@ -280,13 +280,13 @@ async def test_a_fork_writes_and_merges_summaries_of_its_own(
 ) -> None:
     merging = SMALL | {"summarize": {"scope": "oldest", "buffer": 1, "clip_first": 0, "clip_last": 1}}
     agent = await Agent.begin(client, merging)
-    await talk(agent, 14)
-    written = await compacted(client, database_url, database, 1)
+    await append_turns(agent, 14)
+    written = await compact_until(client, database_url, database, 1)
     await fork(client, "s", "b")
     other = Agent(client, "b")
     other._calls = 1_000
-    await talk(other, 30, 14)
-    await compacted(client, database_url, database, 1, "b")
+    await append_turns(other, 30, 14)
+    await compact_until(client, database_url, database, 1, "b")
     listed = (await client.get("/v1/sessions/b/summaries", params={"limit": 1000})).json()["items"]
     assert max(row["depth"] for row in listed) > 0
     assert {row["id"] for row in written} <= {row["id"] for row in listed if row["status"] == "superseded"}
@@ -295,9 +295,9 @@ async def test_a_fork_writes_and_merges_summaries_of_its_own(
     context = await other.context()
     assert context["summaries"]
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    await proven(client, "b")
+    await check_coverage(client, "b")
     assert await live(client, "s") == written
-    assert WORDS[:20] in shown(await agent.context())
+    assert WORDS[:20] in request_text(await agent.context())
 
 
 async def test_a_redaction_empties_the_summaries_that_forks_inherited(
@@ -305,22 +305,22 @@ async def test_a_redaction_empties_the_summaries_that_forks_inherited(
 ) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.user("my password is in src/hunter2_secret.py, always keep that in mind")
-    await talk(agent, 23)
-    written = await compacted(client, database_url, database, 2)
+    await append_turns(agent, 23)
+    written = await compact_until(client, database_url, database, 2)
     await agent.context(force=True)
     await fork(client, "s", "b")
-    assert "hunter2" in shown(await Agent(client, "b").context())
+    assert "hunter2" in request_text(await Agent(client, "b").context())
     assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
     found = await Agent(client, "b").context()
-    assert "hunter2" not in shown(found)
+    assert "hunter2" not in request_text(found)
     gone = (await client.get(f"/v1/sessions/b/summaries/{written[0]['id']}")).json()
     assert (gone["status"], gone["text"]) == ("invalid", "")
-    rewritten = await compacted(client, database_url, database, len(written), "b")
+    rewritten = await compact_until(client, database_url, database, len(written), "b")
     assert (rewritten[0]["from_seq"], rewritten[0]["to_seq"]) == (written[0]["from_seq"], written[0]["to_seq"])
     assert rewritten[0]["id"] not in [row["id"] for row in await live(client, "s")]
     assert "hunter2" not in json.dumps((await client.get(f"/v1/sessions/b/summaries/{rewritten[0]['id']}")).json())
     await Agent(client, "b").context()
-    await proven(client, "b")
+    await check_coverage(client, "b")
 
 
 async def stored_bytes(database: Database) -> int:
@@ -332,7 +332,7 @@ async def stored_bytes(database: Database) -> int:
 
 async def test_forks_copy_nothing_of_the_log(client: httpx.AsyncClient, database: Database) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 60)
+    await append_turns(agent, 60)
     await agent.context()
     events = await database.fetch("SELECT FROM events")
     before = await stored_bytes(database)
@@ -363,12 +363,12 @@ async def test_a_forks_calls_can_be_inspected(client: httpx.AsyncClient, agent: 
         f"{path}/visibility", json={"hide": [{"seq": 3, "replacement": "[not of interest]"}], "force": True}
     )
     assert hidden.status_code == 200, hidden.text
-    assert "[not of interest]" in shown(await other.context())
-    assert "[not of interest]" not in shown(await agent.context())
+    assert "[not of interest]" in request_text(await other.context())
+    assert "[not of interest]" not in request_text(await agent.context())
     await fork(client, "b", "c")
-    assert "[not of interest]" in shown(await Agent(client, "c", **ROOM).context())
+    assert "[not of interest]" in request_text(await Agent(client, "c", **ROOM).context())
     await fork(client, "b", "before", at=5)
-    assert "[not of interest]" not in shown(await Agent(client, "before", **ROOM).context())
+    assert "[not of interest]" not in request_text(await Agent(client, "before", **ROOM).context())
 
 
 def test_every_column_is_copied_or_left_out_on_purpose() -> None:

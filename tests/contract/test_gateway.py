@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from app.store.engine import Database
-from tests.support.gateways import AT_ONCE, Behind, claude, events_of, gpt
-from tests.support.provider import STREAMS, Provider, Said
+from tests.support.gateways import NO_WAIT_POLICY, BackgroundWrites, claude, events_of, gpt
+from tests.support.provider import STREAMS, Provider, ProviderReply
 
 OVERFLOW = {
     "/v1/messages": {
@@ -30,9 +30,9 @@ TOOL_CALLS = [("toolu_1", "read_file", {"path": "a.py"}), ("toolu_2", "read_file
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropics_client_completes_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
-    provider.script.extend([Said("I look.", TOOL_CALLS, thinking="Hm."), Said("Done.")])
+    provider.script.extend([ProviderReply("I look.", TOOL_CALLS, thinking="Hm."), ProviderReply("Done.")])
     tools: Any = [{"name": "read_file", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}}]
     messages: Any = [{"role": "user", "content": "Read both."}]
     given: Any = {"model": "claude-sonnet-5", "max_tokens": 100, "tools": tools, "stop_sequences": ["X"]}
@@ -69,9 +69,9 @@ async def test_anthropics_client_completes_a_tool_round(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openais_client_completes_a_tool_round(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: Behind
+    gateway: str, http: httpx.AsyncClient, provider: Provider, stream: bool, behind: BackgroundWrites
 ) -> None:
-    provider.script.extend([Said("", TOOL_CALLS), Said("Done.")])
+    provider.script.extend([ProviderReply("", TOOL_CALLS), ProviderReply("Done.")])
     function = {"name": "read_file", "parameters": {"type": "object"}}
     messages: Any = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Read both."}]
     given: Any = {"model": "gpt-5-mini", "tools": [{"type": "function", "function": function}], "seed": 7}
@@ -101,7 +101,7 @@ async def test_openais_client_completes_a_tool_round(
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("pieces", [None, 7])
 async def test_a_stream_has_the_providers_bytes(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: Behind
+    gateway: str, http: httpx.AsyncClient, provider: Provider, path: str, pieces: int | None, behind: BackgroundWrites
 ) -> None:
     """The chunk with usage that only the gateway requested is left out."""
     provider.pieces = pieces
@@ -111,8 +111,8 @@ async def test_a_stream_has_the_providers_bytes(
     answer = await http.post(f"/gateway/s/s/{name}{path}", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-palimpsest-mode"] == "context"
-    [asked] = provider.asked
-    _, events = STREAMS[path](asked.body, Said(), 1, max(1, len(asked.raw) // 4))
+    [asked] = provider.requests
+    _, events = STREAMS[path](asked.body, ProviderReply(), 1, max(1, len(asked.raw) // 4))
     if path == "/v1/chat/completions":
         assert asked.body["stream_options"] == {"include_usage": True}
         events = [event for event in events if b'"choices": []' not in event]
@@ -147,7 +147,7 @@ async def test_a_conversation_over_the_window_is_reduced(
     messages: Any = [{"role": "user", "content": "Read the files, one after the other."}]
     async with gpt(gateway) as client:
         for number in range(20):
-            provider.script.append(Said("", [(f"call_{number}", "read_file", {"path": f"{number}.py"})]))
+            provider.script.append(ProviderReply("", [(f"call_{number}", "read_file", {"path": f"{number}.py"})]))
             raw = await client.chat.completions.with_raw_response.create(model="gpt-5-mini", messages=messages)
             reply = raw.parse().choices[0].message
             text = f"line of file {number} " * 200
@@ -170,16 +170,16 @@ async def overflows(http: httpx.AsyncClient) -> list[float]:
 @pytest.mark.parametrize("path", sorted(OVERFLOW))
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_call_that_overflows_is_retried_once(
-    http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: Behind
+    http: httpx.AsyncClient, provider: Provider, path: str, again: bool, behind: BackgroundWrites
 ) -> None:
-    refusal = Said(status=400, error=OVERFLOW[path])
+    refusal = ProviderReply(status=400, error=OVERFLOW[path])
     provider.script.extend([refusal, refusal] if again else [refusal])
     results = [{"role": "user", "content": f"{number} " + "word " * 300} for number in range(20)]
     said = [{"role": "assistant", "content": f"answer {number}"} for number in range(20)]
     messages = [one for pair in zip(results, said, strict=True) for one in pair] + [{"role": "user", "content": "And?"}]
     name = "anthropic" if path == "/v1/messages" else "openai"
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": messages}
-    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **AT_ONCE}})
+    await http.put("/v1/sessions/s", json={"policy": {"window_tokens": 16_000, **NO_WAIT_POLICY}})
     before = await overflows(http)
     answer = await http.post(f"/gateway/s/s/{name}{path}", json=body)
     first, second = provider.calls()
@@ -198,7 +198,9 @@ async def test_a_call_that_overflows_is_retried_once(
 async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncClient, provider: Provider) -> None:
     """The first reply is on the line, the other on a line of its own that its client may continue."""
     both = asyncio.Event()
-    provider.script.extend([Said("The first.", late=both), Said("The second.", late=both)])
+    provider.script.extend(
+        [ProviderReply("The first.", delay_until=both), ProviderReply("The second.", delay_until=both)]
+    )
     url, asked = "/gateway/s/s/openai/v1/chat/completions", [{"role": "user", "content": "hi"}]
     sent = [asyncio.create_task(http.post(url, json={"model": "m", "messages": asked})) for _ in range(2)]
     while len(provider.calls()) < 2:
@@ -222,9 +224,9 @@ async def test_both_replies_to_a_repeated_request_are_logged(http: httpx.AsyncCl
 
 
 async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
-    provider.script.append(Said("Half of this will come.", cut=5))
+    provider.script.append(ProviderReply("Half of this will come.", cut=5))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     with pytest.raises(httpx.RemoteProtocolError):
         await http.post("/gateway/s/s/anthropic/v1/messages", json=body)
@@ -237,9 +239,9 @@ async def test_a_broken_stream_breaks_for_the_client_and_its_reply_is_partial(
 
 
 async def test_a_client_that_disconnects_cancels_the_request_upstream(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
-    provider.script.append(Said("Half of this will come.", cut=5, hold=asyncio.Event()))
+    provider.script.append(ProviderReply("Half of this will come.", cut=5, hold=asyncio.Event()))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     async with http.stream("POST", "/gateway/s/s/anthropic/v1/messages", json=body) as answer:
         pieces = answer.aiter_bytes()
@@ -257,7 +259,11 @@ async def test_increments_are_sent_upstream_as_whole_requests(
 ) -> None:
     """A client of Responses sends only new items, and later continues an earlier reply."""
     provider.script.extend(
-        [Said("I look.", [("call_1", "read_file", {"path": "a.py"})]), Said("Done."), Said("Again.")]
+        [
+            ProviderReply("I look.", [("call_1", "read_file", {"path": "a.py"})]),
+            ProviderReply("Done."),
+            ProviderReply("Again."),
+        ]
     )
     async with gpt(gateway) as client:
 
@@ -317,7 +323,7 @@ async def test_count_tokens_counts_the_request_that_would_be_sent(
         unknown = await client.messages.with_raw_response.count_tokens(**given)
         assert unknown.headers["x-palimpsest-reason"] == "not-in-log"
         for number in range(12):
-            provider.script.append(Said("", [(f"toolu_{number}", "read_file", {"path": f"{number}.py"})]))
+            provider.script.append(ProviderReply("", [(f"toolu_{number}", "read_file", {"path": f"{number}.py"})]))
             reply = await client.messages.create(**given, max_tokens=100)
             content = [block.model_dump(exclude_none=True) for block in reply.content]
             result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"line {number} " * 500}
@@ -328,14 +334,14 @@ async def test_count_tokens_counts_the_request_that_would_be_sent(
     assert not provider.refused
     assert (await counted.parse()).input_tokens < len(json.dumps(messages)) // 8
     assert len(calls) == 12, "a count is no call"
-    sent = provider.asked[-1].body["messages"]
+    sent = provider.requests[-1].body["messages"]
     assert sent[-1] == messages[-1]
 
 
 async def test_a_retried_call_ends_with_its_own_last_message(http: httpx.AsyncClient, provider: Provider) -> None:
     """Another event is appended while the retry waits for a summary, which no worker writes."""
     path = "/v1/chat/completions"
-    provider.script.extend([Said(status=400, error=OVERFLOW[path]), Said("To me.")])
+    provider.script.extend([ProviderReply(status=400, error=OVERFLOW[path]), ProviderReply("To me.")])
     said = [(f"{number} " + "word " * 300, f"answer {number}") for number in range(20)]
     turns = [({"role": "user", "content": one}, {"role": "assistant", "content": other}) for one, other in said]
     messages = [*itertools.chain(*turns), {"role": "user", "content": "And?"}]
@@ -354,7 +360,7 @@ async def test_a_retried_call_ends_with_its_own_last_message(http: httpx.AsyncCl
 
 
 async def test_an_outcome_is_reported_if_the_reply_cannot_be_logged(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, database: Database
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database: Database
 ) -> None:
     await database.execute(
         "CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'this cannot be'; END $$"

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import Behind
-from tests.support.provider import Asked, Provider
+from tests.support.gateways import BackgroundWrites
+from tests.support.provider import Provider, ReceivedRequest
 
 MESSAGES = [{"role": "user", "content": "Read the file."}]
 OTHERS = [*MESSAGES, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Go on."}]
@@ -42,14 +42,14 @@ def body(form: str, messages: list[Any], *, full: bool) -> dict[str, Any]:
     return made | ({"tools": [TOOLS[kind]]} if full else {})
 
 
-def has_prompt(asked: Asked) -> bool:
+def has_prompt(asked: ReceivedRequest) -> bool:
     return PROMPT in asked.raw.decode()
 
 
 @pytest.mark.parametrize("form", sorted(PATHS))
 @pytest.mark.parametrize("titled", [MESSAGES, OTHERS], ids=["the same messages", "more messages"])
 async def test_a_call_without_prompt_and_tools_is_sent_none(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, form: str, titled: list[Any]
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, form: str, titled: list[Any]
 ) -> None:
     """The conversation that has prompt and tools keeps them."""
     calls = [(MESSAGES, True), (titled, False), (titled, False), (OTHERS, True), (OTHERS, True)]
@@ -57,7 +57,7 @@ async def test_a_call_without_prompt_and_tools_is_sent_none(
     for messages, full in calls:
         answer = await http.post(PATHS[form], json=body(form, messages, full=full))
         assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "context"), answer.headers
-        asked = provider.asked[-1]
+        asked = provider.requests[-1]
         assert has_prompt(asked) == full
         assert "(empty)" not in asked.raw.decode()
         assert ("tools" in asked.body) == full
@@ -74,7 +74,7 @@ async def test_an_empty_prompt_is_sent_as_it_is(http: httpx.AsyncClient, provide
         made = {"model": "m", "max_tokens": 9, "messages": MESSAGES, **own}
         answer = await http.post(PATHS["anthropic"], json=made)
         assert answer.status_code in (200, 400)  # the fake provider refuses an empty prompt, as the real one does
-    assert provider.asked[-1].body.get("system") == system
+    assert provider.requests[-1].body.get("system") == system
 
 
 async def test_a_prompt_of_the_log_is_not_added_to_a_call(http: httpx.AsyncClient, provider: Provider) -> None:
@@ -82,7 +82,7 @@ async def test_a_prompt_of_the_log_is_not_added_to_a_call(http: httpx.AsyncClien
     assert (await http.post("/v1/sessions/s/events", json={"events": events})).status_code == 201
     answer = await http.post(PATHS["anthropic"], json=body("anthropic", MESSAGES, full=False))
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert not has_prompt(provider.asked[-1])
+    assert not has_prompt(provider.requests[-1])
 
 
 async def test_count_tokens_uses_the_calls_own_prompt(http: httpx.AsyncClient, provider: Provider) -> None:
@@ -90,19 +90,19 @@ async def test_count_tokens_uses_the_calls_own_prompt(http: httpx.AsyncClient, p
     for full in (False, True):
         answer = await http.post(f"{PATHS['anthropic']}/count_tokens", json=body("anthropic", OTHERS, full=full))
         assert answer.headers["x-palimpsest-mode"] == "context"
-        assert has_prompt(provider.asked[-1]) == full
+        assert has_prompt(provider.requests[-1]) == full
     assert not provider.refused
 
 
 async def test_a_continued_response_does_not_inherit_instructions(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
     first = (await http.post(PATHS["responses"], json=body("responses", MESSAGES, full=True))).json()
     await behind.logged(http, 4)
     more = {"model": "m", "previous_response_id": first["id"], "input": "Go on."}
     answer = await http.post(PATHS["responses"], json=more)
     assert answer.headers["x-palimpsest-mode"] == "context"
-    assert not has_prompt(provider.asked[-1])
+    assert not has_prompt(provider.requests[-1])
 
 
 @pytest.mark.parametrize("empty", ["", []])

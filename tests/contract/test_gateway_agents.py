@@ -16,8 +16,8 @@ import pytest
 
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.support.coding_agent import Agent, Answers, live_together
-from tests.support.gateways import KEY, behind, settings
+from tests.support.coding_agent import Agent, Answers, run_together
+from tests.support.gateways import KEY, background_writes, settings
 from tests.support.provider import serving_provider
 
 MARK = re.compile(r"#[a-z]*[0-9.]+#")
@@ -64,7 +64,7 @@ async def settled_logs(http: httpx.AsyncClient, database_url: str, agents: list[
     def whole(logs: Logs) -> bool:
         return wanted <= {text for lines in logs.values() for events in lines for text in texts(events)}
 
-    async with behind(database_url) as writes:
+    async with background_writes(database_url) as writes:
         logs = await writes.until(lambda: all_logs(http), whole)
     assert whole(logs), "a reply is lost"
     return logs
@@ -135,7 +135,7 @@ async def check_key(database: Database, output: str, http: httpx.AsyncClient) ->
     assert KEY not in output + (await http.get("/metrics")).text
 
 
-async def lives(
+async def run_agents(
     database_url: str, database: Database, capsys: pytest.CaptureFixture[str], requests: int, *, window: int | None
 ) -> None:
     """Run an agent of each format and check all of the above."""
@@ -155,7 +155,7 @@ async def lives(
             policy = {"window_tokens": window or 1_000_000, "reserve_tokens": 100}
             answer = await http.put(f"/v1/sessions/{agent.session}", json={"policy": policy, "model": "test-model"})
             assert answer.status_code == 201, answer.text
-        await live_together(agents, requests)
+        await run_together(agents, requests)
         assert not provider.refused, provider.refused[:3]
         logs = await settled_logs(http, database_url, agents)
         for agent in agents:
@@ -170,4 +170,4 @@ async def lives(
 async def test_agents_work_through_the_gateway(
     database_url: str, database: Database, capsys: pytest.CaptureFixture[str], window: int | None
 ) -> None:
-    await lives(database_url, database, capsys, 40, window=window)
+    await run_agents(database_url, database, capsys, 40, window=window)

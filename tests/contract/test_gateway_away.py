@@ -74,14 +74,14 @@ async def test_an_accepted_key_passes_within_its_prefix(
         assert await asking.status(key) == await asking.status(bound) == 200
         assert await asking.status(bound, "b:1") == 404
         await asking.lose_database()
-        provider.asked.clear()
+        provider.requests.clear()
         for one in (key, bound):
             answer = await asking.ask(one)
             assert (answer.status_code, answer.headers["x-palimpsest-mode"]) == (200, "bypass")
             assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
         assert await asking.status(bound, "b:1") == 404
         assert await asking.status(bound, "two words") == 422
-        assert [asked.raw for asked in provider.asked] == [RAW, RAW]
+        assert [asked.raw for asked in provider.requests] == [RAW, RAW]
 
 
 REFUSALS = {
@@ -106,10 +106,10 @@ async def test_a_refused_key_stays_refused(
         await connection.close()
         assert await asking.status(key) in (401, 403)
         await asking.lose_database()
-        provider.asked.clear()
+        provider.requests.clear()
         answer = await asking.ask(key)
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/store-unavailable")
-        assert not provider.asked
+        assert not provider.requests
 
 
 async def test_keys_never_accepted_are_refused(
@@ -124,7 +124,7 @@ async def test_keys_never_accepted_are_refused(
         for one in (key, reader, f"{key}x", ""):
             assert await asking.status(one) == 503
         assert await asking.status(None) == 401  # whether keys are needed is cached for good
-        assert not provider.asked
+        assert not provider.requests
 
 
 async def test_an_accepted_key_expires(

@@ -10,8 +10,8 @@ import pytest
 from app.core.gateway.bounds import JSON_BYTES_MAX
 from app.core.policy.overflow import classify
 from tests.support.bombs import Memory, bomb
-from tests.support.gateways import Behind
-from tests.support.provider import STREAMS, Provider, Said
+from tests.support.gateways import BackgroundWrites
+from tests.support.provider import STREAMS, Provider, ProviderReply
 
 URLS = {
     "/v1/messages": "/gateway/s/s/anthropic/v1/messages",
@@ -35,10 +35,12 @@ async def raw_bytes(http: httpx.AsyncClient, path: str, **more: Any) -> tuple[ht
 @pytest.mark.parametrize("code", [400, 200])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, code: int, kind: str
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, code: int, kind: str
 ) -> None:
     body = bomb()
-    provider.script.append(Said(status=code, raw=body, headers={"content-encoding": "gzip", "content-type": kind}))
+    provider.script.append(
+        ProviderReply(status=code, raw=body, headers={"content-encoding": "gzip", "content-type": kind})
+    )
     memory = Memory()
     answer, raw = await raw_bytes(http, "/v1/messages", stream=kind != "application/json")
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
@@ -56,9 +58,9 @@ async def test_a_body_that_unpacks_to_a_gigabyte_is_forwarded_without_being_held
 @pytest.mark.parametrize("encoding", ["br", "gzip", "gzip, gzip"])
 @pytest.mark.parametrize("code", [400, 200])
 async def test_a_body_that_cannot_be_decoded_is_forwarded(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, encoding: str, code: int
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, encoding: str, code: int
 ) -> None:
-    provider.script.append(Said(status=code, raw=b"no such thing", headers={"content-encoding": encoding}))
+    provider.script.append(ProviderReply(status=code, raw=b"no such thing", headers={"content-encoding": encoding}))
     answer, raw = await raw_bytes(http, "/v1/messages")
     assert (answer.status_code, raw, answer.headers["content-encoding"]) == (code, b"no such thing", encoding)
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
@@ -72,22 +74,22 @@ async def test_a_compressed_or_long_error_is_read(http: httpx.AsyncClient, provi
     packed = packer.compress(text.encode()) + packer.flush()
     await http.put("/v1/sessions/s", json={"policy": {"summarize": {"enabled": False}}})
     for raw, fields in ((packed, {"content-encoding": "gzip"}), (text.encode(), {})):
-        provider.asked.clear()
-        provider.script.append(Said(status=400, raw=raw, headers=fields))
+        provider.requests.clear()
+        provider.script.append(ProviderReply(status=400, raw=raw, headers=fields))
         answer = await http.post(URLS["/v1/messages"], json=request_body("/v1/messages"))
         assert answer.status_code == 200, answer.text
-        assert len(provider.asked) == 2
+        assert len(provider.requests) == 2
 
 
 @pytest.mark.parametrize("path", sorted(URLS))
 @pytest.mark.parametrize("large", ["z" * JSON_BYTES_MAX, "z" * 3 * JSON_BYTES_MAX, [[]] * 60_000], ids=len)
 async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, path: str, large: Any
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, path: str, large: Any
 ) -> None:
-    _, events = STREAMS[path]({"model": "m"}, Said("Hello there, you."), 1, 10)
+    _, events = STREAMS[path]({"model": "m"}, ProviderReply("Hello there, you."), 1, 10)
     event = b"event: x\r\ndata: " + json.dumps({"type": "x", "y": large}).encode() + b"\r\n\r\n"
     stream = b"".join([*events[:4], event, *events[4:]])
-    provider.script.append(Said(raw=stream, headers=EVENT_STREAM))
+    provider.script.append(ProviderReply(raw=stream, headers=EVENT_STREAM))
     answer, raw = await raw_bytes(http, path, stream=True, stream_options={"include_usage": True})
     assert raw == stream
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
@@ -98,10 +100,10 @@ async def test_an_event_over_the_limit_is_forwarded_and_the_reply_is_partial(
 
 @pytest.mark.parametrize("path", sorted(URLS))
 async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, path: str
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, path: str
 ) -> None:
     raw = json.dumps({"choices": [], "content": "x" * JSON_BYTES_MAX}).encode()
-    provider.script.append(Said(raw=raw, headers={"content-type": "application/json"}))
+    provider.script.append(ProviderReply(raw=raw, headers={"content-type": "application/json"}))
     answer, found = await raw_bytes(http, path)
     assert found == raw
     record = await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])
@@ -110,11 +112,11 @@ async def test_a_response_over_the_limit_is_forwarded_and_not_parsed(
 
 
 async def test_a_stream_that_cannot_be_parsed_reaches_the_client(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites
 ) -> None:
     nested = b'{"a":' * 950 + b"1" + b"}" * 950
     stream = b'data: {"choices":[{"index":0,"delta":' + nested + b"}]}\n\ndata: [DONE]\n\n"
-    provider.script.append(Said(raw=stream, headers=EVENT_STREAM))
+    provider.script.append(ProviderReply(raw=stream, headers=EVENT_STREAM))
     answer, raw = await raw_bytes(http, "/v1/chat/completions", stream=True, stream_options={"include_usage": True})
     assert raw == stream
     await behind.reported(http, answer.headers["x-palimpsest-call"], answer.headers["x-palimpsest-line"])

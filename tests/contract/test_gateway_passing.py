@@ -17,8 +17,8 @@ from app.store.dsn import for_asyncpg
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conftest import serving
-from tests.support.gateways import AT_ONCE, KEY, Behind, settings
-from tests.support.provider import Provider, Said
+from tests.support.gateways import KEY, NO_WAIT_POLICY, BackgroundWrites, settings
+from tests.support.provider import Provider, ProviderReply
 
 
 async def test_the_gateway_is_off_without_an_upstream_url(client: httpx.AsyncClient, database_url: str) -> None:
@@ -48,7 +48,7 @@ async def test_every_other_path_passes_through_unchanged(
     del headers["x-palimpsest-key"]
     answer = await http.request(method, path, content=body, headers=headers | {"accept-encoding": "br;q=0.5"})
     assert (answer.status_code, answer.content) == (207, body or b"nothing")
-    [asked] = provider.asked
+    [asked] = provider.requests
     assert (asked.method, asked.query, asked.raw) == (method, "beta=true&q=%20x", body)
     assert (asked.header("x-api-key"), asked.header("anthropic-beta")) == (KEY, "a,b")
     assert (asked.header("accept-encoding"), asked.header("x-hop")) == ("br;q=0.5", None)
@@ -62,7 +62,7 @@ async def test_a_call_without_a_session_passes_through_unchanged(http: httpx.Asy
     provider.compress = True
     url = "/gateway/openai/v1/chat/completions"
     answer = await http.post(url, content=raw, headers={"accept-encoding": "gzip"})
-    assert provider.asked[-1].raw == raw
+    assert provider.requests[-1].raw == raw
     assert (answer.headers["x-palimpsest-mode"], answer.headers["x-palimpsest-reason"]) == ("passthrough", "no-session")
     assert answer.headers["content-encoding"] == "gzip"
     assert answer.json()["choices"][0]["message"]["content"] == "Hello."
@@ -71,7 +71,7 @@ async def test_a_call_without_a_session_passes_through_unchanged(http: httpx.Asy
 
 async def test_a_providers_refusal_is_returned_unchanged(http: httpx.AsyncClient, provider: Provider) -> None:
     error = {"error": {"message": f"Incorrect API key provided: {KEY}.", "code": "invalid_api_key"}}
-    provider.script.append(Said(status=401, error=error))
+    provider.script.append(ProviderReply(status=401, error=error))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     headers = {"authorization": f"Bearer {KEY}"}
     answer = await http.post("/gateway/s/s/openai/v1/chat/completions", json=body, headers=headers)
@@ -86,7 +86,7 @@ async def test_an_infeasible_context_bypasses_with_the_clients_bytes(
     raw = json.dumps({"messages": [{"role": "user", "content": "word " * 5_000}], "model": "m", "max_tokens": 9})
     answer = await http.post("/gateway/s/s/anthropic/v1/messages", content=raw)
     assert answer.status_code == 200
-    assert provider.asked[-1].raw == raw.encode()
+    assert provider.requests[-1].raw == raw.encode()
     assert answer.headers["x-palimpsest-mode"] == "bypass"
     assert answer.headers["x-palimpsest-reason"] == "context-infeasible"
 
@@ -103,11 +103,11 @@ async def test_unreadable_requests_are_left_to_the_provider(
     answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
     assert answer.headers["x-palimpsest-mode"] == "bypass"
     assert answer.headers["x-palimpsest-reason"] == reason
-    assert provider.asked[-1].raw == raw
+    assert provider.requests[-1].raw == raw
 
 
 async def test_calls_bypass_while_the_database_is_away(
-    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: Behind
+    database_url: str, postgres: str, provider: Provider, monkeypatch: pytest.MonkeyPatch, behind: BackgroundWrites
 ) -> None:
     """Callers with an accepted key are passed through; others are refused."""
     monkeypatch.setattr(tenants, "CACHE_SECONDS", 0.0)
@@ -126,10 +126,10 @@ async def test_calls_bypass_while_the_database_is_away(
         answer = await http.post(path, content=raw)
         stranger = await http.post(path, content=raw, headers={"x-palimpsest-key": "another-key"})
         await operator.close()
-    assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+    assert (answer.status_code, provider.requests[-1].raw) == (200, raw)
     assert answer.headers["x-palimpsest-mode"] == "bypass"
     assert answer.headers["x-palimpsest-reason"] == "store-unavailable"
-    assert (stranger.status_code, len(provider.asked)) == (503, 2)
+    assert (stranger.status_code, len(provider.requests)) == (503, 2)
 
 
 async def test_calls_with_the_settings_key_pass_without_a_database_from_the_start(provider: Provider) -> None:
@@ -143,7 +143,7 @@ async def test_calls_with_the_settings_key_pass_without_a_database_from_the_star
         answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw, headers=headers)
     assert answer.status_code == 200
     assert answer.headers["x-palimpsest-mode"] == "bypass"
-    assert provider.asked[-1].raw == raw
+    assert provider.requests[-1].raw == raw
 
 
 async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
@@ -167,12 +167,12 @@ async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
         assert await status(None) == 401
         assert await status(f"{bound}x") == 401
         assert await status(reader) == 403
-        assert not provider.asked
+        assert not provider.requests
         assert await status(bound) == 200
         assert await status(bound, **{"x-palimpsest-session": "b:1"}) == 404
         assert await status(bound, **{"x-palimpsest-session": "a:1"}) == 200
         assert await status(bound, **{"x-session-id": "oc"}) == 200
-    sent = "".join(f"{one.headers}{one.raw!r}" for one in provider.asked)
+    sent = "".join(f"{one.headers}{one.raw!r}" for one in provider.requests)
     assert KEY in sent
     assert "pal_" not in sent and "x-palimpsest" not in sent
     names = {row["external_id"] for row in await database.fetch("SELECT external_id FROM sessions")}
@@ -180,21 +180,25 @@ async def test_palimpsests_key_authenticates_and_is_never_sent_upstream(
 
 
 async def test_a_providers_key_is_stored_nowhere(
-    http: httpx.AsyncClient, provider: Provider, database: Database, capsys: pytest.CaptureFixture[str], behind: Behind
+    http: httpx.AsyncClient,
+    provider: Provider,
+    database: Database,
+    capsys: pytest.CaptureFixture[str],
+    behind: BackgroundWrites,
 ) -> None:
     """The key is in no table, log line or metric, even if the provider repeats it."""
     said = f"You sent {KEY}, and it is too long: prompt is too long: 9000 tokens > 8000 maximum"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
     scripts = [
-        Said(),
-        Said(status=400, error=error),
-        Said(cut=2),
-        Said(status=401, error=error),
-        Said(status=500, error=error),
+        ProviderReply(),
+        ProviderReply(status=400, error=error),
+        ProviderReply(cut=2),
+        ProviderReply(status=401, error=error),
+        ProviderReply(status=500, error=error),
     ]
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     headers = {"x-api-key": KEY, "authorization": f"Bearer {KEY}", "x-palimpsest-session": "s"}
-    await http.put("/v1/sessions/s", json={"policy": AT_ONCE})
+    await http.put("/v1/sessions/s", json={"policy": NO_WAIT_POLICY})
     for one in scripts:
         provider.script.append(one)
         try:
@@ -204,8 +208,8 @@ async def test_a_providers_key_is_stored_nowhere(
         provider.script.clear()
     for call in (await http.get("/v1/sessions/s/calls")).json()["items"]:
         await behind.reported(http, call["call_id"])
-    assert await holding(database, "hi")
-    assert not await holding(database, KEY)
+    assert await tables_containing(database, "hi")
+    assert not await tables_containing(database, KEY)
     output = capsys.readouterr()
     metrics = (await http.get("/metrics")).text
     assert KEY not in output.out + output.err + metrics
@@ -234,7 +238,7 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     provider: Provider,
     database: Database,
     capsys: pytest.CaptureFixture[str],
-    behind: Behind,
+    behind: BackgroundWrites,
     written: str,
     whole: bool,
 ) -> None:
@@ -244,7 +248,9 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     for name in NAMES:
         value = {"cookie": f"a=1; k={CUSTOM}", "authorization": f"Bearer {CUSTOM}"}.get(name, CUSTOM)
         raw = text if whole else text[:-3]
-        provider.script.append(Said(status=400, raw=raw.encode(), headers={"content-type": "application/json"}))
+        provider.script.append(
+            ProviderReply(status=400, raw=raw.encode(), headers={"content-type": "application/json"})
+        )
         headers = {name: value, "x-palimpsest-session": "s"}
         answer = await http.post("/gateway/anthropic/v1/messages", json=body, headers=headers)
         assert (answer.status_code, answer.text) == (400, raw)
@@ -253,10 +259,10 @@ async def test_a_key_in_any_header_that_a_provider_repeats_is_stored_nowhere(
     output = capsys.readouterr()
     for part in {quoted[:12], quoted[-12:], CUSTOM[:12]}:
         assert part not in output.out + output.err
-        assert not await holding(database, part)
+        assert not await tables_containing(database, part)
 
 
-async def holding(database: Database, text: str) -> set[str]:
+async def tables_containing(database: Database, text: str) -> set[str]:
     """Return the tables that contain a text, also as bytes."""
     found = set()
     for table in await database.fetch(
@@ -297,11 +303,11 @@ async def test_a_providers_key_is_in_no_problem_response(
     assert (answer.status_code, answer.json()["status"]) == (status, status)
     output = capsys.readouterr()
     assert KEY not in f"{answer.headers}{answer.text}{metrics}{output.out}{output.err}"
-    assert not await holding(database, KEY)
+    assert not await tables_containing(database, KEY)
 
 
 async def test_concurrent_requests_are_limited(database_url: str, provider: Provider) -> None:
-    provider.script.append(Said(cut=2, hold=asyncio.Event()))
+    provider.script.append(ProviderReply(cut=2, hold=asyncio.Event()))
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     url = "/gateway/anthropic/v1/messages"
     async with (
@@ -322,11 +328,11 @@ async def test_concurrent_requests_are_limited(database_url: str, provider: Prov
 async def test_an_invalid_session_id_is_an_error(http: httpx.AsyncClient, provider: Provider, path: str) -> None:
     answer = await http.post(path, json={"model": "m", "messages": [{"role": "user", "content": "hi"}]})
     assert (answer.status_code, answer.json()["type"]) == (422, "/problems/invalid-request")
-    assert not provider.asked
+    assert not provider.requests
 
 
 async def test_a_slow_context_bypasses_with_the_clients_bytes(
-    database_url: str, database: Database, provider: Provider, behind: Behind
+    database_url: str, database: Database, provider: Provider, behind: BackgroundWrites
 ) -> None:
     """A transaction holds the lock on the session's row."""
     raw = b'{"model":"m", "messages":[{"role":"user","content":"hi"}]}'
@@ -341,7 +347,7 @@ async def test_a_slow_context_bypasses_with_the_clients_bytes(
             )
             answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
             assert answer.headers["x-palimpsest-reason"] == "too-slow"
-            assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+            assert (answer.status_code, provider.requests[-1].raw) == (200, raw)
         [call] = await behind.called(http)
         assert "too late" in (await behind.reported(http, call["call_id"]))["outcome"]["error"]["message"]
         answer = await http.post("/gateway/s/s/openai/v1/chat/completions", content=raw)
@@ -354,16 +360,16 @@ async def test_an_increment_of_an_unknown_reply_passes_through(
 ) -> None:
     raw = b'{"model":"m", "previous_response_id":"resp_of_before", "input":"Go on."}'
     answer = await http.post("/gateway/s/s/openai/v1/responses", content=raw)
-    assert (answer.status_code, provider.asked[-1].raw) == (200, raw)
+    assert (answer.status_code, provider.requests[-1].raw) == (200, raw)
     assert answer.headers["x-palimpsest-mode"] == "bypass"
     assert answer.headers["x-palimpsest-reason"] == "conversation-at-provider"
 
 
 async def test_a_provider_that_is_silent_for_too_long_is_504(
-    database_url: str, provider: Provider, behind: Behind
+    database_url: str, provider: Provider, behind: BackgroundWrites
 ) -> None:
     reply_now = asyncio.Event()
-    provider.script.append(Said(late=reply_now))
+    provider.script.append(ProviderReply(delay_until=reply_now))
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     async with (
         serving(settings(provider, gateway_silence_seconds=0.2), database_url) as url,

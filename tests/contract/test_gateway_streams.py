@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.provider import Provider, Said
+from tests.support.provider import Provider, ProviderReply
 
 STREAMS = json.loads((Path(__file__).parents[1] / "support" / "gateway_streams.json").read_text(encoding="utf-8"))
 
@@ -35,11 +35,11 @@ async def test_each_request_has_its_clients_content_and_each_conversation_its_li
 ) -> None:
     for step in stream["steps"]:
         reply = step["reply"]
-        provider.script.append(Said(reply["text"], reply["calls"], thinking=reply.get("thinking")))
+        provider.script.append(ProviderReply(reply["text"], reply["calls"], thinking=reply.get("thinking")))
         answer = await http.post(stream["path"], json=step["body"], headers=step["headers"])
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-palimpsest-mode"] == "context", answer.headers
-        sent, meant = provider.asked[-1].body, step["body"]
+        sent, meant = provider.requests[-1].body, step["body"]
         for name in ("messages", "input", "system"):
             assert comparable(sent.get(name)) == comparable(meant.get(name)), name
         assert {n: v for n, v in sent.items() if n not in ("messages", "input", "system")} == {

@@ -16,7 +16,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store import views
 from app.store.engine import Database
 from app.store.sessions import session_key
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import Agent, Json, request_text
 from tests.conftest import Servers
 
 LAYERS = "/v1/sessions/s/layers"
@@ -46,7 +46,7 @@ async def test_a_layer_is_replaced_whole_and_deleted(client: httpx.AsyncClient) 
     for _ in range(2):
         assert (await client.delete(f"{LAYERS}/sources")).status_code == 204
     assert (await client.get(LAYERS)).json()["sources"] is None
-    assert shown(await agent.context()).count("<sources>") == 0
+    assert request_text(await agent.context()).count("<sources>") == 0
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ async def test_unknown_layers_and_sessions_are_refused(client: httpx.AsyncClient
 @pytest.mark.parametrize("form", FORMATS)
 async def test_layers_follow_the_conversation_and_precede_injections(client: httpx.AsyncClient, form: str) -> None:
     agent = await Agent.begin(client, {"injection_reserve_tokens": 500}, format=form)
-    await agent.says("earlier")
+    await agent.assistant("earlier")
     await agent.user("QUESTION")
     await put(client, "announce", "ANNOUNCED")
     await put(
         client, "sources", [{"type": "text", "text": "SOURCED"}, {"type": "image", "data": PNG, "mime": "image/png"}]
     )
     context = await agent.context(injections=[{"name": "hook", "content": "INJECTED"}])
-    seen = shown(context)
+    seen = request_text(context)
     order = [seen.index(text) for text in ("earlier", "QUESTION", "SOURCED", PNG[:20], "ANNOUNCED", "INJECTED")]
     assert order == sorted(order)
     assert context["tokens"]["by_source"]["ephemeral"] > 0
@@ -132,9 +132,9 @@ async def test_a_policy_may_leave_layers_out(client: httpx.AsyncClient) -> None:
     await agent.user()
     await put(client, "sources", "SOURCED")
     await put(client, "announce", "ANNOUNCED")
-    seen = shown(await agent.context(view="title", policy={"layers": ["announce"]}))
+    seen = request_text(await agent.context(view="title", policy={"layers": ["announce"]}))
     assert ("SOURCED" in seen, "ANNOUNCED" in seen) == (False, True)
-    assert "SOURCED" in shown(await agent.context())
+    assert "SOURCED" in request_text(await agent.context())
     problem = await agent.context(422, policy={"layers": ["plan"]})
     assert (problem["type"], problem["knob"]) == ("/problems/invalid-policy", "layers")
 
@@ -144,8 +144,8 @@ async def test_a_context_as_of_an_earlier_seq_has_no_layers(client: httpx.AsyncC
     await agent.user("one")
     await put(client, "sources", "SOURCED")
     await agent.user("two")
-    assert "SOURCED" not in shown(await agent.context(at=1))
-    assert "SOURCED" in shown(await agent.context(at=2))
+    assert "SOURCED" not in request_text(await agent.context(at=1))
+    assert "SOURCED" in request_text(await agent.context(at=2))
 
 
 async def test_layers_outside_an_explicit_turn_stay_until_replaced(client: httpx.AsyncClient) -> None:
@@ -153,9 +153,9 @@ async def test_layers_outside_an_explicit_turn_stay_until_replaced(client: httpx
     await agent.user("one")
     await put(client, "sources", "SOURCED")
     await agent.user("two")
-    assert "SOURCED" in shown(await agent.context())
+    assert "SOURCED" in request_text(await agent.context())
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "three"})
-    assert "SOURCED" in shown(await agent.context())
+    assert "SOURCED" in request_text(await agent.context())
 
 
 async def test_a_call_is_rendered_again_with_the_layers_it_showed(client: httpx.AsyncClient) -> None:
@@ -200,11 +200,11 @@ async def test_a_context_with_layers_does_not_reload_its_cached_view(
     reads.clear()
     for number in range(3):
         await put(client, "sources", f"source {number}")
-        assert f"source {number}" in shown(await agent.context())
-        await agent.says()
-        assert f"source {number}" in shown(await agent.context())
+        assert f"source {number}" in request_text(await agent.context())
+        await agent.assistant()
+        assert f"source {number}" in request_text(await agent.context())
     await client.post("/v1/sessions/s/turns/end", json={})
-    assert "source" not in shown(await agent.context())
+    assert "source" not in request_text(await agent.context())
     assert reads == []
 
 
@@ -222,7 +222,7 @@ async def test_a_redacted_announcement_is_removed_from_its_layer(
     await put(client, "announce", content)  # the next turn announces it again
     assert (await client.delete(f"/v1/sessions/s/events/{seq}")).status_code == 204
     assert (await client.get(LAYERS)).json()["announce"] is None
-    assert "secret" not in shown(await agent.context())
+    assert "secret" not in request_text(await agent.context())
     left = await database.fetch("SELECT content::text FROM layers WHERE content IS NOT NULL")
     assert [row["content"] for row in left] == ['"said before"']
 
@@ -234,9 +234,9 @@ async def test_layers_put_on_one_server_are_shown_by_another(servers: Servers) -
         await agent.context()
     for number in range(6):
         await put(servers[number % 2], "sources", f"source {number}.")
-        assert [f"source {number}." in shown(await agent.context()) for agent in agents] == [True, True]
+        assert [f"source {number}." in request_text(await agent.context()) for agent in agents] == [True, True]
     await servers[0].delete(f"{LAYERS}/sources")
-    assert ["source" in shown(await agent.context()) for agent in agents] == [False, False]
+    assert ["source" in request_text(await agent.context()) for agent in agents] == [False, False]
 
 
 async def test_the_last_version_put_is_shown(client: httpx.AsyncClient) -> None:
@@ -246,7 +246,7 @@ async def test_the_last_version_put_is_shown(client: httpx.AsyncClient) -> None:
     await asyncio.gather(*(put(client, "sources", f"source {number}.") for number in range(20)))
     current = (await client.get(LAYERS)).json()["sources"]
     assert current["version"] == 20
-    assert current["content"] in shown(await agent.context())
+    assert current["content"] in request_text(await agent.context())
 
 
 async def test_versions_that_no_call_shows_are_deleted(client: httpx.AsyncClient, database: Database) -> None:
@@ -264,7 +264,7 @@ async def test_versions_that_no_call_shows_are_deleted(client: httpx.AsyncClient
     assert versions == [2, 4]
     again = (await client.get(f"/v1/sessions/s/calls/{_call_id(4.5)}/context")).json()
     assert again["reproduced"] is True
-    assert "seen" in shown(again)
+    assert "seen" in request_text(again)
 
 
 def _call_id(hours: float) -> str:

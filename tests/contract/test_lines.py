@@ -19,13 +19,13 @@ async def ask(http: httpx.AsyncClient, method: str, path: str, body: Any = None,
     return answer.json() if answer.content else None
 
 
-async def say(http: httpx.AsyncClient, sid: str, *texts: str) -> Json:
+async def append_messages(http: httpx.AsyncClient, sid: str, *texts: str) -> Json:
     events = [{"type": "user.message", "content": text} for text in texts]
     answer: Json = await ask(http, "POST", f"{sid}/events", {"events": events}, 201)
     return answer
 
 
-async def said(http: httpx.AsyncClient, sid: str) -> list[str]:
+async def event_contents(http: httpx.AsyncClient, sid: str) -> list[str]:
     return [event["content"] for event in (await ask(http, "GET", f"{sid}/events"))["items"]]
 
 
@@ -40,17 +40,17 @@ async def shown(http: httpx.AsyncClient, sid: str) -> list[str]:
 
 
 async def test_a_rewind_makes_a_new_current_line_and_destroys_nothing(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two", "three")
+    await append_messages(client, "s", "one", "two", "three")
     before = await ask(client, "GET", "s/context")
     assert (before["session"], before["line"]) == ("s", "s@line.1")
     moved = await rewind(client, "s", 1)
     assert (moved["id"], moved["line"], moved["head"], moved["parent"]) == (
         "s", "s@line.2", 1, {"id": "s@line.1", "at": 1},
     )  # fmt: skip
-    appended = await say(client, "s", "other")
+    appended = await append_messages(client, "s", "other")
     assert (appended["session"], appended["line"], appended["head"]) == ("s", "s@line.2", 2)
-    assert await said(client, "s") == ["one", "other"] == await said(client, "s@line.2")
-    assert await said(client, "s@line.1") == ["one", "two", "three"]
+    assert await event_contents(client, "s") == ["one", "other"] == await event_contents(client, "s@line.2")
+    assert await event_contents(client, "s@line.1") == ["one", "two", "three"]
     made = await ask(client, "GET", "s/context")
     assert (made["session"], made["line"], made["head"]) == ("s", "s@line.2", 2)
     assert await shown(client, "s@line.1") == ["one", "two", "three"]
@@ -69,7 +69,7 @@ async def test_a_rewind_makes_a_new_current_line_and_destroys_nothing(client: ht
 
 
 async def test_a_cached_view_is_not_shown_after_a_rewind(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     for _ in range(2):
         await ask(client, "GET", "s/context")
     await rewind(client, "s", 1)
@@ -83,31 +83,31 @@ async def test_a_rewind_applies_to_every_process(client: httpx.AsyncClient, data
         serving(Settings(), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=30, verify=False) as other,
     ):
-        await say(client, "s", "one", "two")
+        await append_messages(client, "s", "one", "two")
         assert await shown(other, "s") == ["one", "two"]
         assert await shown(other, "s@line.1") == ["one", "two"]
         await rewind(client, "s", 1)
         assert await shown(other, "s@line.1") == ["one", "two"]
         assert await shown(other, "s") == ["one"]
-        assert (await say(other, "s", "b"))["line"] == "s@line.2"
+        assert (await append_messages(other, "s", "b"))["line"] == "s@line.2"
         await rewind(other, "s", 1)
-        assert (await say(client, "s", "c"))["line"] == "s@line.3"
-        assert await said(other, "s") == ["one", "c"]
+        assert (await append_messages(client, "s", "c"))["line"] == "s@line.3"
+        assert await event_contents(other, "s") == ["one", "c"]
 
 
 async def test_a_rewind_to_the_head_changes_nothing_and_one_beyond_it_is_refused(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     assert (await rewind(client, "s", 2))["line"] == "s@line.1"
     assert "field" in await rewind(client, "s", 3, 422)
     await rewind(client, "nobody", 0, 404)
     await rewind(client, "s@line.1", 1, 422)
     assert (await rewind(client, "s", 0))["head"] == 0
-    await say(client, "s", "anew")
-    assert await said(client, "s") == ["anew"]
+    await append_messages(client, "s", "anew")
+    assert await event_contents(client, "s") == ["anew"]
 
 
 async def test_a_call_is_found_on_any_line_of_its_session(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]
     await rewind(client, "s", 1)
     second = (await ask(client, "GET", "s/context"))["call_id"]
@@ -137,10 +137,10 @@ async def test_a_call_is_found_on_any_line_of_its_session(client: httpx.AsyncCli
 
 
 async def test_a_recall_for_a_call_reads_the_calls_line(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     first = (await ask(client, "GET", "s/context"))["call_id"]
     await rewind(client, "s", 1)
-    await say(client, "s", "other")
+    await append_messages(client, "s", "other")
     second = (await ask(client, "GET", "s/context"))["call_id"]
 
     async def recalled(address: str, status: int = 200, **asked: Any) -> Any:
@@ -161,17 +161,17 @@ async def test_a_repeated_append_is_recognized_after_a_rewind(client: httpx.Asyn
     body = {"events": [{"type": "user.message", "content": "once"}]}
     headers = {"Idempotency-Key": "k"}
     first = await client.post("/v1/sessions/s/events", json=body, headers=headers)
-    await say(client, "s", "two")
+    await append_messages(client, "s", "two")
     await rewind(client, "s", 1)
     for _ in range(2):
         again = await client.post("/v1/sessions/s/events", json=body, headers=headers)
         assert again.status_code == 200, again.text
         assert (again.status_code, again.json()["events"]) == (200, first.json()["events"])
-    assert await said(client, "s") == ["once"]
+    assert await event_contents(client, "s") == ["once"]
 
 
 async def test_line_ids_are_reserved_for_lines(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one")
+    await append_messages(client, "s", "one")
     event = {"events": [{"type": "user.message", "content": "x"}]}
     await ask(client, "PUT", "s@line.7", {}, 422)
     await ask(client, "POST", "t@line.1/events", event, 422)
@@ -181,20 +181,20 @@ async def test_line_ids_are_reserved_for_lines(client: httpx.AsyncClient) -> Non
     await ask(client, "PUT", "x" * 129, {}, 422)
     await ask(client, "PUT", "x" * 128, {}, 201)
     long = "x" * 128
-    await say(client, long, "a", "b")
+    await append_messages(client, long, "a", "b")
     assert (await rewind(client, long, 1))["line"] == f"{long}@line.2"
-    assert await said(client, f"{long}@line.2") == ["a"]
+    assert await event_contents(client, f"{long}@line.2") == ["a"]
 
 
 async def test_a_fork_of_a_session_begins_with_its_current_line(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     await rewind(client, "s", 1)
-    await say(client, "s", "other")
+    await append_messages(client, "s", "other")
     made = await ask(client, "POST", "s/fork", {"id": "f"}, 201)
     assert made["parent"] == {"id": "s@line.2", "at": 2}
-    assert await said(client, "f") == ["one", "other"]
+    assert await event_contents(client, "f") == ["one", "other"]
     await rewind(client, "f", 1)
-    assert await said(client, "f") == ["one"]
+    assert await event_contents(client, "f") == ["one"]
     forks = (await client.get("/v1/sessions", params={"parent": "s@line.2"})).json()["items"]
     assert [one["id"] for one in forks] == ["f"]
 
@@ -203,16 +203,16 @@ async def test_a_fork_of_a_session_begins_with_its_current_line(client: httpx.As
 async def test_erasing_a_session_erases_all_of_its_lines(
     client: httpx.AsyncClient, database: Database, forked: bool
 ) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     await ask(client, "GET", "s/context")
     await rewind(client, "s", 1)
     await ask(client, "GET", "s/context")
     await rewind(client, "s", 0)
-    await say(client, "s", "other")
+    await append_messages(client, "s", "other")
     await ask(client, "DELETE", "s@line.2", status=409)
     if forked:
         await ask(client, "POST", "s/fork", {"id": "f"}, 201)
-        await say(client, "f", "mine")
+        await append_messages(client, "f", "mine")
         await rewind(client, "f", 1)
         assert (await ask(client, "DELETE", "s", status=409))["forks"] == ["f", "f@line.2"]
     await ask(client, "DELETE", "s?forks=erase" if forked else "s", status=204)
@@ -222,15 +222,15 @@ async def test_erasing_a_session_erases_all_of_its_lines(
         if "session_id" in table.columns:
             rows = await database.fetch(f"SELECT FROM {table.name}")
             assert not rows, table.name
-    await say(client, "s", "begun again")
+    await append_messages(client, "s", "begun again")
     assert (await ask(client, "GET", "s"))["line"] == "s@line.1"
 
 
 async def test_a_redaction_applies_to_every_line_that_shares_the_event(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "secret", "two")
+    await append_messages(client, "s", "secret", "two")
     await rewind(client, "s", 1)
     await ask(client, "DELETE", "s/events/1", status=204)
-    assert "secret" not in str([await said(client, line) for line in ("s", "s@line.1", "s@line.2")])
+    assert "secret" not in str([await event_contents(client, line) for line in ("s", "s@line.1", "s@line.2")])
 
 
 async def test_metadata_put_on_a_further_line_is_the_sessions(client: httpx.AsyncClient) -> None:

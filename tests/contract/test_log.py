@@ -16,7 +16,7 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from app.api.access import Access
+from app.api.access import AccessLog
 from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 
@@ -142,5 +142,5 @@ async def test_a_named_status_is_logged_as_a_number() -> None:
 
     scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/mcp", "raw_path": b"/mcp", "headers": []}
     with capture_logs() as lines:
-        await Access(answer)(scope, nothing, sent)
+        await AccessLog(answer)(scope, nothing, sent)
     assert [repr(line["status"]) for line in lines] == ["200"]

@@ -4,10 +4,10 @@ import re
 
 import httpx
 
-from app.store.view_reads import EVENTS_AT_ONCE
+from app.store.view_reads import EVENTS_PER_READ
 from tests.contract.test_context import append, context
 
-ROUNDS = EVENTS_AT_ONCE + 300
+ROUNDS = EVENTS_PER_READ + 300
 
 
 async def test_a_long_tail_is_shown_whole_and_in_order(client: httpx.AsyncClient) -> None:

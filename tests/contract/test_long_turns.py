@@ -5,10 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.agent import WAIT_MS, Agent, Json, evicted
-from tests.conformance.conftest import preset, summaries, working
-from tests.support.queue import quiet
-from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, is_prefix, ok
+from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
+from tests.conformance.conftest import preset, running_worker, summaries
+from tests.support.queue import worker_queue
+from tests.support.summarizers import Behaviour, ReceivedRequest, Reply, Summarizers, is_prefix, ok
 
 REQUEST = "Port the tide service of the northern harbours from Perl to Rust, gauge by gauge."
 REFUSED_ABOVE = 50_000
@@ -33,7 +33,7 @@ def rounds(first: int, last: int) -> list[Json]:
     return events
 
 
-def size(asked: Asked) -> int:
+def size(asked: ReceivedRequest) -> int:
     """Return the tokens of a request as the fake model counts them."""
     return (len(asked.system) + len(asked.prompt)) // 4 + 1
 
@@ -41,9 +41,9 @@ def size(asked: Asked) -> int:
 def refusing(tokens: int) -> Behaviour:
     """Refuse requests above `tokens` without naming a limit; answer others without quoting the user."""
 
-    async def answer(asked: Asked) -> Said:
+    async def answer(asked: ReceivedRequest) -> Reply:
         if size(asked) > tokens:
-            return Said("Your input exceeds the context window of this model.", status=400)
+            return Reply("Your input exceeds the context window of this model.", status=400)
         return await ok().answer(asked)
 
     return Behaviour(answer)
@@ -87,7 +87,7 @@ async def check_summaries(client: httpx.AsyncClient) -> list[Json]:
 
 
 def check_context(context: Json) -> None:
-    assert not evicted(context, "dropped")
+    assert not evicted_seqs(context, "dropped")
     assert context["summaries"]
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
     assert REQUEST in str(context["request"])
@@ -105,7 +105,7 @@ async def summarize_in_bulk(
     model.default = refusing(above)
     agent = await begin_session(client, name, window)
     await post_rounds(agent, 0, count)
-    async with working(database_url, model), quiet(database_url) as done:
+    async with running_worker(database_url, model), worker_queue(database_url) as done:
         await agent.context()  # drops events, since nothing is summarized yet
         await agent.context(wait_ms=WAIT_MS)
         await done()
@@ -114,44 +114,46 @@ async def summarize_in_bulk(
     return await check_summaries(client)
 
 
-async def test_a_turn_posted_in_bulk(client: httpx.AsyncClient, database_url: str, stand_in: Summarizers) -> None:
-    made = await summarize_in_bulk(client, database_url, stand_in, "timeline", 12_000, 700, above=20_000)
-    assert any(size(asked) > 20_000 for asked in stand_in.requests)
-    assert any(is_prefix(asked) and "<previous-summary>" in asked.prompt for asked in stand_in.requests)
+async def test_a_turn_posted_in_bulk(
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers
+) -> None:
+    made = await summarize_in_bulk(client, database_url, fake_summarizers, "timeline", 12_000, 700, above=20_000)
+    assert any(size(asked) > 20_000 for asked in fake_summarizers.requests)
+    assert any(is_prefix(asked) and "<previous-summary>" in asked.prompt for asked in fake_summarizers.requests)
     assert made[-1]["to_seq"] > 1_000
 
 
 @pytest.mark.parametrize("name", ["threshold", "pipeline"])
 async def test_a_turn_that_grows(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str
 ) -> None:
     """`pipeline` splits no turn while the newest two fit, and is covered too."""
-    stand_in.default = refusing(REFUSED_ABOVE)
+    fake_summarizers.default = refusing(REFUSED_ABOVE)
     agent = await begin_session(client, name, 12_000)
-    async with working(database_url, stand_in):
+    async with running_worker(database_url, fake_summarizers):
         for first in range(0, 180, 15):
             await post_rounds(agent, first, first + 15)
             context = await agent.context(wait_ms=WAIT_MS)
-            assert not evicted(context, "dropped")
+            assert not evicted_seqs(context, "dropped")
     check_context(context)
-    check_requests(stand_in, REFUSED_ABOVE)
+    check_requests(fake_summarizers, REFUSED_ABOVE)
     await check_summaries(client)
 
 
 async def test_a_model_that_refuses_every_request_gets_none_twice_and_the_run_fails(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers
 ) -> None:
     """The policy allows no summary without the model, so events stay dropped."""
-    stand_in.default = refusing(0)
+    fake_summarizers.default = refusing(0)
     agent = await begin_session(client, "timeline", 12_000)
     await post_rounds(agent, 0, 200)
-    async with working(database_url, stand_in), quiet(database_url) as done:
+    async with running_worker(database_url, fake_summarizers), worker_queue(database_url) as done:
         await agent.context()
         await done()
         context = await agent.context()
         await done()
         later = await agent.context()
-    sizes = [size(asked) for asked in stand_in.requests]
+    sizes = [size(asked) for asked in fake_summarizers.requests]
     assert len(sizes) > 3
     assert sizes == sorted(set(sizes), reverse=True)
     assert sizes[-1] >= 600
@@ -159,22 +161,22 @@ async def test_a_model_that_refuses_every_request_gets_none_twice_and_the_run_fa
     assert (run["state"], await summaries(client)) == ("failed", [])
     assert "exceeds the context window" in run["error"]
     for one in (context, later):
-        assert evicted(one, "dropped")
+        assert evicted_seqs(one, "dropped")
         assert one["compaction"]["state"] == "stalled"
         assert "the last compaction failed" in one["compaction"]["reason"]
 
 
 async def test_a_span_the_model_refuses_in_every_size_is_summarized_without_it(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers
 ) -> None:
-    stand_in.default = refusing(0)
+    fake_summarizers.default = refusing(0)
     agent = await begin_session(client, "timeline", 12_000, on_fail="extractive")
     await post_rounds(agent, 0, 200)
-    async with working(database_url, stand_in), quiet(database_url) as done:
+    async with running_worker(database_url, fake_summarizers), worker_queue(database_url) as done:
         dropping = await agent.context()
         await done()
         context = await agent.context()
-    assert evicted(dropping, "dropped")
+    assert evicted_seqs(dropping, "dropped")
     check_context(context)  # the dropped events are now summarized
     assert context["compaction"] == {"state": "none", "reason": None}
     [made] = await summaries(client)
@@ -186,7 +188,7 @@ async def test_a_span_the_model_refuses_in_every_size_is_summarized_without_it(
 
 @pytest.mark.parametrize("name", ["timeline", "default"])
 async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str
 ) -> None:
     """The first and the newest of many messages are in the summaries, also in a fork."""
     agent = await Agent.begin(client, {**(await preset(client, name)), "window_tokens": 12_000})
@@ -199,12 +201,12 @@ async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
     fork = (await client.post("/v1/sessions/s/fork", json={"at": 1_000, "id": "f"})).json()
     forked = Agent(client, fork["id"])
     await forked.post(*({**event, "call_id": f"f{event['call_id']}"} for event in rounds(600, 700)))
-    async with working(database_url, stand_in), quiet(database_url) as done:
+    async with running_worker(database_url, fake_summarizers), worker_queue(database_url) as done:
         for one in (agent, forked):
             await one.context()
             await one.context(wait_ms=WAIT_MS)
         await done()
-    for asked in stand_in.requests:
+    for asked in fake_summarizers.requests:
         assert REQUEST in asked.prompt or "An earlier question" in asked.prompt, asked.prompt[:2_000]
     for session in ("s", "f"):
         items = (await client.get(f"/v1/sessions/{session}/summaries")).json()["items"]
@@ -218,25 +220,25 @@ async def test_later_user_messages_of_a_turn_are_in_its_summaries_too(
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("name", PRESETS)
 async def test_two_thousand_rounds_in_bulk(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str, window: int
 ) -> None:
-    await summarize_in_bulk(client, database_url, stand_in, name, window, ROUNDS)
+    await summarize_in_bulk(client, database_url, fake_summarizers, name, window, ROUNDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("name", PRESETS)
 async def test_two_thousand_rounds_call_by_call(
-    client: httpx.AsyncClient, database_url: str, stand_in: Summarizers, name: str, window: int
+    client: httpx.AsyncClient, database_url: str, fake_summarizers: Summarizers, name: str, window: int
 ) -> None:
-    stand_in.default = refusing(REFUSED_ABOVE)
+    fake_summarizers.default = refusing(REFUSED_ABOVE)
     agent = await begin_session(client, name, window)
     step = min(ROUNDS // CALLS, window // 1_000)
-    async with working(database_url, stand_in):
+    async with running_worker(database_url, fake_summarizers):
         for first in range(0, ROUNDS, step):
             await post_rounds(agent, first, min(ROUNDS, first + step))
             context = await agent.context(wait_ms=WAIT_MS)
-            assert not evicted(context, "dropped"), first
+            assert not evicted_seqs(context, "dropped"), first
     check_context(context)
-    check_requests(stand_in, REFUSED_ABOVE)
+    check_requests(fake_summarizers, REFUSED_ABOVE)
     await check_summaries(client)

@@ -15,7 +15,7 @@ from app.worker.run import run
 from tests.conftest import serving
 from tests.support import deployed
 from tests.support.gateways import settings
-from tests.support.metered import Scrape, live, scrape
+from tests.support.metered import Scrape, run_scenario, scrape
 from tests.support.provider import Provider
 from tests.support.receiver import receiving
 
@@ -27,14 +27,14 @@ OUTCOMES = ("held", "epoch", "retried", "infeasible", "refused")
 async def scrapes(database_url: str, database: Database, provider: Provider) -> AsyncIterator[tuple[Scrape, Scrape]]:
     """The metrics before and after the scenario."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run(database_url, stop, wiring.work(Settings())))
+    running = asyncio.create_task(run(database_url, stop, wiring.worker_work(Settings())))
     async with (
         receiving() as receiver,
         serving(settings(provider), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         before = await scrape(http)
-        await live(http, database, receiver, "s")
+        await run_scenario(http, database, receiver, "s")
         yield before, await scrape(http)
     stop.set()
     await running

@@ -8,9 +8,9 @@ import pytest
 
 from app.store.dsn import for_asyncpg
 from tests.conftest import serving
-from tests.support.backdating import earlier
-from tests.support.gateways import Behind, settings
-from tests.support.provider import Provider, Said
+from tests.support.backdating import moved_back
+from tests.support.gateways import BackgroundWrites, settings
+from tests.support.provider import Provider, ProviderReply
 
 FILES = 12
 LINES = 540
@@ -31,12 +31,12 @@ def result(form: str, number: int, file: str) -> Any:
 
 
 async def read_files(
-    http: httpx.AsyncClient, provider: Provider, behind: Behind, form: str, model: str
+    http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, form: str, model: str
 ) -> tuple[list[Any], httpx.Response]:
     """Have an agent read the files; return its messages and the last response."""
     messages: list[Any] = [{"role": "user", "content": "Read the files."}]
     for number in range(FILES):
-        provider.script.append(Said("", [(f"call_{number}", "search", {"query": f"value {number}"})]))
+        provider.script.append(ProviderReply("", [(f"call_{number}", "search", {"query": f"value {number}"})]))
         body = {"model": model, "max_tokens": 9, "messages": messages}
         answer = await http.post(PATHS[form], json=body)
         assert answer.headers["x-palimpsest-mode"] == "context"
@@ -49,7 +49,7 @@ async def read_files(
 
 def count_files_shown(provider: Provider) -> int:
     """Return the number of files in the last request."""
-    text = provider.asked[-1].raw.decode()
+    text = provider.requests[-1].raw.decode()
     return sum(f"f{number}.{LINES // 2}: the value" in text for number in range(FILES))
 
 
@@ -67,7 +67,7 @@ def count_files_shown(provider: Provider) -> int:
 async def test_after_an_hour_only_a_reported_cache_is_cold(
     database_url: str,
     provider: Provider,
-    behind: Behind,
+    behind: BackgroundWrites,
     form: str,
     model: str,
     cache: tuple[int, int] | None,
@@ -83,7 +83,7 @@ async def test_after_an_hour_only_a_reported_cache_is_cold(
     connection = await asyncpg.connect(for_asyncpg(database_url))
     await connection.execute("SET session_replication_role = replica")  # disables the triggers that forbid the change
     hour = "interval '1 hour'"
-    await connection.execute(f"UPDATE model_calls SET {earlier('created_at', hour)}")
+    await connection.execute(f"UPDATE model_calls SET {moved_back('created_at', hour)}")
     await connection.close()
     async with (
         serving(settings(provider), database_url) as url,

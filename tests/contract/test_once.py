@@ -10,12 +10,12 @@ import pytest
 
 from app.store.engine import Database
 from tests.conftest import Servers
-from tests.contract.test_lines import ask, say
-from tests.contract.test_reconcile import BEGUN, user
+from tests.contract.test_lines import append_messages, ask
+from tests.contract.test_reconcile import CONVERSATION, user
 
 Json = dict[str, Any]
 RACING = 12
-CONTEXTS: list[Json] = [{"format": "anthropic"}, {"messages": BEGUN, "max_tokens": 9_000}]
+CONTEXTS: list[Json] = [{"format": "anthropic"}, {"messages": CONVERSATION, "max_tokens": 9_000}]
 
 
 async def post(http: httpx.AsyncClient, path: str, body: Json, key: str = "k") -> httpx.Response:
@@ -29,10 +29,10 @@ async def conflict(http: httpx.AsyncClient, path: str, body: Json) -> None:
 
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_a_repeated_context_is_returned_byte_for_byte(client: httpx.AsyncClient, body: Json) -> None:
-    await say(client, "s", "Where?")
+    await append_messages(client, "s", "Where?")
     first = await post(client, "s/context", body)
     assert first.status_code == 200, first.text
-    await say(client, "s", "more")
+    await append_messages(client, "s", "more")
     await ask(client, "POST", "s/context", {"messages": [user("aside")]})
     again = await post(client, "s/context", body)
     assert again.content == first.content
@@ -44,29 +44,29 @@ async def test_a_repeated_context_is_returned_byte_for_byte(client: httpx.AsyncC
 
 
 async def test_concurrent_repeats_get_one_response(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "Where?")
-    answers = await asyncio.gather(*(post(client, "s/context", {"messages": BEGUN}) for _ in range(4)))
+    await append_messages(client, "s", "Where?")
+    answers = await asyncio.gather(*(post(client, "s/context", {"messages": CONVERSATION}) for _ in range(4)))
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
     assert (await ask(client, "GET", "s"))["head"] == 6
 
 
 async def test_a_rewind_and_a_fork_are_made_once(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     first = await post(client, "s/rewind", {"to": 1})
-    await say(client, "s", "other", "and on")
+    await append_messages(client, "s", "other", "and on")
     again = await post(client, "s/rewind", {"to": 1})
     assert (again.status_code, again.json()) == (200, first.json())
     assert (await ask(client, "GET", "s"))["head"] == 3
     await conflict(client, "s/rewind", {"to": 2})
     forked = await post(client, "s/fork", {"id": "f"}, "f")
-    await say(client, "f", "mine")
+    await append_messages(client, "f", "mine")
     again = await post(client, "s/fork", {"id": "f"}, "f")
     assert (forked.status_code, again.status_code, again.json()) == (201, 200, forked.json())
 
 
 async def test_a_repeated_outcome_gets_the_first_response(client: httpx.AsyncClient) -> None:
-    await say(client, "s", "one")
+    await append_messages(client, "s", "one")
     call_id = (await ask(client, "GET", "s/context"))["call_id"]
     path = f"s/calls/{call_id}/outcome"
     error = {"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}
@@ -105,7 +105,7 @@ async def calls(http: httpx.AsyncClient) -> list[Json]:
 @pytest.mark.parametrize("body", CONTEXTS)
 async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, body: Json, held: bool) -> None:
     http = servers[0]
-    await say(http, "s", "Where?", "There.")
+    await append_messages(http, "s", "Where?", "There.")
     if held:  # both servers cache the view and record their call without reloading it
         for server in servers:
             await ask(server, "POST", "s/context", body)
@@ -121,7 +121,7 @@ async def test_racing_contexts_under_one_key_record_one_call(servers: Servers, b
 
 
 async def test_racing_contexts_of_a_clients_messages_list_what_was_appended(servers: Servers) -> None:
-    answers = await race(servers, "s/context", {"messages": BEGUN})
+    answers = await race(servers, "s/context", {"messages": CONVERSATION})
     assert len({answer.content for answer in answers}) == 1
     assert [one["seq"] for one in answers[0].json()["appended"]] == list(
         range(1, (await ask(servers[0], "GET", "s"))["head"] + 1)
@@ -132,7 +132,7 @@ async def test_racing_contexts_of_a_clients_messages_list_what_was_appended(serv
 async def test_a_context_whose_key_is_not_stored_is_not_recorded(
     servers: Servers, database: Database, body: Json
 ) -> None:
-    await say(servers[0], "s", "Where?")
+    await append_messages(servers[0], "s", "Where?")
     async with key_not_stored(database):
         assert (await post(servers[0], "s/context", body)).status_code == 500
     assert await calls(servers[0]) == []
@@ -144,21 +144,21 @@ async def test_a_context_whose_key_is_not_stored_is_not_recorded(
 async def test_a_repeated_context_lists_what_its_failed_attempt_appended(servers: Servers, database: Database) -> None:
     first, other = servers
     async with key_not_stored(database):  # as if the server died between the append and the record
-        assert (await post(first, "s/context", {"messages": BEGUN})).status_code == 500
+        assert (await post(first, "s/context", {"messages": CONVERSATION})).status_code == 500
     head = (await ask(first, "GET", "s"))["head"]
     assert await calls(first) == []
-    await say(first, "s", "more")
-    answer = (await post(other, "s/context", {"messages": BEGUN})).json()
+    await append_messages(first, "s", "more")
+    answer = (await post(other, "s/context", {"messages": CONVERSATION})).json()
     assert (answer["line"], answer["head"]) == ("s@line.1", head)
     assert [one["seq"] for one in answer["appended"]] == list(range(1, head + 1))
     assert [seq for one in answer["plan"] for seq in one["seqs"]] == list(range(1, head + 1))
     assert len((await ask(first, "GET", "s/lines"))["items"]) == 1
-    await conflict(other, "s/context", {"messages": BEGUN, "recall": True})
+    await conflict(other, "s/context", {"messages": CONVERSATION, "recall": True})
 
 
 async def test_racing_rewinds_and_forks_are_made_once(servers: Servers) -> None:
     http = servers[0]
-    await say(http, "s", "one", "two")
+    await append_messages(http, "s", "one", "two")
     rewound = await race(servers, "s/rewind", {"to": 1})
     assert {answer.status_code for answer in rewound} == {200}, [answer.text for answer in rewound]
     assert len({answer.content for answer in rewound}) == 1
@@ -172,7 +172,7 @@ async def test_racing_rewinds_and_forks_are_made_once(servers: Servers) -> None:
 async def test_a_rewind_and_a_fork_whose_key_is_not_stored_are_not_made(
     client: httpx.AsyncClient, database: Database
 ) -> None:
-    await say(client, "s", "one", "two")
+    await append_messages(client, "s", "one", "two")
     async with key_not_stored(database):
         assert (await post(client, "s/rewind", {"to": 1})).status_code == 500
         assert (await post(client, "s/fork", {"id": "f"})).status_code == 500
@@ -183,7 +183,7 @@ async def test_a_rewind_and_a_fork_whose_key_is_not_stored_are_not_made(
 
 
 async def test_racing_outcomes_get_one_response(servers: Servers) -> None:
-    await say(servers[0], "s", "one")
+    await append_messages(servers[0], "s", "one")
     call_id = (await ask(servers[0], "GET", "s/context"))["call_id"]
     error = {"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}
     answers = await race(servers, f"s/calls/{call_id}/outcome", error)

@@ -10,7 +10,7 @@ import pytest
 from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
-from tests.conformance.agent import shown
+from tests.conformance.agent import request_text
 from tests.support.pooler import pooled
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ ROLES = {"openai": "system", "openai-responses": "developer", "anthropic": "syst
 async def worker(database_url: str) -> AsyncIterator[None]:
     """A worker with the extractive summarizer."""
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
     yield
     stop.set()
     await running
@@ -118,8 +118,8 @@ async def test_system_prompts_are_shown_after_sixty_rounds(
         answer = await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
         assert answer.status_code == 200, answer.text
         found = await context(client, "s", max_tokens=LOG_TOKENS // 10)
-        assert RULE in shown(found) or place is _in_the_middle, first
-    assert RULE in shown(found)
+        assert RULE in request_text(found) or place is _in_the_middle, first
+    assert RULE in request_text(found)
     assert found["evictions"]
     assert (await client.get("/v1/sessions/s")).json()["tokens"]["log"] >= LOG_TOKENS
     assert (await client.get("/v1/sessions/s/coverage")).json()["ok"]

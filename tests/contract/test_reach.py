@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from app.api.reach import OPERATIONS, Reach
+from app.api.reach import OPERATIONS, PrefixAccess
 from app.main import create_app
 from app.services.tenants import Tenants
 from app.settings import Settings
@@ -59,7 +59,7 @@ def operations() -> dict[str, tuple[str, str]]:
     return found
 
 
-def operations_with(reach: Reach) -> list[str]:
+def operations_with(reach: PrefixAccess) -> list[str]:
     return sorted(name for name, one in OPERATIONS.items() if one is reach and name not in ("mcp", "gateway"))
 
 
@@ -70,10 +70,10 @@ def test_every_operation_has_a_reach() -> None:
     assert not differ, f"`OPERATIONS` in app/api/reach.py and the API's document differ in {differ}"
     paths = json.loads(document())["paths"]
     for name, (method, path) in found.items():
-        assert (OPERATIONS.get(name) is Reach.SESSION) is ("{sid}" in path), name
+        assert (OPERATIONS.get(name) is PrefixAccess.SESSION) is ("{sid}" in path), name
         documented = set(paths[path][method.lower()]["responses"])
         assert name in OPEN or {"403", "429"} <= documented, name
-        assert OPERATIONS.get(name) is not Reach.SESSION or "404" in documented, name
+        assert OPERATIONS.get(name) is not PrefixAccess.SESSION or "404" in documented, name
 
 
 def test_every_route_outside_the_document_has_a_reach() -> None:
@@ -88,7 +88,7 @@ def test_every_route_outside_the_document_has_a_reach() -> None:
     assert [
         route.endpoint.operation_id for route in routes if isinstance(route, Route) and "gateway" in route.path
     ] == ["gateway"]
-    assert OPERATIONS["gateway"] is Reach.WITHIN
+    assert OPERATIONS["gateway"] is PrefixAccess.WITHIN
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def callers(client: httpx.AsyncClient, keys: dict[str, str]) -> AsyncItera
 async def test_a_bound_key_sees_no_session_outside_its_prefix(callers: dict[str, Caller], database: Database) -> None:
     """The response is the same whether the session exists or not."""
     before = await database.fetch("SELECT * FROM sessions ORDER BY external_id")
-    for name in operations_with(Reach.SESSION):
+    for name in operations_with(PrefixAccess.SESSION):
         there, none = [await callers["bound"].operation(name, sid) for sid in (THEIRS, NONE)]
         assert there.status_code == none.status_code == 404, (name, there.text)
         assert there.text.replace(THEIRS, NONE) == none.text
@@ -162,7 +162,7 @@ async def test_a_bound_key_sees_no_session_outside_its_prefix(callers: dict[str,
 
 async def test_a_bound_key_works_as_any_other_within_its_prefix(callers: dict[str, Caller]) -> None:
     apart = {"stream_session", "delete_session"}
-    for name in sorted(set(operations_with(Reach.SESSION)) - apart):
+    for name in sorted(set(operations_with(PrefixAccess.SESSION)) - apart):
         answer = await callers["bound"].operation(name, OURS)
         assert answer.status_code < 300 or f"no session {OURS!r}" not in answer.text, (name, answer.text)
         assert answer.status_code not in (401, 403, 500, 503), name
@@ -185,7 +185,7 @@ async def test_a_stream_within_the_prefix_is_served(
 
 
 async def test_operations_on_the_whole_tenant_are_refused(callers: dict[str, Caller]) -> None:
-    for name in operations_with(Reach.TENANT):
+    for name in operations_with(PrefixAccess.TENANT):
         answer = await callers["bound"].operation(name, OURS)
         assert (answer.status_code, answer.json()["type"]) == (403, "/problems/forbidden"), (name, answer.text)
         assert "'a:'" in answer.json()["detail"]
@@ -193,7 +193,7 @@ async def test_operations_on_the_whole_tenant_are_refused(callers: dict[str, Cal
 
 
 async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) -> None:
-    for name in operations_with(Reach.NONE):
+    for name in operations_with(PrefixAccess.NONE):
         method, path = operations()[name]
         answer = await callers["bound"](method, path.format(name="default"))
         assert answer.status_code == 200, (name, answer.text)
@@ -201,7 +201,7 @@ async def test_operations_on_no_session_are_allowed(callers: dict[str, Caller]) 
 
 def test_operations_filtered_by_the_prefix_are_listed() -> None:
     """Each operation has its own test below."""
-    assert operations_with(Reach.WITHIN) == [
+    assert operations_with(PrefixAccess.WITHIN) == [
         "audit_calls",
         "create_key",
         "get_audit_ledger",

@@ -13,7 +13,7 @@ from app.services.tenants import DEFAULT_TENANT, Tenants
 from app.store import search
 from app.store.engine import Database
 from app.store.sessions import session_key
-from tests.support.waiting import waiting
+from tests.support.waiting import count_waiting
 
 S = "/v1/sessions/s"
 WINDOW = {"max_tokens": 2_500}
@@ -185,7 +185,7 @@ async def test_a_redaction_waits_for_the_indexing_of_its_event(client: httpx.Asy
         events = await search.unindexed(tx, own, at, 100, 100_000)
         redacting = asyncio.create_task(client.delete(f"{S}/events/3"))
         async with asyncio.timeout(20):
-            while not await waiting(database):
+            while not await count_waiting(database):
                 pass
         await search.add(tx, own, DEFAULT_TENANT, [e for e in map(entry, events) if e], events[-1].seq)
     assert (await redacting).status_code == 204
@@ -263,10 +263,10 @@ async def test_indexing_ends_with_the_session(client: httpx.AsyncClient, databas
     await post(client, *turn(1, "x"))
     indexing = Indexing(database)
     own = session_key(DEFAULT_TENANT, "s")
-    assert await indexing.reach(own, DEFAULT_TENANT) is True
-    assert await indexing.reach(own, uuid4()) is False
+    assert await indexing.index_to(own, DEFAULT_TENANT) is True
+    assert await indexing.index_to(own, uuid4()) is False
     assert (await client.delete(S)).status_code == 204
-    assert await indexing.reach(own, DEFAULT_TENANT, 4) is False
+    assert await indexing.index_to(own, DEFAULT_TENANT, 4) is False
     assert await database.fetch("SELECT 1 FROM search UNION ALL SELECT 1 FROM search_heads") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.settings import Settings
 from tests.conftest import serving
-from tests.contract.test_lines import ask, said, say
+from tests.contract.test_lines import append_messages, ask, event_contents
 from tests.support.statements import ServerLog
 
 Json = dict[str, Any]
@@ -45,17 +45,17 @@ async def log(http: httpx.AsyncClient, sid: str = "s") -> list[tuple[str, Any]]:
     return [(event["type"], event.get("content") or event.get("call_id")) for event in events]
 
 
-BEGUN = [user("Where?"), calls("a", "b", text="I look."), result("a", "not here"), result("b", "here")]
+CONVERSATION = [user("Where?"), calls("a", "b", text="I look."), result("a", "not here"), result("b", "here")]
 
 
 async def test_new_messages_are_appended_and_a_retry_appends_nothing(client: httpx.AsyncClient) -> None:
-    first = await reconcile(client, BEGUN[:1])
+    first = await reconcile(client, CONVERSATION[:1])
     assert (first["session"], first["line"], first["head"]) == ("s", "s@line.1", 1)
     assert [(one["index"], one["seq"], one["turn"]) for one in first["appended"]] == [(0, 1, 1)]
-    second = await reconcile(client, BEGUN)
+    second = await reconcile(client, CONVERSATION)
     assert [(one["index"], one["seq"]) for one in second["appended"]] == [(1, 2), (1, 3), (1, 4), (2, 5), (3, 6)]
-    assert second["request"]["messages"] == BEGUN
-    again = await reconcile(client, BEGUN)
+    assert second["request"]["messages"] == CONVERSATION
+    again = await reconcile(client, CONVERSATION)
     assert (again["appended"], again["head"], again["sha256"]) == ([], 6, second["sha256"])
     assert again["call_id"] != second["call_id"]
 
@@ -76,7 +76,7 @@ async def test_a_new_session_is_counted_for_the_model_of_its_first_request(clien
 
 async def test_appended_events_are_recognized(client: httpx.AsyncClient) -> None:
     """Neutral events are recognized too, and a reply that was logged before it was sent with the rest."""
-    await say(client, "s", "Where?")
+    await append_messages(client, "s", "Where?")
     call = {"type": "tool.call", "tool": "look", "arguments": {"at": "a"}, "call_id": "a"}
     events = [
         {"type": "assistant.message", "content": "I look."},
@@ -84,10 +84,10 @@ async def test_appended_events_are_recognized(client: httpx.AsyncClient) -> None
         {**call, "call_id": "b", "arguments": {"at": "b"}},
     ]
     await ask(client, "POST", "s/events", {"events": events}, 201)
-    made = await reconcile(client, BEGUN)
+    made = await reconcile(client, CONVERSATION)
     assert [one["index"] for one in made["appended"]] == [2, 3]
     await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("Here.")]}, 201)
-    made = await reconcile(client, [*BEGUN, answer("Here."), user("Thanks.")])
+    made = await reconcile(client, [*CONVERSATION, answer("Here."), user("Thanks.")])
     assert [one["index"] for one in made["appended"]] == [5]
     assert made["line"] == "s@line.1"
 
@@ -98,11 +98,11 @@ async def test_an_edited_history_continues_on_a_new_line_and_the_old_line_can_be
     await reconcile(client, [user("one"), answer("two"), user("three")])
     edited = await reconcile(client, [user("one"), answer("two"), user("else")])
     assert (edited["line"], [one["index"] for one in edited["appended"]]) == ("s@line.2", [2])
-    assert await said(client, "s") == ["one", "two", "else"]
+    assert await event_contents(client, "s") == ["one", "two", "else"]
     assert (await ask(client, "GET", "s"))["parent"] == {"id": "s@line.1", "at": 2}
     back = await reconcile(client, [user("one"), answer("two"), user("three"), answer("four")])
     assert (back["line"], [one["index"] for one in back["appended"]]) == ("s@line.1", [3])
-    assert await said(client, "s") == ["one", "two", "three", "four"]
+    assert await event_contents(client, "s") == ["one", "two", "three", "four"]
     assert [one["current"] for one in (await ask(client, "GET", "s/lines"))["items"]] == [True, False]
 
 
@@ -113,8 +113,8 @@ async def test_a_regenerated_reply_continues_from_before_the_first_one(client: h
     again = await reconcile(client, asked)
     assert (again["line"], again["head"], again["appended"]) == ("s@line.2", 3, [])
     await ask(client, "POST", "s/messages", {"format": "openai", "messages": [answer("another four")]}, 201)
-    assert await said(client, "s") == ["one", "two", "three", "another four"]
-    assert await said(client, "s@line.1") == ["one", "two", "three", "four"]
+    assert await event_contents(client, "s") == ["one", "two", "three", "another four"]
+    assert await event_contents(client, "s@line.1") == ["one", "two", "three", "four"]
 
 
 async def test_a_clients_compaction_and_a_sub_agent_get_their_own_lines(client: httpx.AsyncClient) -> None:
@@ -143,7 +143,7 @@ async def test_a_conversation_continues_on_the_line_that_forks_at_its_end(client
 
 
 async def test_one_conversation_in_four_formats_is_one_line(client: httpx.AsyncClient) -> None:
-    await reconcile(client, BEGUN)
+    await reconcile(client, CONVERSATION)
     made = await reconcile(
         client,
         [
@@ -196,20 +196,20 @@ async def test_one_conversation_in_four_formats_is_one_line(client: httpx.AsyncC
 async def test_another_system_prompt_or_other_tools_never_leave_the_line(client: httpx.AsyncClient) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     system = {"role": "system", "content": "It is Monday."}
-    await reconcile(client, [system, *BEGUN], tools=tools)
+    await reconcile(client, [system, *CONVERSATION], tools=tools)
     assert (await log(client))[:2] == [("system.prompt", "It is Monday."), ("tools", tools)]
-    same = await reconcile(client, [system, *BEGUN], tools=[dict(reversed(tools[0].items()))])
+    same = await reconcile(client, [system, *CONVERSATION], tools=[dict(reversed(tools[0].items()))])
     assert same["appended"] == []
-    assert (await reconcile(client, BEGUN))["appended"] == []
+    assert (await reconcile(client, CONVERSATION))["appended"] == []
     for day in ("Tuesday", "Wednesday", "Thursday"):
         turned = {"role": "system", "content": f"It is {day}."}
-        made = await reconcile(client, [turned, *BEGUN], tools=tools)
+        made = await reconcile(client, [turned, *CONVERSATION], tools=tools)
         assert [one["index"] for one in made["appended"]] == [0]
-        assert made["request"] == {"messages": [turned, *BEGUN], "tools": tools}
+        assert made["request"] == {"messages": [turned, *CONVERSATION], "tools": tools}
     more = [*tools, {"type": "function", "function": {"name": "go", "parameters": {"type": "object"}}}]
-    made = await reconcile(client, [turned, *BEGUN, answer("So.")], tools=more)
+    made = await reconcile(client, [turned, *CONVERSATION, answer("So.")], tools=more)
     assert [one["index"] for one in made["appended"]] == [None, 5]
-    assert made["request"] == {"messages": [turned, *BEGUN, answer("So.")], "tools": more}
+    assert made["request"] == {"messages": [turned, *CONVERSATION, answer("So.")], "tools": more}
 
 
 async def test_prompts_without_conversation_are_replaced_by_new_ones(client: httpx.AsyncClient) -> None:
@@ -230,7 +230,7 @@ async def test_an_invalid_message_is_an_error_with_its_index(client: httpx.Async
     assert (await reconcile(client, [user("one")], 422, sid="s@line.1"))["field"] == "sid"
     assert (await reconcile(client, [user("one")], 422, format="blocks"))["field"] == "format"
     assert (await ask(client, "POST", "s/context", {"tools": []}, 422))["field"] == "tools"
-    assert (await ask(client, "POST", "s/context:preview", {"messages": BEGUN}, 422))["field"] == "messages"
+    assert (await ask(client, "POST", "s/context:preview", {"messages": CONVERSATION}, 422))["field"] == "messages"
     for nothing in ([], [{"role": "system", "content": "Be brief."}], [answer("")]):
         assert (await reconcile(client, nothing, 422))["field"] == "messages"
 
@@ -268,13 +268,13 @@ async def test_the_append_stays_if_the_context_is_infeasible(client: httpx.Async
 
 
 async def test_a_retry_after_an_overflow_continues_with_its_messages(client: httpx.AsyncClient) -> None:
-    made = await reconcile(client, BEGUN)
+    made = await reconcile(client, CONVERSATION)
     await reconcile(client, [user("aside")])
-    await reconcile(client, BEGUN)
+    await reconcile(client, CONVERSATION)
     error = {"error": {"status": 400, "message": "This model's maximum context length is 8000 tokens, however 9000"}}
     verdict = await ask(client, "POST", f"s/calls/{made['call_id']}/outcome", error)
     assert verdict["overflow"] is True
-    again = await reconcile(client, BEGUN, retry_of=made["call_id"])
+    again = await reconcile(client, CONVERSATION, retry_of=made["call_id"])
     assert (again["line"], again["appended"]) == ("s@line.1", [])
 
 
@@ -283,12 +283,12 @@ async def test_the_retry_an_overflow_recommends_works_with_and_without_messages(
     await reconcile(client, [user("aside")])
     error = {"error": {"status": 400, "message": "This model's maximum context length is 8000 tokens, however 9000"}}
     for address in ("s", "s@line.2"):
-        made = await reconcile(client, BEGUN)
+        made = await reconcile(client, CONVERSATION)
         verdict = await ask(client, "POST", f"{address}/calls/{made['call_id']}/outcome", error)
         following = verdict["next"]
         assert (made["line"], following["path"]) == ("s@line.2", "/v1/sessions/s/context")
         await reconcile(client, [user("aside")])
-        for more in ({}, {"messages": BEGUN}):
+        for more in ({}, {"messages": CONVERSATION}):
             again = await client.request(following["method"], following["path"], json={**following["body"], **more})
             assert (again.status_code, again.json()["line"]) == (200, "s@line.2"), again.text
 
@@ -301,9 +301,9 @@ async def test_continuing_a_conversation_executes_four_statements(database_url: 
         httpx.AsyncClient(base_url=url, timeout=30, verify=False) as http,
     ):
         for _ in range(2):
-            await reconcile(http, BEGUN, system="You help.")
+            await reconcile(http, CONVERSATION, system="You help.")
         before = len(log.statements())
-        made = await reconcile(http, [*BEGUN, answer("Here."), user("Thanks.")], system="You help.")
+        made = await reconcile(http, [*CONVERSATION, answer("Here."), user("Thanks.")], system="You help.")
         assert [one["index"] for one in made["appended"]] == [4, 5]
         asked = [one.sql for one in log.statements()[before:]]
     said = [sql.split()[0] for sql in asked if not sql.startswith(("BEGIN", "COMMIT", "SET"))]

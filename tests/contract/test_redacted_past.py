@@ -7,29 +7,29 @@ import pytest
 import tiktoken
 
 from tests.conformance.lived import Quiet
-from tests.contract.test_covered import begun, done, edits, worker
+from tests.contract.test_covered import begin_session, edit_turns, worker
 from tests.support import recount
 from tests.support.background import Background
 
-__all__ = ["done", "worker"]
+__all__ = ["worker", "worker_done"]
 
 
 @pytest.mark.slow
 async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
-    client: httpx.AsyncClient, worker: Background, done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
 ) -> None:
     worker.start()
-    agent = await begun(client, "default")
+    agent = await begin_session(client, "default")
     heads = []
     for turn in range(60):
-        heads.append((await agent.post(*edits(turn, turn + 1)))["head"])
-        await done()
+        heads.append((await agent.post(*edit_turns(turn, turn + 1)))["head"])
+        await worker_done()
         await agent.context()
     assert (await agent.context())["summaries"]
     assert (await client.delete("/v1/sessions/s/events/2")).status_code == 204
     for written in (False, True):
         if written:
-            await done()
+            await worker_done()
         for head in heads[20::5]:
             past = await agent.context(at=head)
             assert all([(await summary(client, one["id"]))["text"] for one in past["summaries"]])
@@ -46,10 +46,10 @@ async def summary(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 async def test_a_redacted_event_counts_only_its_placeholder(client: httpx.AsyncClient) -> None:
-    agent = await begun(client, "default", window_tokens=100_000)
+    agent = await begin_session(client, "default", window_tokens=100_000)
     await agent.user("short")
     seq = await agent.user("a long message of many words " * 1_000)
-    await agent.says("and an answer")
+    await agent.assistant("and an answer")
     before = (await agent.context())["tokens"]["estimate"]
     assert (await client.delete(f"/v1/sessions/s/events/{seq}")).status_code == 204
     after = await agent.context()
@@ -67,4 +67,6 @@ async def test_i13_a_short_redacted_event_counts_its_whole_placeholder(client: h
         assert (await client.delete(f"/v1/sessions/s/events/{seq}")).is_success
     answer = (await client.get("/v1/sessions/s/context", params={"format": form})).json()
     encoding = tiktoken.get_encoding("o200k_base")
-    assert answer["tokens"]["estimate"] >= recount.tokens(answer["request"], lambda text, _: len(encoding.encode(text)))
+    assert answer["tokens"]["estimate"] >= recount.count_tokens(
+        answer["request"], lambda text, _: len(encoding.encode(text))
+    )

@@ -13,7 +13,7 @@ import pytest
 
 from app.services import late
 from app.settings import InvalidSetting, Settings, load
-from app.store.dsn import checked, for_asyncpg
+from app.store.dsn import for_asyncpg, normalize
 from tests.conftest import serving
 from tests.support.clusters import free_port
 
@@ -26,7 +26,7 @@ REPLICA_READS = {
 
 @asynccontextmanager
 async def server(database_url: str, read_url: str, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    settings["read_database_url"] = checked(read_url)
+    settings["read_database_url"] = normalize(read_url)
     async with (
         serving(Settings(**settings), database_url) as url,
         httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http,

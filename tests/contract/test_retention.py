@@ -9,14 +9,14 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.services.retention import Retaining
+from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
 from app.store import retention, work_counts
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from app.worker.retention import apply_all
 from tests.contract.test_context import append, rounds
-from tests.support.backdating import earlier
+from tests.support.backdating import moved_back
 
 EVENT = {"type": "user.message", "content": "hello"}
 NO_RULES: dict[str, Any] = {
@@ -52,7 +52,7 @@ async def make_older(database: Database, days: float, *names: str) -> None:
             ("changes", ("created_at",)),
             ("compactions", ("created_at", "finished_at")),
         ):
-            moved = ", ".join(earlier(one, "make_interval(secs => :seconds)") for one in columns)
+            moved = ", ".join(moved_back(one, "make_interval(secs => :seconds)") for one in columns)
             await tx.execute(
                 f"UPDATE {table} SET {moved} WHERE session_id = ANY(:keys::uuid[])", keys=keys, seconds=days * 86_400
             )
@@ -61,7 +61,7 @@ async def make_older(database: Database, days: float, *names: str) -> None:
 async def apply_rules(application: Database, days: float = 0) -> dict[str, int]:
     """Apply the rules as of some days from now; return the number of erased rows by rule."""
     with acting_for(DEFAULT_TENANT):
-        return dict(await Retaining(application, lambda: after(days)).apply(DEFAULT_TENANT))
+        return dict(await RetentionRules(application, lambda: after(days)).apply(DEFAULT_TENANT))
 
 
 async def get_preview(client: httpx.AsyncClient, **params: Any) -> dict[str, Any]:

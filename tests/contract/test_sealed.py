@@ -17,9 +17,9 @@ from app.store import content_keys
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import serving
-from tests.contract.test_gateway_passing import holding
+from tests.contract.test_gateway_passing import tables_containing
 from tests.contract.test_walls import tenant, working
-from tests.support.queue import quiet
+from tests.support.queue import worker_queue
 from tests.support.receiver import receiving
 from tests.support.walk import SECRET_WORD, TALE, walk
 
@@ -79,11 +79,11 @@ async def test_no_table_holds_readable_contents_and_all_are_served(database_url:
         receiver.statuses.extend([400] * 1_000)
         async with working(database_url):
             await walk(http, receiver)
-    assert {table.split(".")[1] for table in await holding(database, SECRET_WORD)} == {"sessions"}
+    assert {table.split(".")[1] for table in await tables_containing(database, SECRET_WORD)} == {"sessions"}
     row = await database.fetchrow("SELECT count(*) AS n FROM summaries WHERE text <> ''")
     assert row is not None and row["n"] > 0
     await database.execute("UPDATE sessions SET metadata = '{}'")
-    assert await holding(database, SECRET_WORD) == set()
+    assert await tables_containing(database, SECRET_WORD) == set()
 
     async with serving_client(database_url, secret) as http:  # in a process without caches
         calls = (await http.get("/v1/audit/calls", params={"limit": 100})).json()["items"]
@@ -109,10 +109,10 @@ async def test_dropping_a_key_erases_the_contents(database_url: str, database: D
         other = await http.put("/v1/sessions/s", json={}, headers={"Authorization": f"Bearer {theirs}"})
         assert other.status_code == 201
         assert (await http.get("/readyz")).status_code == 200
-    assert await holding(database, "8142") == set()
+    assert await tables_containing(database, "8142") == set()
     asked = {"session_id": session_key(our_id, "s"), "tenant_id": our_id}
     await database.execute("SELECT palimpsest_compact(:session_id, :tenant_id)", **asked)
-    async with working(database_url), quiet(database_url) as done:  # the job ends and is not retried
+    async with working(database_url), worker_queue(database_url) as done:  # the job ends and is not retried
         await done()
     row = await database.fetchrow("SELECT count(*) AS n FROM summaries")
     assert row is not None and row["n"] == 0
@@ -131,8 +131,8 @@ async def test_unencrypted_contents_stay_readable_and_searchable_with_encrypted_
         assert "tangerine" in shown and "aubergine" in shown
         assert "tangerine" in await recall_text(http, "s", "tangerine")
         assert "aubergine" in await recall_text(http, "s", "aubergine")
-    assert await holding(database, "tangerine") == {"public.events"}
-    assert await holding(database, "aubergine") == set()
+    assert await tables_containing(database, "tangerine") == {"public.events"}
+    assert await tables_containing(database, "aubergine") == set()
 
 
 @pytest.mark.usefixtures("encrypted")

@@ -18,11 +18,11 @@ from app.store import spending, summaries
 from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
-from tests.contract.test_summaries import SMALL, idle, proven, talk
+from tests.contract.test_summaries import SMALL, append_turns, check_coverage, idle
 from tests.support.pooler import pooled
 from tests.support.summarizers import Summarizers
 
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = pytest.mark.usefixtures("fast_retries")
 
 SECONDS_MAX = 60
 ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
@@ -65,7 +65,7 @@ async def test_two_processes_together_stay_within_the_limit(database_url: str) -
     """Forty concurrent requests from two pools share an account with room for seven."""
     pools = [Database(database_url, pool_size=4) for _ in range(2)]
     model = Model(Completion("fine", "m", input_tokens=COST - 60, output_tokens=60))
-    paid = [Spending(pool, COST * 7 + COST // 2).paid_by(DEFAULT_TENANT, model) for pool in pools]
+    paid = [Spending(pool, COST * 7 + COST // 2).charge_to(DEFAULT_TENANT, model) for pool in pools]
     try:
         with acting_for(DEFAULT_TENANT):
             results = await asyncio.gather(*(summarize_once(paid[number % 2]) for number in range(40)))
@@ -79,7 +79,7 @@ async def test_two_processes_together_stay_within_the_limit(database_url: str) -
 async def test_requests_in_progress_count_with_their_highest_cost(database: Database) -> None:
     gate = asyncio.Event()
     model = Model(Completion("fine", "m", input_tokens=10, output_tokens=5), gate)
-    paid = Spending(database, 2 * COST).paid_by(DEFAULT_TENANT, model)
+    paid = Spending(database, 2 * COST).charge_to(DEFAULT_TENANT, model)
     running = [asyncio.create_task(summarize_once(paid)) for _ in range(2)]
     async with asyncio.timeout(SECONDS_MAX):
         while model.calls < 2:
@@ -105,7 +105,7 @@ async def test_requests_in_progress_count_with_their_highest_cost(database: Data
 async def test_the_reported_or_else_the_estimated_cost_is_charged(
     database: Database, answer: Completion | Exception, charged: tuple[int, int]
 ) -> None:
-    paid = Spending(database, 10 * COST).paid_by(DEFAULT_TENANT, Model(answer))
+    paid = Spending(database, 10 * COST).charge_to(DEFAULT_TENANT, Model(answer))
     try:
         await paid.summarize(ASK, timeout=1)
     except (ProviderError, KeyError):
@@ -116,14 +116,16 @@ async def test_the_reported_or_else_the_estimated_cost_is_charged(
 async def test_a_cancelled_request_stays_reserved(database: Database) -> None:
     """Its cost is unknown, as after the death of its process."""
     model = Model(Completion("fine", "m"), asyncio.Event())
-    running = asyncio.create_task(summarize_once(Spending(database, COST).paid_by(DEFAULT_TENANT, model)))
+    running = asyncio.create_task(summarize_once(Spending(database, COST).charge_to(DEFAULT_TENANT, model)))
     async with asyncio.timeout(SECONDS_MAX):
         while not model.calls:
             await asyncio.wait([running], timeout=0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert await account(database) == (0, COST, 0)
-    assert await summarize_once(Spending(database, COST).paid_by(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
+    assert (
+        await summarize_once(Spending(database, COST).charge_to(DEFAULT_TENANT, Model(Completion("", "")))) == "spent"
+    )
 
 
 async def test_each_tenant_and_each_day_has_its_own_account(database: Database) -> None:
@@ -132,7 +134,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
     )
     assert other is not None
     model = Model(Completion("fine", "m"))
-    ours, theirs = (Spending(database, COST).paid_by(one, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
+    ours, theirs = (Spending(database, COST).charge_to(one, model) for one in (DEFAULT_TENANT, other["tenant_id"]))
     assert [await summarize_once(one) for one in (ours, ours, theirs, theirs)] == ["ok", "spent", "ok", "spent"]
     await database.execute("UPDATE provider_spend SET day = day - 1")
     assert [await summarize_once(one) for one in (ours, theirs)] == ["ok", "ok"]
@@ -141,7 +143,7 @@ async def test_each_tenant_and_each_day_has_its_own_account(database: Database) 
 
 async def test_with_a_limit_of_0_no_request_is_made(database: Database) -> None:
     model = Model(Completion("fine", "m"))
-    assert await summarize_once(Spending(database, 0).paid_by(DEFAULT_TENANT, model)) == "spent"
+    assert await summarize_once(Spending(database, 0).charge_to(DEFAULT_TENANT, model)) == "spent"
     assert model.calls == 0
 
 
@@ -156,13 +158,13 @@ async def metrics(client: httpx.AsyncClient) -> dict[str, float]:
 
 
 async def run_workers(
-    database_url: str, database: Database, stand_in: Summarizers, workers: int, **settings: Any
+    database_url: str, database: Database, fake_summarizers: Summarizers, workers: int, **settings: Any
 ) -> None:
     """Run workers until no job is left."""
-    configured = Settings(summarizer="openai", openai_base_url=stand_in.openai_url, **settings)
+    configured = Settings(summarizer="openai", openai_base_url=fake_summarizers.openai_url, **settings)
     stop = asyncio.Event()
     running = [
-        asyncio.create_task(worker.run(database_url, stop, wiring.work(pooled(configured, database_url))))
+        asyncio.create_task(worker.run(database_url, stop, wiring.worker_work(pooled(configured, database_url))))
         for _ in range(workers)
     ]
     try:
@@ -181,13 +183,13 @@ async def runs_and_summaries(client: httpx.AsyncClient, sid: str) -> tuple[list[
 
 
 async def test_beyond_the_limit_summaries_are_written_without_a_model_and_marked(
-    client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
+    client: httpx.AsyncClient, database_url: str, database: Database, fake_summarizers: Summarizers
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 12)
+    await append_turns(agent, 12)
     run = (await client.post("/v1/sessions/s/compactions", json={})).json()
-    await run_workers(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
-    assert stand_in.requests == []
+    await run_workers(database_url, database, fake_summarizers, 1, summarizer_tokens_per_day=100)
+    assert fake_summarizers.requests == []
     runs, live = await runs_and_summaries(client, "s")
     assert [(row["id"], row["state"]) for row in runs] == [(run["id"], "succeeded")]
     assert runs[0]["error"].startswith("openai: the 100 tokens allowed in a day leave no room for about ")
@@ -196,32 +198,32 @@ async def test_beyond_the_limit_summaries_are_written_without_a_model_and_marked
     assert found["requests_refused_today"] >= 1
     assert (found["tokens_today/spent"], found["tokens_today/reserved"]) == (0, 0)
     await agent.context(force=True)
-    await proven(client)
+    await check_coverage(client)
 
 
 async def test_beyond_the_limit_a_policy_may_forbid_summaries_without_a_model(
-    client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
+    client: httpx.AsyncClient, database_url: str, database: Database, fake_summarizers: Summarizers
 ) -> None:
     agent = await Agent.begin(client, SMALL | {"summarize": {"on_fail": "unchanged"}})
-    await talk(agent, 12)
+    await append_turns(agent, 12)
     await client.post("/v1/sessions/s/compactions", json={})
-    await run_workers(database_url, database, stand_in, 1, summarizer_tokens_per_day=100)
+    await run_workers(database_url, database, fake_summarizers, 1, summarizer_tokens_per_day=100)
     runs, live = await runs_and_summaries(client, "s")
     assert ([row["state"] for row in runs], live) == (["failed"], [])
     assert "allowed in a day" in runs[0]["error"]
 
 
 async def test_two_workers_together_stay_within_the_limit(
-    client: httpx.AsyncClient, database_url: str, database: Database, stand_in: Summarizers
+    client: httpx.AsyncClient, database_url: str, database: Database, fake_summarizers: Summarizers
 ) -> None:
     """Six sessions need summaries, and the limit allows only some of them."""
     allowed = 12_000
     sids = [f"s{number}" for number in range(6)]
     for sid in sids:
         agent = await Agent.begin(client, SMALL, sid)
-        await talk(agent, 12)
+        await append_turns(agent, 12)
         assert (await client.post(f"/v1/sessions/{sid}/compactions", json={})).status_code == 202
-    await run_workers(database_url, database, stand_in, 2, summarizer_tokens_per_day=allowed)
+    await run_workers(database_url, database, fake_summarizers, 2, summarizer_tokens_per_day=allowed)
     spent, reserved, refused = await account(database)
     written: list[Json] = []
     for sid in sids:

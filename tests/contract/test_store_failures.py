@@ -14,7 +14,7 @@ from app.settings import Settings
 from app.store.dsn import for_asyncpg
 from app.store.engine import TRIES, Database
 from app.store.sessions import session_key
-from tests.support.waiting import waiting
+from tests.support.waiting import count_waiting
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> $1"
 
@@ -108,7 +108,7 @@ async def test_a_locked_session_does_not_block_others(client: httpx.AsyncClient,
             asyncio.create_task(client.post("/v1/sessions/locked/events", json=event))
             for _ in range(2 * Settings().pool_size)
         ]
-        while not await waiting(operator):
+        while not await count_waiting(operator):
             pass
         others = await asyncio.gather(
             *(client.post(f"/v1/sessions/other-{number}/events", json=event) for number in range(8))

@@ -22,7 +22,7 @@ from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conftest import serving
 from tests.support.sse import Event, streaming, take
-from tests.support.waiting import waiting
+from tests.support.waiting import count_waiting
 
 SESSION = "/v1/sessions/s"
 STREAM = f"{SESSION}/stream"
@@ -333,7 +333,7 @@ async def test_a_change_in_progress_when_a_stream_begins_is_not_missed(
         reading = asyncio.create_task(first())
 
         async def it_waits() -> bool:
-            return await waiting(database, "streamed_until") > 0
+            return await count_waiting(database, "streamed_until") > 0
 
         await wait_until(it_waits)
         assert not reading.done()
@@ -406,7 +406,7 @@ async def test_a_cancelled_reader_does_not_cancel_the_lease_others_wait_for(
                 return seqs(await take(events, 1))[0]
 
         async def waits() -> bool:
-            return await waiting(database, "streamed_until") == 1
+            return await count_waiting(database, "streamed_until") == 1
 
         gone = asyncio.create_task(first())
         await wait_until(waits)

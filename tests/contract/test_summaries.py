@@ -12,9 +12,9 @@ from app import wiring
 from app.settings import Settings
 from app.store.engine import Database
 from app.worker.run import run as run_worker
-from tests.conformance.agent import Agent, Json, evicted, shown
+from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
 from tests.support.pooler import pooled
-from tests.support.queue import idle
+from tests.support.queue import wait_until_idle
 
 SECONDS_MAX = 60
 SMALL = {
@@ -25,7 +25,7 @@ SMALL = {
 WORDS = "The build of the parser takes the configuration from its own folder and writes the result to disk. " * 6
 
 
-async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
+async def live_summaries(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
     """Return the live summaries once there are `at_least` of them."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
@@ -35,14 +35,14 @@ async def live(http: httpx.AsyncClient, at_least: int = 1) -> list[Json]:
                 return items
 
 
-async def talk(agent: Agent, turns: int, first: int = 0) -> None:
+async def append_turns(agent: Agent, turns: int, first: int = 0) -> None:
     for turn in range(first, first + turns):
         await agent.user(f"question {turn}: please look at src/part_{turn}.py")
         await agent.calls("read", f"turn {turn}: " + WORDS, {"path": f"src/part_{turn}.py"})
-        await agent.says(f"Answer {turn}. " + WORDS)
+        await agent.assistant(f"Answer {turn}. " + WORDS)
 
 
-async def proven(http: httpx.AsyncClient, view: str = "main") -> Json:
+async def check_coverage(http: httpx.AsyncClient, view: str = "main") -> Json:
     answer = await http.get("/v1/sessions/s/coverage", params={"view": view})
     found: Json = answer.json()
     assert found["ok"], found["faults"]
@@ -55,10 +55,10 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 10)
+    await append_turns(agent, 10)
     assert (await agent.context())["summaries"] == []
-    await talk(agent, 13, 10)
-    written = await live(client, 2)
+    await append_turns(agent, 13, 10)
+    written = await live_summaries(client, 2)
     context = await agent.context()
     assert context["summaries"][0]["id"] == written[0]["id"]
     assert context["tokens"]["by_source"]["summaries"] > 0
@@ -66,20 +66,20 @@ async def test_summaries_are_written_ahead_and_folded_when_they_are_needed(
     folded = [run for run in context["evictions"] if run["disposition"] == "summarized"]
     assert folded[0]["from_seq"] == 1
     assert folded[0]["reducer"] == "fold"
-    assert "src/part_0.py" in shown(context)
-    assert (await proven(client))["runs"][0]["summary"] == written[0]["id"]
+    assert "src/part_0.py" in request_text(context)
+    assert (await check_coverage(client))["runs"][0]["summary"] == written[0]["id"]
     again = await agent.context()
     assert (again["epoch"], again["sha256"]) == (context["epoch"], context["sha256"])
-    await idle(database)
+    await wait_until_idle(database)
 
 
 async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.post({"type": "system.prompt", "content": "answer briefly"})
     await agent.post({"type": "tools", "content": [{"name": "read", "parameters": {"type": "object"}}]})
-    await talk(agent, 3)
+    await append_turns(agent, 3)
     pinned = await agent.user("never push to main", pinned=True)
-    await talk(agent, 20, 3)
+    await append_turns(agent, 20, 3)
     everything = (await agent.context(view="all", max_tokens=1_000_000))["call_id"]
     run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
     assert run["state"] == "succeeded", run
@@ -88,14 +88,14 @@ async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClien
     call = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}")).json()
     again = (await client.get(f"/v1/sessions/s/calls/{context['call_id']}/context")).json()
     assert call["evictions"] == context["evictions"] == again["evictions"]
-    verbatim = evicted({"evictions": call["dispositions"]}, "verbatim")
+    verbatim = evicted_seqs({"evictions": call["dispositions"]}, "verbatim")
     assert verbatim > {1, 2, pinned} and pinned + 1 not in verbatim
-    assert evicted(context, "summarized") == set(range(1, context["head"] + 1)) - verbatim
-    proof = await proven(client)
-    assert evicted({"evictions": proof["runs"]}, "verbatim") == verbatim
+    assert evicted_seqs(context, "summarized") == set(range(1, context["head"] + 1)) - verbatim
+    proof = await check_coverage(client)
+    assert evicted_seqs({"evictions": proof["runs"]}, "verbatim") == verbatim
     diff = (await client.get(f"/v1/sessions/s/calls/{everything}/diff/{context['call_id']}")).json()
     gone = {seq for one in diff["changes"] for seq in range(one["from_seq"], one["to_seq"] + 1)}
-    assert gone == evicted(context, "summarized")
+    assert gone == evicted_seqs(context, "summarized")
     history = (await client.get(f"/v1/sessions/s/events/{pinned}/history", params={"view": "main"})).json()["items"]
     assert [item["disposition"] for item in history] == ["verbatim"]
     for seq, shown_in in ((1, True), (pinned, True), (4, False)):
@@ -106,7 +106,7 @@ async def test_events_shown_verbatim_are_in_no_eviction(client: httpx.AsyncClien
 
 async def test_a_summary_names_its_source(client: httpx.AsyncClient, worker: None) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 12)
+    await append_turns(agent, 12)
     run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
     assert run["state"] == "succeeded", run
     whole = (await client.get(f"/v1/sessions/s/summaries/{run['summaries'][0]}")).json()
@@ -126,11 +126,11 @@ async def test_an_extractive_summary_lists_what_was_done(client: httpx.AsyncClie
     for turn in range(14):
         await agent.calls("Edit", "fine", {"file_path": "/srv/tide.py", "old_string": "x", "new_string": WORDS})
         await agent.calls("Bash", "ok " + WORDS, {"command": f"printf 'done\\nPleaseWait_{turn}' && make test"})
-    await agent.says("I'll continue fixing the compile errors.")
+    await agent.assistant("I'll continue fixing the compile errors.")
     await agent.user("go on")
-    await talk(agent, 4)
+    await append_turns(agent, 4)
     await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})
-    made = [(await client.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in await live(client)]
+    made = [(await client.get(f"/v1/sessions/s/summaries/{row['id']}")).json() for row in await live_summaries(client)]
     assert made
     for one in made:
         assert "## " in one["text"] and "(none)" not in one["text"] and "### Blocked" not in one["text"]
@@ -165,41 +165,41 @@ async def test_a_wait_that_times_out_gets_an_extractive_summary(
     client: httpx.AsyncClient,
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 30)
+    await append_turns(agent, 30)
     context = await agent.context(wait_ms=0)
     assert context["summaries"] != []
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    await proven(client)
+    await check_coverage(client)
 
 
 async def test_without_wait_ms_a_context_does_not_wait(client: httpx.AsyncClient) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 30)
+    await append_turns(agent, 30)
     context = await agent.context()
     assert context["summaries"] == []
     assert context["compaction"]["state"] == "scheduled"
     assert context["tokens"]["estimate"] <= context["tokens"]["target"]
-    await proven(client)
+    await check_coverage(client)
 
 
 async def test_dropped_events_are_folded_once_their_summary_exists(
     client: httpx.AsyncClient, database_url: str
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 30)
+    await append_turns(agent, 30)
     dropped = await agent.context()
     assert any(run["disposition"] == "dropped" for run in dropped["evictions"])
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
-    await live(client)
-    await talk(agent, 8, 30)
-    await live(client, 2)
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
+    await live_summaries(client)
+    await append_turns(agent, 8, 30)
+    await live_summaries(client, 2)
     context = await agent.context(force=True)
     stop.set()
     await running
     assert context["summaries"] != []
     assert not any(run["disposition"] == "dropped" and run["from_seq"] == 1 for run in context["evictions"])
-    await proven(client)
+    await check_coverage(client)
 
 
 @pytest.mark.parametrize(
@@ -226,25 +226,25 @@ async def test_a_redacted_event_is_erased_from_every_table(
 ) -> None:
     agent = await Agent.begin(client, SMALL)
     await agent.user("my password is in src/hunter2_secret.py, always keep that in mind")
-    await talk(agent, 23)
-    first = (await live(client, 2))[0]
+    await append_turns(agent, 23)
+    first = (await live_summaries(client, 2))[0]
     await agent.context()
     assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
     assert (await client.delete("/v1/sessions/s/events/1")).status_code == 204
     assert (await client.delete("/v1/sessions/s/events/999")).status_code == 404
-    await idle(database)
-    rewritten = await live(client, 2)
+    await wait_until_idle(database)
+    rewritten = await live_summaries(client, 2)
     assert first["id"] not in [row["id"] for row in rewritten]
     assert (first["from_seq"], first["to_seq"]) in [(row["from_seq"], row["to_seq"]) for row in rewritten]
     tombstone = (await client.get("/v1/sessions/s/events/1")).json()
     assert (tombstone["content"], tombstone["redacted"]) == ("[This was erased on request.]", True)
     context = await agent.context()
-    assert "hunter2" not in shown(context)
+    assert "hunter2" not in request_text(context)
     tables = await database.fetch("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
     for row in tables:
         found = await database.fetch(f"SELECT t::text AS row FROM {row['table_name']} t")
         assert not [one for one in found if "hunter2" in one["row"]], row["table_name"]
-    await proven(client)
+    await check_coverage(client)
 
 
 async def test_a_cumulative_summary_can_be_rebuilt_from_the_events(client: httpx.AsyncClient, worker: None) -> None:
@@ -252,7 +252,7 @@ async def test_a_cumulative_summary_can_be_rebuilt_from_the_events(client: httpx
     agent = await Agent.begin(client, {**SMALL, "window_tokens": 60_000, "summarize": rules})
     made = []
     for first in (0, 8):
-        await talk(agent, 8, first)
+        await append_turns(agent, 8, first)
         run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 30_000})).json()
         made += run["summaries"]
     old, new = [(await client.get(f"/v1/sessions/s/summaries/{id}")).json() for id in made]
@@ -260,26 +260,26 @@ async def test_a_cumulative_summary_can_be_rebuilt_from_the_events(client: httpx
     assert (new["from_seq"], new["sources"], new["status"]) == (1, [old["id"]], "live")
     assert new["source_tokens"] == sum(event["tokens"] for event in await agent.log() if event["seq"] <= new["to_seq"])
     assert "src/part_0.py" in new["text"]
-    assert len(await live(client)) == 1
+    assert len(await live_summaries(client)) == 1
 
 
 async def test_a_context_as_of_an_earlier_seq_has_no_later_summary(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 24)
-    written = (await live(client))[0]
+    await append_turns(agent, 24)
+    written = (await live_summaries(client))[0]
     before = await agent.context(at=written["to_seq"] - 1, force=True)
     assert before["summaries"] == []
-    assert "question 0" in shown(before)
-    await idle(database)
+    assert "question 0" in request_text(before)
+    await wait_until_idle(database)
 
 
 async def test_views_share_summaries_but_not_folds(client: httpx.AsyncClient, worker: None, database: Database) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 24)
-    await live(client, 2)
-    await idle(database)
+    await append_turns(agent, 24)
+    await live_summaries(client, 2)
+    await wait_until_idle(database)
     small = await agent.context(view="title", max_tokens=4_000)
     large = await agent.context(view="all", max_tokens=60_000)
     assert small["summaries"] != []
@@ -291,15 +291,15 @@ async def test_a_summarys_header_names_recall_only_if_it_was_given(
     client: httpx.AsyncClient, worker: None, database: Database
 ) -> None:
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 10)
+    await append_turns(agent, 10)
     await agent.context()
-    await talk(agent, 13, 10)
-    await live(client)
-    await idle(database)
+    await append_turns(agent, 13, 10)
+    await live_summaries(client)
+    await wait_until_idle(database)
     for given in (False, True):
         made = await agent.context(view=f"view-{given}", policy={**SMALL, "recall": given}, force=True)
         assert made["summaries"]
-        heads = re.findall(r"\[The conversation was compacted: ([^]]*)\]", shown(made))
+        heads = re.findall(r"\[The conversation was compacted: ([^]]*)\]", request_text(made))
         assert len(heads) == 1
         assert all(("recalled" in head) is given for head in heads)
         again = await client.get(f"/v1/sessions/s/calls/{made['call_id']}/context")

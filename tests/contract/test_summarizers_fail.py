@@ -12,14 +12,14 @@ from app import wiring
 from app.settings import Settings
 from app.store.engine import Database
 from app.worker import run as worker
-from tests.conformance.agent import Agent, Json, shown
-from tests.contract.test_summaries import SMALL, proven, talk
+from tests.conformance.agent import Agent, Json, request_text
+from tests.contract.test_summaries import SMALL, append_turns, check_coverage
 from tests.support import summarizers as stand_ins
 from tests.support.pooler import pooled
-from tests.support.queue import idle
+from tests.support.queue import wait_until_idle
 from tests.support.summarizers import Behaviour, Summarizers
 
-pytestmark = pytest.mark.usefixtures("impatient")
+pytestmark = pytest.mark.usefixtures("fast_retries")
 
 SECONDS_MAX = 60
 TURNS = 12
@@ -42,9 +42,19 @@ class Scene:
     """A session that needs a summary, its requested run, and a worker that uses a provider."""
 
     def __init__(
-        self, http: httpx.AsyncClient, database: Database, database_url: str, stand_in: Summarizers, provider: str
+        self,
+        http: httpx.AsyncClient,
+        database: Database,
+        database_url: str,
+        fake_summarizers: Summarizers,
+        provider: str,
     ) -> None:
-        self._database, self._database_url, self._stand_in, self._provider = database, database_url, stand_in, provider
+        self._database, self._database_url, self._stand_in, self._provider = (
+            database,
+            database_url,
+            fake_summarizers,
+            provider,
+        )
         self._http = http
         self.agent: Agent
         self._run = ""
@@ -53,7 +63,7 @@ class Scene:
         """Write the log and request the run; `rules` go into the policy's `summarize`."""
         top = {name: rules.pop(name) for name in ("window_tokens",) if name in rules}
         self.agent = await Agent.begin(self._http, SMALL | top | {"summarize": rules})
-        await talk(self.agent, turns)
+        await append_turns(self.agent, turns)
         self._run = (await self._http.post("/v1/sessions/s/compactions", json={})).json()["id"]
 
     @asynccontextmanager
@@ -63,7 +73,7 @@ class Scene:
         settings_of_worker = Settings(summarizer=self._provider, **urls, **settings)
         stop = asyncio.Event()
         running = asyncio.create_task(
-            worker.run(self._database_url, stop, wiring.work(pooled(settings_of_worker, self._database_url)))
+            worker.run(self._database_url, stop, wiring.worker_work(pooled(settings_of_worker, self._database_url)))
         )
         try:
             yield
@@ -89,7 +99,7 @@ class Scene:
     async def ended(self, **settings: Any) -> Json:
         """Let a worker finish all jobs and return the run."""
         async with self.worked_on(**settings):
-            await idle(self._database)
+            await wait_until_idle(self._database)
         run = await self.run()
         assert run["state"] in ("succeeded", "skipped", "failed")
         assert [row["id"] for row in await self._items("compactions")] == [self._run]
@@ -111,8 +121,8 @@ class Scene:
         live = await self.summaries("live")
         assert [row["from_seq"] for row in live] == [1, *(row["to_seq"] + 1 for row in live)][: len(live)]
         context = await self.agent.context(force=True)
-        assert (await proven(self._http))["head"] == len(log)
-        assert UNFIT not in shown(context)
+        assert (await check_coverage(self._http))["head"] == len(log)
+        assert UNFIT not in request_text(context)
         assert {row["id"] for row in context["summaries"]} <= {row["id"] for row in live}
         return context
 
@@ -123,31 +133,33 @@ class Scene:
 
 @pytest.fixture
 def scene(
-    client: httpx.AsyncClient, database: Database, database_url: str, stand_in: Summarizers, provider: str
+    client: httpx.AsyncClient, database: Database, database_url: str, fake_summarizers: Summarizers, provider: str
 ) -> Scene:
-    return Scene(client, database, database_url, stand_in, provider)
+    return Scene(client, database, database_url, fake_summarizers, provider)
 
 
-async def test_a_good_summary_is_shown(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+async def test_a_good_summary_is_shown(scene: Scene, fake_summarizers: Summarizers, provider: str) -> None:
     await scene.begin()
     run = await scene.ended()
     assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
     live = await scene.summaries("live")
     assert [row["id"] for row in live] == run["summaries"]
     assert {(row["summarizer"], row["degraded"]) for row in live} == {(provider, False)}
-    assert len(stand_in.requests) == len(live)
-    assert "Finish what was asked." in shown(await scene.intact())
+    assert len(fake_summarizers.requests) == len(live)
+    assert "Finish what was asked." in request_text(await scene.intact())
 
 
-async def test_requests_do_not_wait_for_a_slow_model(scene: Scene, stand_in: Summarizers, provider: str) -> None:
+async def test_requests_do_not_wait_for_a_slow_model(
+    scene: Scene, fake_summarizers: Summarizers, provider: str
+) -> None:
     answering = asyncio.Event()
-    stand_in.will(stand_ins.slow(answering))
+    fake_summarizers.queue(stand_ins.slow(answering))
     await scene.begin()
     async with scene.worked_on():
-        await stand_in.asked(1)
-        assert await scene.agent.user("one more") == await scene.agent.says("and this") - 1
+        await fake_summarizers.wait_for_requests(1)
+        assert await scene.agent.user("one more") == await scene.agent.assistant("and this") - 1
         context = await scene.agent.context()
-        assert "and this" in shown(context)
+        assert "and this" in request_text(context)
         assert (await scene.run())["state"] == "running"
         assert not answering.is_set()
         answering.set()
@@ -157,18 +169,20 @@ async def test_requests_do_not_wait_for_a_slow_model(scene: Scene, stand_in: Sum
     await scene.intact()
 
 
-async def test_a_429_postpones_the_run(scene: Scene, stand_in: Summarizers) -> None:
-    stand_in.will(stand_ins.status(429, retry_after=0), stand_ins.status(429, retry_after=0))
+async def test_a_429_postpones_the_run(scene: Scene, fake_summarizers: Summarizers) -> None:
+    fake_summarizers.queue(stand_ins.status(429, retry_after=0), stand_ins.status(429, retry_after=0))
     await scene.begin()
     run = await scene.ended()
     assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 2)
     assert [row["degraded"] for row in await scene.summaries("live")] == [False]
-    assert len(stand_in.requests) == 3
+    assert len(fake_summarizers.requests) == 3
     await scene.intact()
 
 
-async def test_a_providers_retry_after_is_respected(scene: Scene, stand_in: Summarizers, database: Database) -> None:
-    stand_in.will(stand_ins.status(429, retry_after=1000))
+async def test_a_providers_retry_after_is_respected(
+    scene: Scene, fake_summarizers: Summarizers, database: Database
+) -> None:
+    fake_summarizers.queue(stand_ins.status(429, retry_after=1000))
     await scene.begin()
     async with scene.worked_on():
         run = await scene.until("scheduled", attempts=1)
@@ -184,7 +198,7 @@ async def test_a_providers_retry_after_is_respected(scene: Scene, stand_in: Summ
         assert [row["later"] for row in waiting] == [True]
         await scene.agent.user("one more")
         await scene.agent.context()
-        assert len(stand_in.requests) == 1
+        assert len(fake_summarizers.requests) == 1
         assert await scene.summaries("live") == []
         await scene.intact()
         await database.execute("UPDATE pgqueuer SET execute_after = now() WHERE entrypoint = 'compact'")
@@ -195,9 +209,9 @@ async def test_a_providers_retry_after_is_respected(scene: Scene, stand_in: Summ
 
 @pytest.mark.parametrize("asked", ["86400", "1e12", "1e15", "Fri, 31 Dec 9999 23:59:59 GMT"])
 async def test_a_retry_after_is_capped_at_an_hour(
-    scene: Scene, stand_in: Summarizers, database: Database, client: httpx.AsyncClient, asked: str
+    scene: Scene, fake_summarizers: Summarizers, database: Database, client: httpx.AsyncClient, asked: str
 ) -> None:
-    stand_in.will(stand_ins.status(429, retry_after=asked))
+    fake_summarizers.queue(stand_ins.status(429, retry_after=asked))
     await scene.begin()
     async with scene.worked_on():
         await scene.until("scheduled", attempts=1)
@@ -218,64 +232,68 @@ async def test_a_retry_after_is_capped_at_an_hour(
 
 @pytest.mark.parametrize("failing", ["status", "timeout", "no answer of the protocol"])
 async def test_after_repeated_failures_the_summary_is_extractive(
-    scene: Scene, stand_in: Summarizers, failing: str
+    scene: Scene, fake_summarizers: Summarizers, failing: str
 ) -> None:
     ways: dict[str, tuple[Behaviour, str]] = {
         "status": (stand_ins.status(500), "HTTP 500"),
-        "timeout": (stand_in.never(), "no answer within 0.3 seconds"),
+        "timeout": (fake_summarizers.never(), "no answer within 0.3 seconds"),
         "no answer of the protocol": (stand_ins.body("<html>busy</html>", 200, "text/html"), "an answer that is no"),
     }
-    stand_in.default, why = ways[failing]
+    fake_summarizers.default, why = ways[failing]
     await scene.begin(on_fail="extractive")
     run = await scene.ended(summarizer_timeout_seconds=0.3)
     assert (run["state"], run["attempts"]) == ("succeeded", 3)
     assert why in run["error"]
-    assert len(stand_in.requests) == 3
+    assert len(fake_summarizers.requests) == 3
     live = await scene.summaries("live")
     assert {(row["summarizer"], row["degraded"]) for row in live} == {("extractive", True)}
-    assert "src/part_0.py" in shown(await scene.intact())
+    assert "src/part_0.py" in request_text(await scene.intact())
 
 
 @pytest.mark.parametrize("code", [500, 401])
-async def test_a_policy_may_forbid_extractive_replacements(scene: Scene, stand_in: Summarizers, code: int) -> None:
-    stand_in.default = stand_ins.status(code)
+async def test_a_policy_may_forbid_extractive_replacements(
+    scene: Scene, fake_summarizers: Summarizers, code: int
+) -> None:
+    fake_summarizers.default = stand_ins.status(code)
     await scene.begin(on_fail="unchanged")
     run = await scene.ended()
     assert (run["state"], run["summaries"]) == ("failed", [])
     assert str(code) in run["error"]
-    assert len(stand_in.requests) == (3 if code == 500 else 1)
+    assert len(fake_summarizers.requests) == (3 if code == 500 else 1)
     assert await scene.summaries("live") == []
     assert (await scene.intact())["summaries"] == []
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_summary_is_retried_once(scene: Scene, stand_in: Summarizers, provider: str, bad: str) -> None:
+async def test_a_bad_summary_is_retried_once(
+    scene: Scene, fake_summarizers: Summarizers, provider: str, bad: str
+) -> None:
     behaviour, complaint = BAD[bad]
-    stand_in.will(behaviour())
+    fake_summarizers.queue(behaviour())
     await scene.begin()
     run = await scene.ended()
     assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
     assert [row["degraded"] for row in await scene.summaries("live")] == [False]
-    first, second = stand_in.requests
+    first, second = fake_summarizers.requests
     assert complaint not in first.prompt
     assert complaint in second.prompt
     (refused,) = await scene.summaries("refused")
     assert complaint in refused["complaints"][0]
     assert refused["summarizer"] == provider
-    assert "Finish what was asked." in shown(await scene.intact())
+    assert "Finish what was asked." in request_text(await scene.intact())
 
 
 @pytest.mark.parametrize(("bad", "on_fail"), [*((bad, "extractive") for bad in BAD), ("cut off", "unchanged")])
 async def test_two_bad_summaries_are_kept_and_never_shown(
-    scene: Scene, stand_in: Summarizers, provider: str, bad: str, on_fail: str
+    scene: Scene, fake_summarizers: Summarizers, provider: str, bad: str, on_fail: str
 ) -> None:
     behaviour, complaint = BAD[bad]
-    stand_in.default = behaviour()
+    fake_summarizers.default = behaviour()
     await scene.begin(on_fail=on_fail)
     run = await scene.ended()
     assert run["state"] == ("succeeded" if on_fail == "extractive" else "failed")
     assert complaint in run["error"]
-    assert len(stand_in.requests) == 2
+    assert len(fake_summarizers.requests) == 2
     refused = await scene.summaries("refused")
     assert [complaint in row["complaints"][0] for row in refused] == [True, True]
     assert {(row["summarizer"], row["superseded_by"]) for row in refused} == {(provider, None)}
@@ -285,29 +303,35 @@ async def test_two_bad_summaries_are_kept_and_never_shown(
     await scene.intact()
 
 
-async def test_a_span_too_long_for_the_summarizer_is_split(scene: Scene, stand_in: Summarizers, provider: str) -> None:
-    stand_in.default = stand_ins.context_too_long(8_000)
+async def test_a_span_too_long_for_the_summarizer_is_split(
+    scene: Scene, fake_summarizers: Summarizers, provider: str
+) -> None:
+    fake_summarizers.default = stand_ins.context_too_long(8_000)
     await scene.begin(3 * TURNS, **LARGER)
     run = await scene.ended()
     assert (run["state"], run["error"], run["attempts"]) == ("succeeded", None, 0)
-    assert [len(asked.prompt) >= 8_000 for asked in stand_in.requests[:3]] == [True, True, False]
+    assert [len(asked.prompt) >= 8_000 for asked in fake_summarizers.requests[:3]] == [True, True, False]
     live = await scene.summaries("live")
     assert {(row["summarizer"], row["degraded"]) for row in live} == {(provider, False)}
-    read = " ".join(asked.prompt for asked in stand_in.requests if len(asked.prompt) < 8_000)
+    read = " ".join(asked.prompt for asked in fake_summarizers.requests if len(asked.prompt) < 8_000)
     assert all(f"question {turn}:" in read for turn in range(live[-1]["turns"][-1] - 1))
     await scene.intact()
 
 
-async def test_the_next_request_keeps_to_the_window_that_an_error_names(scene: Scene, stand_in: Summarizers) -> None:
-    stand_in.default = stand_ins.context_too_long(8_000, named=2_700)
+async def test_the_next_request_keeps_to_the_window_that_an_error_names(
+    scene: Scene, fake_summarizers: Summarizers
+) -> None:
+    fake_summarizers.default = stand_ins.context_too_long(8_000, named=2_700)
     await scene.begin(3 * TURNS, **LARGER)
     run = await scene.ended()
     assert (run["state"], run["error"]) == ("succeeded", None)
-    assert [len(asked.prompt) >= 8_000 for asked in stand_in.requests].index(False) == 1
+    assert [len(asked.prompt) >= 8_000 for asked in fake_summarizers.requests].index(False) == 1
 
 
-async def test_a_span_too_long_in_every_size_gets_an_extractive_summary(scene: Scene, stand_in: Summarizers) -> None:
-    stand_in.default = stand_ins.context_too_long(1)
+async def test_a_span_too_long_in_every_size_gets_an_extractive_summary(
+    scene: Scene, fake_summarizers: Summarizers
+) -> None:
+    fake_summarizers.default = stand_ins.context_too_long(1)
     await scene.begin(3 * TURNS, **LARGER)
     run = await scene.ended()
     assert (run["state"], run["attempts"]) == ("succeeded", 0)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.store.engine import Database
-from tests.conformance.agent import Agent, Json, shown
+from tests.conformance.agent import Agent, Json, request_text
 
 END = "/v1/sessions/s/turns/end"
 
@@ -29,7 +29,7 @@ async def end(client: httpx.AsyncClient, status: int = 201, key: str | None = No
 async def test_turns_are_listed_with_their_first_and_last_seq(client: httpx.AsyncClient) -> None:
     agent = Agent(client)
     await agent.post({"type": "system.prompt", "content": "be brief"}, {"type": "user.message", "content": "one"})
-    await agent.says("first")
+    await agent.assistant("first")
     await agent.user("two")
     rows = await list_turns(client)
     assert [(row["turn"], row["from_seq"], row["to_seq"], row["events"]) for row in rows] == [
@@ -45,7 +45,7 @@ async def test_the_list_continues_from_its_cursor(client: httpx.AsyncClient) -> 
     agent = Agent(client)
     for number in range(7):
         await agent.user(f"{number}")
-        await agent.says()
+        await agent.assistant()
     whole, pages, cursor = await list_turns(client), [], None
     while True:
         answer = (
@@ -84,9 +84,9 @@ async def test_the_announce_layer_of_an_interrupted_turn_is_discarded(client: ht
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "one"})
     await client.put("/v1/sessions/s/layers/announce", json={"content": "STEP 3 OF 5"})
     seen = await agent.context()
-    assert "STEP 3 OF 5" in shown(seen)
+    assert "STEP 3 OF 5" in request_text(seen)
     await agent.post({"type": "turn.start"}, {"type": "user.message", "content": "two"})
-    assert "STEP 3 OF 5" not in shown(await agent.context())
+    assert "STEP 3 OF 5" not in request_text(await agent.context())
     assert (await client.get("/v1/sessions/s/layers")).json() == {"sources": None, "announce": None}
     await end(client)
     assert "announce" not in [event["type"] for event in await agent.log()]
@@ -110,7 +110,7 @@ async def test_ending_a_turn_persists_its_announce_and_clears_the_layers(client:
     ]
     assert last[0]["content"] == "DONE: all of it"
     assert (await client.get("/v1/sessions/s/layers")).json() == {"sources": None, "announce": None}
-    seen = shown(await agent.context())
+    seen = request_text(await agent.context())
     assert seen.count("DONE: all of it") == 1
     assert "SOURCE" not in seen
 
@@ -199,14 +199,14 @@ async def test_a_sub_agents_instructions_stay_in_its_parents_turn(client: httpx.
     assert (turn["state"], turn["events"]) == ("running", 8)
     for authors in (["lead"], ["!scout"]):
         mine = await agent.context(view=f"v{len(authors[0])}", policy={"authors": authors})
-        assert "ASK THE SCOUT" not in shown(mine)
-        assert "SEEN" not in shown(mine)
-        assert "ASK THE LEAD" in shown(mine)
-        assert "REPORT" in shown(mine)
-    theirs = shown(await agent.context(view="scout", policy={"authors": ["scout"]}))
+        assert "ASK THE SCOUT" not in request_text(mine)
+        assert "SEEN" not in request_text(mine)
+        assert "ASK THE LEAD" in request_text(mine)
+        assert "REPORT" in request_text(mine)
+    theirs = request_text(await agent.context(view="scout", policy={"authors": ["scout"]}))
     assert "SEEN" in theirs
     assert "REPORT" not in theirs
-    everything = shown(await agent.context())
+    everything = request_text(await agent.context())
     assert all(text in everything for text in ("ASK THE SCOUT", "SEEN", "REPORT"))
 
 

@@ -8,8 +8,8 @@ import httpx
 
 from app.store.engine import Database
 from tests.conftest import Servers, serving
-from tests.support.gateways import Behind, settings
-from tests.support.provider import Provider, Said
+from tests.support.gateways import BackgroundWrites, settings
+from tests.support.provider import Provider, ProviderReply
 
 SESSION = "/v1/sessions/shared"
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
@@ -129,9 +129,11 @@ async def test_a_session_created_again_has_no_model_cached_by_the_other_server(
 
 
 async def test_a_broken_reply_is_not_logged_if_the_client_retried_through_the_other_server(
-    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: Behind, database_url: str
+    gateway: str, http: httpx.AsyncClient, provider: Provider, behind: BackgroundWrites, database_url: str
 ) -> None:
-    provider.script.extend([Said("Half of this will come.", cut=5, hold=asyncio.Event()), Said("All of it.")])
+    provider.script.extend(
+        [ProviderReply("Half of this will come.", cut=5, hold=asyncio.Event()), ProviderReply("All of it.")]
+    )
     body = {"model": "m", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     path = "/gateway/s/shared/anthropic/v1/messages"
     async with (

@@ -26,10 +26,10 @@ from app import wiring
 from app.main import create_app
 from app.providers.poster import Poster
 from app.services import layers
-from app.services.erasures import ErasureAsked, Erasures
-from app.services.retention import Retaining
+from app.services.erasures import ErasureRequest, Erasures
+from app.services.retention import RetentionRules
 from app.services.tenants import DEFAULT_TENANT, SCOPES, Tenants
-from app.services.webhooks import Sending
+from app.services.webhooks import WebhookSender
 from app.settings import Settings
 from app.store import (
     ancestors,
@@ -58,7 +58,7 @@ from app.store.statements import PARAMETER
 from app.worker import retention as worker_retention
 from app.worker import run
 from tests.conftest import serving
-from tests.support.backdating import earlier
+from tests.support.backdating import moved_back
 from tests.support.databases import migrated
 from tests.support.pooler import pooled
 from tests.support.receiver import Receiver, receiving
@@ -111,8 +111,8 @@ async def working(database_url: str) -> AsyncIterator[None]:
     """Run a worker that polls often and retries deliveries soon."""
     stop = asyncio.Event()
     work = replace(
-        wiring.work(pooled(Settings(), database_url)),
-        sending=lambda database: Sending(database, Poster(5.0), None, (0.01,)),
+        wiring.worker_work(pooled(Settings(), database_url)),
+        sending=lambda database: WebhookSender(database, Poster(5.0), None, (0.01,)),
     )
     running = asyncio.create_task(run.run(database_url, stop, work))
     try:
@@ -123,7 +123,7 @@ async def working(database_url: str) -> AsyncIterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def impatient() -> Iterator[None]:
+def fast_retries() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
         yield
@@ -297,19 +297,19 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
     await database.execute("UPDATE search_heads SET version = 0 WHERE session_id = :own", own=own)
     async with database.transaction() as tx:
         await tx.execute("SET LOCAL session_replication_role = replica")
-        await tx.execute("UPDATE layers SET " + earlier("created_at", "interval '3 hours'"))
+        await tx.execute("UPDATE layers SET " + moved_back("created_at", "interval '3 hours'"))
     with acting_for(DEFAULT_TENANT):
         await content_keys.make(application, DEFAULT_TENANT, b"wrapped")
     with acting_for(tenant_id):
         await ancestors._pairs(application, await event_log.owners(application, SessionLog(own), 60), [4])
         await event_log.oldest(application, SessionLog(own), 0, 1_000, 100)
         await spans.calls(application, own, 1, 60)
-        await event_log.spoken(application, SessionLog(own))
+        await event_log.has_conversation(application, SessionLog(own))
         await sessions.name_of(application, own, tenant_id)
         assert await lines.of_event(application, tenant_id, "s", "resp_of_nobody") is None
         assert await lines.of_call(application, tenant_id, "s", uuid4()) is None
         [run, *_] = await compactions.page(application, own, state=None, after=None, limit=1)
-        await compactions.put_off(application, own, run.id, "not now")
+        await compactions.reschedule(application, own, run.id, "not now")
         async with application.transaction() as tx:
             await search.lock(tx, own, tenant_id)
             await sessions.count(tx, tenant_id, 10)
@@ -318,15 +318,15 @@ async def run_schedules(application: Database, database: Database, tenant_id: UU
         await spending.settle(application, tenant_id, day, 100, 90)
     assert await layers.sweep(application) > 0
     records = (retention.purge_appends, retention.purge_calls, retention.purge_deliveries)
-    for purge in (*records, retention.purge_job_log, retention.purge_given_up):
+    for purge in (*records, retention.purge_job_log, retention.purge_dead_jobs):
         await purge(application)
     await retain(application, database, tenant_id)
-    await compactions.wake_forgotten(application, 60.0)
-    await webhooks.wake_forgotten(application, 60.0)
+    await compactions.enqueue_overdue(application, 60.0)
+    await webhooks.enqueue_overdue(application, 60.0)
     await summaries.degraded(application, 0.0, 10)
-    await keys.any_made(application)
-    await jobs.leave_cause(application, own, {"traceparent": "00-00"})
-    assert await jobs.cause_of(application, 0) == {}
+    await keys.any_created(application)
+    await jobs.store_trace_context(application, own, {"traceparent": "00-00"})
+    assert await jobs.trace_context(application, 0) == {}
     looked = asyncio.Event()
     watching = asyncio.create_task(Replica(application, application, 30.0).watch(lambda _: looked.set()))
     await looked.wait()
@@ -350,21 +350,21 @@ async def retain(application: Database, database: Database, tenant_id: UUID) -> 
             ("compactions", ("finished_at",), others),
             ("deliveries", ("finished_at",), others),
         ):
-            moved = ", ".join(earlier(one, "interval '9 days'") for one in columns)
+            moved = ", ".join(moved_back(one, "interval '9 days'") for one in columns)
             await tx.execute(f"UPDATE {table} SET {moved} WHERE session_id = ANY(:keys::uuid[])", keys=keys)
     with acting_for(tenant_id):
-        assert len((await Retaining(application).preview(tenant_id, 10)).items) == 2
+        assert len((await RetentionRules(application).preview(tenant_id, 10)).items) == 2
     await worker_retention.apply_all(application)
-    await erasures.wake_forgotten(application)
+    await erasures.enqueue_unfinished(application)
     with acting_for(tenant_id):  # for what is left
-        later = Retaining(application, lambda: datetime.now(UTC) + timedelta(days=30))
+        later = RetentionRules(application, lambda: datetime.now(UTC) + timedelta(days=30))
         assert (await later.preview(tenant_id, 10)).items
-        assert (await Erasures(application).preview(tenant_id, ErasureAsked({"about": SECRET_WORD}), 10)).items
+        assert (await Erasures(application).preview(tenant_id, ErasureRequest({"about": SECRET_WORD}), 10)).items
         own = session_key(tenant_id, "s")
         with suppress(RolledBack):  # rolled back, so that later tests find these rows
             async with application.transaction() as tx:
                 assert (await erasure.counts(tx, tenant_id, own))["sessions"] == 1
-                await retention._note_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
+                await retention._record_use(tx, tenant_id, own, datetime.now(UTC) + timedelta(days=1))
                 await erasure.delete(tx, tenant_id, ["s", "w"])
                 raise RolledBack
 

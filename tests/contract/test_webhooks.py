@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from app import wiring
-from app.providers.poster import NotPosted, Poster
+from app.providers.poster import Poster, PostError
 from app.services.tenants import Tenants
-from app.services.webhooks import WEBHOOKS_MAX, Sending
+from app.services.webhooks import WEBHOOKS_MAX, WebhookSender
 from app.settings import Settings
 from app.store import webhooks as store
 from app.store.engine import Database
@@ -23,7 +23,7 @@ from app.store.retention import purge_deliveries
 from app.worker import run
 from tests.conformance.agent import Agent, Json
 from tests.conftest import serving
-from tests.contract.test_summaries import SMALL, talk
+from tests.contract.test_summaries import SMALL, append_turns
 from tests.support.pooler import pooled
 from tests.support.receiver import SECRET, Receiver, receiving
 from tests.support.sse import streaming, take
@@ -41,7 +41,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "DEQUEUE_TIMEOUT", timedelta(seconds=0.1))
 
 
@@ -50,12 +50,12 @@ async def working(
     database_url: str,
     delays: tuple[float, ...] = (0.01, 0.01),
     seconds: float = 10.0,
-    sending: type[Sending] = Sending,
+    sending: type[WebhookSender] = WebhookSender,
 ) -> AsyncIterator[None]:
     """Run a worker that retries deliveries after these delays."""
     stop = asyncio.Event()
     work = replace(
-        wiring.work(pooled(Settings(), database_url)),
+        wiring.worker_work(pooled(Settings(), database_url)),
         sending=lambda database: sending(database, Poster(seconds), None, delays),
     )
     running = asyncio.create_task(run.run(database_url, stop, work))
@@ -70,7 +70,7 @@ async def put(http: httpx.AsyncClient, url: str, *events: str, name: str = "h", 
     return await http.put(f"/v1/webhooks/{name}", json={"url": url, "events": events or [FINISHED], **more})
 
 
-async def skipped(http: httpx.AsyncClient, session: str = "s") -> Json:
+async def request_skipped_run(http: httpx.AsyncClient, session: str = "s") -> Json:
     """Request a run of a session with nothing to compact, the shortest way to cause a notification; return the run."""
     event = {"type": "user.message", "content": "small"}
     (await http.post(f"/v1/sessions/{session}/events", json={"events": [event]})).raise_for_status()
@@ -85,7 +85,7 @@ async def deliveries(http: httpx.AsyncClient, **params: Any) -> list[Json]:
     return found
 
 
-async def settled(http: httpx.AsyncClient, number: int = 1, *states: str) -> list[Json]:
+async def wait_for_deliveries(http: httpx.AsyncClient, number: int = 1, *states: str) -> list[Json]:
     """Return the deliveries once there are `number` of them, all in one of these states."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
@@ -101,11 +101,11 @@ async def test_a_compaction_is_notified_before_and_after(
     assert made.status_code == 201
     secret = made.json()["secret"]
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 20)
+    await append_turns(agent, 20)
     async with working(database_url):
         asked = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 60_000})).json()
         calls = await receiver.called(3)
-        listed = await settled(client, 3)
+        listed = await wait_for_deliveries(client, 3)
     async with streaming(server, "/v1/sessions/s/stream", types="compaction") as events:
         streamed = {event.data["state"]: event.data for event in await take(events, 3)}
     by_type = {call.value["type"]: call for call in calls}
@@ -147,8 +147,8 @@ async def test_a_failed_delivery_is_retried_under_the_same_id(
     receiver.headers["location"] = receiver.url + "&redirected"
     await put(client, receiver.url, secret=SECRET)
     async with working(database_url):
-        await skipped(client)
-        [item] = await settled(client)
+        await request_skipped_run(client)
+        [item] = await wait_for_deliveries(client)
     assert (item["state"], item["attempts"], item["status"], item["error"]) == ("delivered", 3, 204, None)
     assert [call.id for call in receiver.calls] == [item["id"]] * 3
     assert len({call.body for call in receiver.calls}) == 1
@@ -161,15 +161,15 @@ async def test_a_failed_delivery_is_listed_and_can_be_retried(
     receiver.statuses.extend([500, 503, 429])
     await put(client, receiver.url)
     async with working(database_url):
-        await skipped(client)
-        [item] = await settled(client)
+        await request_skipped_run(client)
+        [item] = await wait_for_deliveries(client)
         assert (item["state"], item["attempts"], item["status"], item["error"]) == ("failed", 3, 429, "answered 429")
         assert (item["next_attempt_at"], item["finished_at"] is not None) == (None, True)
         assert await deliveries(client, state="failed") == [item]
         assert await deliveries(client, state="delivered") == []
         answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
         assert (answer.status_code, answer.json()["state"]) == (202, "pending")
-        [again] = await settled(client, 1, "delivered")
+        [again] = await wait_for_deliveries(client, 1, "delivered")
         assert (again["id"], again["attempts"], again["error"]) == (item["id"], 1, None)
         assert [call.id for call in receiver.calls] == [item["id"]] * 4
         twice = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
@@ -182,17 +182,17 @@ async def test_a_receiver_that_is_silent_or_absent_is_a_failure(
     receiver.statuses.extend([0])
     await put(client, receiver.url)
     async with working(database_url, delays=(0.01,), seconds=0.2):
-        await skipped(client)
-        [item] = await settled(client)
+        await request_skipped_run(client)
+        [item] = await wait_for_deliveries(client)
         assert (item["state"], item["attempts"]) == ("delivered", 2)
         receiver.statuses.extend([0, 0])
-        await skipped(client, "other")
-        [newest, _] = await settled(client, 2)
+        await request_skipped_run(client, "other")
+        [newest, _] = await wait_for_deliveries(client, 2)
         assert (newest["session"], newest["state"], newest["status"]) == ("other", "failed", None)
         assert newest["error"] == "no answer within 0.2 seconds"
         await put(client, "http://127.0.0.1:9/nobody")
-        await skipped(client, "third")
-        [newest, *_] = await settled(client, 3)
+        await request_skipped_run(client, "third")
+        [newest, *_] = await wait_for_deliveries(client, 3)
         assert newest["state"] == "failed"
         assert newest["error"].startswith("ConnectError")
 
@@ -204,7 +204,7 @@ async def test_retry_after_and_410_are_respected(
     receiver.headers["retry-after"] = "3600"
     await put(client, receiver.url)
     async with working(database_url, delays=(0.01, 7_200.0)):
-        await skipped(client)
+        await request_skipped_run(client)
         await receiver.called(1)
         async with asyncio.timeout(SECONDS_MAX):
             while not (item := (await deliveries(client))[0])["attempts"]:
@@ -214,7 +214,7 @@ async def test_retry_after_and_410_are_respected(
         assert waits >= timedelta(seconds=3600)
         answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")  # a client may retry earlier
         assert answer.status_code == 202
-        [item] = await settled(client)
+        [item] = await wait_for_deliveries(client)
         assert (item["state"], item["attempts"], item["status"]) == ("failed", 1, 410)
 
 
@@ -223,7 +223,7 @@ async def test_a_retry_requested_while_an_attempts_job_ends_is_made_immediately(
 ) -> None:
     attempted, asked = asyncio.Event(), asyncio.Event()
 
-    class Lingering(Sending):
+    class Lingering(WebhookSender):
         """A delivery whose first job continues after its attempt was recorded, until the retry was requested."""
 
         async def send(self, session_id: UUID, id: UUID) -> None:
@@ -234,13 +234,13 @@ async def test_a_retry_requested_while_an_attempts_job_ends_is_made_immediately(
     receiver.statuses.extend([500])
     await put(client, receiver.url)
     async with working(database_url, delays=(3_600.0,), sending=Lingering):
-        await skipped(client)
+        await request_skipped_run(client)
         await attempted.wait()
         [item] = await deliveries(client)
         answer = await client.post(f"{HOOK}/deliveries/{item['id']}:retry")
         assert answer.status_code == 202
         asked.set()
-        [item] = await settled(client)
+        [item] = await wait_for_deliveries(client)
     assert (item["state"], item["attempts"], item["status"]) == ("delivered", 1, 204)
 
 
@@ -264,8 +264,8 @@ async def test_an_invalid_retry_after_does_not_stop_a_delivery(
     receiver.headers["retry-after"] = retry_after
     await put(client, receiver.url)
     async with working(database_url, delays=(0.01,)):
-        await skipped(client)
-        [item] = await settled(client)
+        await request_skipped_run(client)
+        [item] = await wait_for_deliveries(client)
     assert (item["state"], item["attempts"], item["status"]) == ("failed", 2, 503)
 
 
@@ -287,8 +287,8 @@ async def test_an_invalid_host_does_not_stop_a_delivery(
     await put(client, "http://127.0.0.1:9/")
     await database.execute("UPDATE webhooks SET url = :url", url=url)
     async with working(database_url, delays=(0.01,)):
-        await skipped(client)
-        [item] = await settled(client)
+        await request_skipped_run(client)
+        [item] = await wait_for_deliveries(client)
     assert (item["state"], item["attempts"], item["status"]) == ("failed", 2, None)
     assert item["error"] and not item["error"].startswith("failed here")
 
@@ -299,28 +299,28 @@ async def test_a_receiver_that_hangs_does_not_block_compactions(
     receiver.statuses.extend([0] * 10)
     await put(client, receiver.url, *ALL)
     agent = await Agent.begin(client, SMALL)
-    await talk(agent, 20)
+    await append_turns(agent, 20)
     async with working(database_url, delays=(), seconds=SECONDS_MAX):
         run = (await client.post("/v1/sessions/s/compactions", json={"wait_ms": 60_000})).json()
         assert run["state"] == "succeeded"
         assert len(await receiver.called(3)) == 3
         assert {item["state"] for item in await deliveries(client)} == {"pending"}
         receiver.close()
-        await settled(client, 3, "delivered")
+        await wait_for_deliveries(client, 3, "delivered")
 
 
 async def test_a_delivery_with_a_lost_job_is_found(
     client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
-    await skipped(client)
+    await request_skipped_run(client)
     await database.execute("DELETE FROM pgqueuer WHERE entrypoint = 'deliver'")
-    assert await store.wake_forgotten(database, 60.0) == 0
+    assert await store.enqueue_overdue(database, 60.0) == 0
     await database.execute("UPDATE deliveries SET next_at = now() - interval '2 minutes'")
-    assert await store.wake_forgotten(database, 60.0) == 1
-    assert await store.wake_forgotten(database, 60.0) == 0
+    assert await store.enqueue_overdue(database, 60.0) == 1
+    assert await store.enqueue_overdue(database, 60.0) == 0
     async with working(database_url):
-        [item] = await settled(client)
+        [item] = await wait_for_deliveries(client)
     assert [call.id for call in receiver.calls] == [item["id"]]
 
 
@@ -329,7 +329,7 @@ async def test_only_old_finished_deliveries_are_purged(
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
     for name in ("a", "b", "c"):
-        await skipped(client, name)
+        await request_skipped_run(client, name)
     old = (
         "UPDATE deliveries SET created_at = now() - interval '31 days', state = :state, finished_at = {} WHERE id = :id"
     )
@@ -423,12 +423,12 @@ async def test_only_admins_manage_webhooks_and_only_their_tenants(
     writer = await tenants.create_key("default", "w", ["ingest", "read", "audit"])
     other = await tenants.create_key("other", "k", ["admin"])
     client.headers["Authorization"] = f"Bearer {writer.secret}"
-    await skipped(client)
+    await request_skipped_run(client)
     assert (await client.get(HOOK)).status_code == 403
     client.headers["Authorization"] = f"Bearer {other.secret}"
     assert (await client.get("/v1/webhooks")).json()["items"] == []
     assert (await client.get(HOOK)).status_code == 404
-    await skipped(client)
+    await request_skipped_run(client)
     rows = await database.fetch("SELECT tenant_id FROM deliveries")
     assert len(rows) == 1
 
@@ -453,13 +453,13 @@ async def test_private_targets_are_allowed_by_setting_or_without_keys(
 async def test_a_name_that_resolves_to_a_private_address_is_not_called(receiver: Receiver) -> None:
     poster = Poster(5.0)
     url = receiver.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(NotPosted, match="private"):
+    with pytest.raises(PostError, match="private"):
         await poster.post(url, {}, "{}", private=False)
     assert receiver.calls == []
     answer = await poster.post(url, {}, "{}", private=True)
     assert answer.status == 204
     assert receiver.calls[0].headers["host"].startswith("localhost:")
-    with pytest.raises(NotPosted, match="resolved"):
+    with pytest.raises(PostError, match="resolved"):
         await poster.post("http://nowhere.invalid/", {}, "{}", private=True)
     await poster.aclose()
 
@@ -468,9 +468,9 @@ async def test_forbidding_private_targets_applies_to_existing_webhooks(
     client: httpx.AsyncClient, database: Database, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
-    await skipped(client)
+    await request_skipped_run(client)
     [row] = await database.fetch("SELECT session_id, id FROM deliveries")
-    sending = Sending(database, Poster(5.0), private_targets=False, delays=())
+    sending = WebhookSender(database, Poster(5.0), private_targets=False, delays=())
     await sending.send(row["session_id"], row["id"])
     await sending.aclose()
     assert receiver.calls == []
@@ -483,11 +483,11 @@ async def test_an_erased_session_has_no_deliveries(
     client: httpx.AsyncClient, database: Database, database_url: str, receiver: Receiver
 ) -> None:
     await put(client, receiver.url, "compaction.scheduled")
-    await skipped(client)
-    await skipped(client, "other")
+    await request_skipped_run(client)
+    await request_skipped_run(client, "other")
     assert (await client.delete("/v1/sessions/s")).status_code == 204
     async with working(database_url):
-        [item] = await settled(client)
+        [item] = await wait_for_deliveries(client)
         assert item["session"] == "other"
         async with asyncio.timeout(SECONDS_MAX):
             while await database.fetch("SELECT FROM pgqueuer"):

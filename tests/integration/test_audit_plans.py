@@ -60,7 +60,7 @@ async def filled(application: Database, monkeypatch: pytest.MonkeyPatch) -> Asyn
 async def explain(database: Database, sql: str, **values: object) -> dict[str, Any]:
     """Return the generic plan that the server uses for a prepared statement."""
     with acting_for(DEFAULT_TENANT):
-        return await _explain(database, *statements.given(sql, values))
+        return await _explain(database, *statements.bind(sql, values))
 
 
 async def _explain(database: Database, sql: str, *args: object) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_no_combination_of_filters_looks_at_more_than_its_bound(filled: Da
         assert len(sql) < STATEMENT_BYTES_MAX
         bound = CALLS_PER_SESSION * len(session) if session else SCAN + calls_search.CLASSES_MAX
         check(await explain(filled, sql, **values), bound)
-        sql, values = calls_search.last_looked_at(DEFAULT_TENANT, filters)
+        sql, values = calls_search.scan_end(DEFAULT_TENANT, filters)
         check(await explain(filled, sql, **values), bound)
 
 

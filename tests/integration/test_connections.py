@@ -76,7 +76,7 @@ async def test_a_connection_that_died_while_it_was_free_is_not_lent(single: Data
 async def test_free_connections_go_back_to_the_driver_which_closes_idle_ones(single: Database) -> None:
     own = await pid(single)
     assert single._pool.get_idle_size() == 0
-    single._give_back_kept()
+    single._release_idle()
     assert single._returned is not None
     await single._returned
     assert single._pool.get_idle_size() == 1

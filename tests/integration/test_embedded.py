@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from app.store import embedded
 from tests.support.folders import data_folder
-from tests.support.processes import runs
+from tests.support.processes import is_running
 
 pytestmark = pytest.mark.embedded("it is started, killed and found again")
 
@@ -99,7 +99,7 @@ async def test_starts_from_nothing_and_stops(folder: Path) -> None:
         assert process.username() != "root"
     finally:
         server.stop()
-    assert not runs(process)
+    assert not is_running(process)
     server.stop()  # a second call does nothing
 
 
@@ -137,7 +137,7 @@ async def test_commits_survive_a_restart(folder: Path) -> None:
 def test_a_second_server_on_the_folder_is_refused(folder: Path, holder: subprocess.Popen[str]) -> None:
     with pytest.raises(embedded.DataDirInUse, match=str(folder)):
         embedded.start(folder)
-    assert runs(postmaster(folder))
+    assert is_running(postmaster(folder))
     holder.communicate()
     embedded.start(folder).stop()
 
@@ -147,7 +147,7 @@ async def test_takes_over_from_a_program_that_was_killed(folder: Path, holder: s
     await ask(embedded.url(folder), "CREATE TABLE facts AS SELECT 42 AS fact")
     holder.kill()
     holder.wait()
-    assert runs(orphan)
+    assert is_running(orphan)
     server = embedded.start(folder)
     try:
         assert await ask(server.url, "SELECT fact FROM facts") == 42
@@ -166,7 +166,7 @@ async def test_takes_over_in_a_folder_that_was_moved_meanwhile(folder: Path, hol
     holder.wait()
     server = embedded.start(move(folder))
     try:
-        assert not runs(orphan)
+        assert not is_running(orphan)
         assert await ask(server.url, "SELECT fact FROM facts") == 42
     finally:
         server.stop()
@@ -179,7 +179,7 @@ async def test_a_copy_of_a_running_folder_leaves_the_original_alone(
     embedded.start(copied).stop()
     (copied / "postgres" / "postmaster.pid").write_text((folder / "postgres" / "postmaster.pid").read_text())
     embedded.start(copied).stop()
-    assert runs(postmaster(folder))
+    assert is_running(postmaster(folder))
     assert await ask(embedded.url(folder), "SELECT 1") == 1
 
 
@@ -279,7 +279,7 @@ def watching(watch: embedded.Watch) -> Iterator[None]:
     ending = threading.Event()
 
     def look() -> None:
-        while not ending.wait(watch.look()):
+        while not ending.wait(watch.check()):
             pass
 
     thread = threading.Thread(target=look)
@@ -312,7 +312,7 @@ def test_a_failing_start_is_retried_and_logged_once(folder: Path) -> None:
             aside.rename(control)
             mended = time.monotonic()
             assert heard["is back"].wait(60)
-            assert time.monotonic() - mended < 10 + embedded.STEADY_SECONDS
+            assert time.monotonic() - mended < 10 + embedded.STABLE_SECONDS
         assert [line["event"].split(";")[0] for line in lines] == [
             "the embedded PostgreSQL has ended",
             "the embedded PostgreSQL does not stay up",

@@ -10,7 +10,7 @@ from app.services.tenants import DEFAULT_TENANT
 from app.store.engine import Database
 from app.store.erasure import erase
 from app.store.sessions import session_key
-from tests.conftest import filled
+from tests.conftest import filled_database
 from tests.support.databases import migrated
 
 IMMUTABLE = ("events", "epochs", "policies", "layers")
@@ -55,7 +55,7 @@ async def record(client: httpx.AsyncClient, database: Database) -> None:
 @pytest.fixture(scope="module")
 async def sessions(postgres: str, template: str) -> AsyncIterator[str]:
     """Return the name of a database with these sessions."""
-    async with filled(postgres, template, record) as name:
+    async with filled_database(postgres, template, record) as name:
         yield name
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import InvalidRequest
 from app.main import create_app
-from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyAsked, Tenants, digest
+from app.services.tenants import CACHE_SECONDS, DEFAULT_TENANT, SCOPES, Caller, KeyRequest, Tenants, digest
 from app.settings import Settings
 from app.store import keys
 from app.store.engine import Database
@@ -61,7 +61,7 @@ async def test_a_key_opens_its_tenant_with_its_scopes(tenants: Tenants, database
     assert row is not None
     assert caller == Caller(row["tenant_id"], frozenset({"ingest", "read"}))
     assert caller.tenant_id != DEFAULT_TENANT
-    assert [caller.may(scope) for scope in SCOPES] == [True, True, False, False]
+    assert [caller.has_scope(scope) for scope in SCOPES] == [True, True, False, False]
     assert await tenants.authenticate(made.secret + "x") is None
     assert await tenants.authenticate("") is None
 
@@ -71,7 +71,7 @@ async def test_admin_may_everything(tenants: Tenants) -> None:
     caller = await tenants.authenticate(made.secret)
     assert caller is not None
     assert caller.tenant_id == DEFAULT_TENANT
-    assert all(caller.may(scope) for scope in SCOPES)
+    assert all(caller.has_scope(scope) for scope in SCOPES)
 
 
 async def test_keys_are_random_and_stored_as_hashes_only(tenants: Tenants, database: Database) -> None:
@@ -106,7 +106,7 @@ async def test_a_key_of_another_process_can_make_bound_keys_immediately(database
     first = await Tenants(database, None).create_key("default", "operator", SCOPES)
     who = await tenants.authenticate(first.secret)
     assert who is not None
-    row, _ = await tenants.make_key(who, KeyAsked("user 42", ["read"], None, "user-42:"))
+    row, _ = await tenants.make_key(who, KeyRequest("user 42", ["read"], None, "user-42:"))
     assert row.session_prefix == "user-42:"
     assert await tenants.authenticate(None) is None
 

@@ -12,7 +12,7 @@ from app.store import event_log, sessions, spans, view_reads, views
 from app.store.engine import Database, acting_for
 from app.store.session_filter import SCAN_MAX, SessionFilter
 from app.store.sessions import session_key
-from tests.conftest import filled
+from tests.conftest import filled_database
 from tests.support.databases import migrated
 
 EVENTS = 30_000
@@ -37,7 +37,7 @@ async def fill(client: httpx.AsyncClient, database: Database) -> None:
 @pytest.fixture(scope="module")
 async def long_log(postgres: str, template: str) -> AsyncIterator[str]:
     """Return the name of a database with that session."""
-    async with filled(postgres, template, fill) as name:
+    async with filled_database(postgres, template, fill) as name:
         yield name
 
 
@@ -99,7 +99,7 @@ async def test_a_context_reads_only_its_tail(application: Database, long_session
     assert len(loaded.events) < 1_200
     news = await explain(
         application,
-        view_reads.NEWS,
+        view_reads.CHANGES,
         view="main",
         head=EVENTS,
         epoch=loaded.epoch,
@@ -196,7 +196,7 @@ async def test_a_search_of_events_reads_a_bounded_number(application: Database, 
         assert node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0) <= event_log.SCAN_MAX, node
     with acting_for(DEFAULT_TENANT):
         log = event_log.SessionLog(session_key(DEFAULT_TENANT, long_session))
-        assert await event_log.of_kind(application, log, 0, 100, "tool.call", None) == []
+        assert await event_log.by_type_or_author(application, log, 0, 100, "tool.call", None) == []
 
 
 async def test_a_turns_requests_are_read_from_its_two_ends(
@@ -211,7 +211,7 @@ async def test_a_turns_requests_are_read_from_its_two_ends(
         heads.append(answer.json()["head"])
     session_id, turn = session_key(DEFAULT_TENANT, long_session), answer.json()["events"][-1]["turn"]
     values = {"turn": turn, "from_seq": 1, "to_seq": heads[-1], "limit": spans.REQUESTS_MAX}
-    check_bounded(await explain(application, spans._SAID, session_id=session_id, **values), rows_max=5)
+    check_bounded(await explain(application, spans._USER_MESSAGES, session_id=session_id, **values), rows_max=5)
     with acting_for(DEFAULT_TENANT):
         found = await spans.requests(application, event_log.SessionLog(session_id), heads[1] + 1, heads[2], turn)
     first = heads[0] - 999

@@ -12,7 +12,7 @@ from app.store import search
 from app.store.engine import Database, acting_for
 from app.store.event_log import SessionLog
 from app.store.sessions import session_key
-from tests.conftest import filled
+from tests.conftest import filled_database
 from tests.support.databases import migrated
 
 EVENTS = 6_000
@@ -37,7 +37,7 @@ async def fill(client: httpx.AsyncClient, database: Database) -> None:
 @pytest.fixture(scope="module")
 async def indexed(postgres: str, template: str) -> AsyncIterator[str]:
     """Return the name of a database with these sessions."""
-    async with filled(postgres, template, fill) as name:
+    async with filled_database(postgres, template, fill) as name:
         yield name
 
 

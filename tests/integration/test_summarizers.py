@@ -40,7 +40,7 @@ async def running() -> AsyncIterator[Summarizers]:
 
 @pytest.fixture
 def servers(running: Summarizers) -> Summarizers:
-    running.forget()
+    running.reset()
     return running
 
 
@@ -88,7 +88,7 @@ async def test_a_summary_has_its_usage_and_passes_the_gate(servers: Summarizers,
 async def test_usage_that_a_provider_does_not_name_is_not_known(servers: Summarizers, model: Summarizer) -> None:
     parts = {"content": [{"type": "text", "text": "x"}], "choices": [{"message": {"content": "x"}}]}
     usage = {"output_tokens": 3, "completion_tokens": 3}
-    servers.will(stand_in.body(json.dumps({"type": "message", "model": "m", **parts, "usage": usage})))
+    servers.queue(stand_in.body(json.dumps({"type": "message", "model": "m", **parts, "usage": usage})))
     answer = await model.summarize(ASK, timeout=LONG)
     assert (answer.text, answer.input_tokens, answer.output_tokens) == ("x", None, 3)
 
@@ -105,16 +105,16 @@ async def test_the_stand_in_writes_a_valid_prefix_too(model: Summarizer) -> None
 
 async def test_a_slow_answer_is_awaited(servers: Summarizers, model: Summarizer) -> None:
     release = asyncio.Event()
-    servers.will(stand_in.slow(release))
+    servers.queue(stand_in.slow(release))
     waiting = asyncio.create_task(model.summarize(ASK, timeout=LONG))
-    await servers.asked(1)
+    await servers.wait_for_requests(1)
     assert not waiting.done()
     release.set()
     assert not faults(await waiting)
 
 
 async def test_no_answer_in_time_is_a_timeout(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(servers.never())
+    servers.queue(servers.never())
     error = await failure_of(model, within=SHORT)
     assert (error.kind, error.retryable) == ("timeout", True)
 
@@ -137,7 +137,7 @@ async def test_no_answer_in_time_is_a_timeout(servers: Summarizers, model: Summa
 async def test_a_status_is_a_kind_of_failure_and_is_not_retried_here(
     servers: Summarizers, model: Summarizer, code: int, kind: str, retryable: bool
 ) -> None:
-    servers.will(stand_in.status(code, message=f"no, not with {KEY}" if code in (401, 403) else "no"))
+    servers.queue(stand_in.status(code, message=f"no, not with {KEY}" if code in (401, 403) else "no"))
     error = await failure_of(model)
     assert (error.kind, error.retryable, error.retry_after) == (kind, retryable, None)
     assert str(code) in error.detail
@@ -151,9 +151,9 @@ async def test_a_key_that_the_provider_repeats_is_in_no_error(
     servers: Summarizers, model: Summarizer, code: int, quoted: str
 ) -> None:
     if code == 200:
-        servers.will(stand_in.body(f'{{"error": {{"message": "not with {quoted}"}}}}'))
+        servers.queue(stand_in.body(f'{{"error": {{"message": "not with {quoted}"}}}}'))
     else:
-        servers.will(stand_in.status(code, message=f"not with {quoted}"))
+        servers.queue(stand_in.status(code, message=f"not with {quoted}"))
     error = await failure_of(model)
     assert "[key]" in error.detail or code == 200  # the text of that response is cut off
     assert quoted[:12] not in f"{error}{error.detail}{''.join(traceback.format_exception(error))}"
@@ -164,7 +164,7 @@ async def test_an_answer_without_end_is_a_failure_and_is_not_held(
     servers: Summarizers, model: Summarizer, encoding: str
 ) -> None:
     raw = bomb() if encoding == "gzip" else b'{"content": "' + b"x" * 2 * ANSWER_BYTES_MAX
-    servers.will(stand_in.body(raw, encoding=encoding))
+    servers.queue(stand_in.body(raw, encoding=encoding))
     memory = Memory()
     error = await failure_of(model)
     assert (error.kind, error.retryable) == ("connection", True)
@@ -173,7 +173,7 @@ async def test_an_answer_without_end_is_a_failure_and_is_not_held(
 
 
 async def test_an_answer_of_very_many_values_is_a_failure(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.body('{"content": [' + "[]," * 200_000 + "[]]}"))
+    servers.queue(stand_in.body('{"content": [' + "[]," * 200_000 + "[]]}"))
     assert "too large" in (await failure_of(model)).detail
 
 
@@ -186,13 +186,13 @@ async def test_a_compressed_answer_is_read(servers: Summarizers, model: Summariz
 
 
 async def test_a_rate_limit_says_how_long_to_wait(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.status(429, retry_after=7))
+    servers.queue(stand_in.status(429, retry_after=7))
     error = await failure_of(model)
     assert (error.kind, error.retry_after) == ("rate_limited", 7.0)
 
 
 async def test_a_quota_that_is_used_up_is_no_rate_limit(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.status(429, message="You exceeded your current quota, please check your plan"))
+    servers.queue(stand_in.status(429, message="You exceeded your current quota, please check your plan"))
     error = await failure_of(model)
     assert (error.kind, error.retryable) == ("spent", False)
 
@@ -200,7 +200,7 @@ async def test_a_quota_that_is_used_up_is_no_rate_limit(servers: Summarizers, mo
 async def test_a_prompt_that_is_too_long_is_refused_until_it_is_shorter(
     servers: Summarizers, model: Summarizer
 ) -> None:
-    servers.will(stand_in.context_too_long(len(ASK.prompt)))
+    servers.queue(stand_in.context_too_long(len(ASK.prompt)))
     for _ in range(2):
         error = await failure_of(model)
         assert (error.kind, error.retryable, error.room) == ("context_too_long", False, len(ASK.prompt))
@@ -210,14 +210,14 @@ async def test_a_prompt_that_is_too_long_is_refused_until_it_is_shorter(
 
 
 async def test_an_answer_cut_off_says_so(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.cut_off())
+    servers.queue(stand_in.cut_off())
     answer = await model.summarize(ASK, timeout=LONG)
     assert answer.cut_off
     assert any("cut off" in fault for fault in faults(answer))
 
 
 async def test_a_refusal_says_so(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.refusal())
+    servers.queue(stand_in.refusal())
     answer = await model.summarize(ASK, timeout=LONG)
     assert answer.refused
     assert len(faults(answer)) == 1
@@ -227,14 +227,14 @@ async def test_a_refusal_says_so(servers: Summarizers, model: Summarizer) -> Non
 async def test_an_invalid_summary_is_stopped_by_the_gate(
     servers: Summarizers, model: Summarizer, behaviour: stand_in.Behaviour
 ) -> None:
-    servers.will(behaviour)
+    servers.queue(behaviour)
     answer = await model.summarize(ASK, timeout=LONG)
     assert not answer.refused
     assert len(faults(answer)) == 1
 
 
 async def test_wrapping_is_taken_off(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(stand_in.ok("<think>hm\n</think>\n```markdown\n## Goal\nx\n```"))
+    servers.queue(stand_in.ok("<think>hm\n</think>\n```markdown\n## Goal\nx\n```"))
     assert (await model.summarize(ASK, timeout=LONG)).text == "## Goal\nx"
 
 
@@ -254,7 +254,7 @@ async def test_wrapping_is_taken_off(servers: Summarizers, model: Summarizer) ->
 async def test_an_answer_in_no_protocol_is_the_servers_fault(
     servers: Summarizers, model: Summarizer, behaviour: stand_in.Behaviour
 ) -> None:
-    servers.will(behaviour)
+    servers.queue(behaviour)
     assert (await failure_of(model)).kind == "server"
 
 
@@ -286,9 +286,9 @@ async def test_the_limit_goes_by_the_name_that_the_server_knows(servers: Summari
 
 
 async def test_a_request_that_its_caller_gives_up_is_given_up(servers: Summarizers, model: Summarizer) -> None:
-    servers.will(servers.never())
+    servers.queue(servers.never())
     waiting = asyncio.create_task(model.summarize(ASK, timeout=LONG))
-    await servers.asked(1)
+    await servers.wait_for_requests(1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

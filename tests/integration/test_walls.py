@@ -19,7 +19,7 @@ from app.store.engine import ROLE, Database, acting_for
 from app.worker.run import run
 from tests.conftest import serving
 from tests.support.folders import data_folder
-from tests.support.pooler import needed, pgbouncer
+from tests.support.pooler import needs_pgbouncer, pgbouncer
 from tests.support.sse import streaming, take
 from tests.support.statements import ServerLog
 
@@ -213,15 +213,15 @@ async def test_a_login_without_createrole_gets_instructions(cluster: str) -> Non
         # A login that only serves need not own anything; it only needs to act as the role.
         await admin.execute("CREATE ROLE server LOGIN IN ROLE palimpsest_app")
         await walls.check(as_login(cluster, "server", "modests"))
-        with pytest.raises(walls.NoWalls, match="the login that migrates"):
+        with pytest.raises(walls.TenantIsolationError, match="the login that migrates"):
             await walls.check_owner(as_login(cluster, "server", "modests"))
         await admin.execute("CREATE ROLE stranger LOGIN")
-        with pytest.raises(walls.NoWalls, match="GRANT palimpsest_app TO it"):
+        with pytest.raises(walls.TenantIsolationError, match="GRANT palimpsest_app TO it"):
             await walls.check(as_login(cluster, "stranger", "modests"))
 
         for might, no_more in (("BYPASSRLS", "NOBYPASSRLS"), ("SUPERUSER", "NOSUPERUSER")):
             await admin.execute(f"ALTER ROLE palimpsest_app {might}")
-            with pytest.raises(walls.NoWalls, match="would see every tenant's rows"):
+            with pytest.raises(walls.TenantIsolationError, match="would see every tenant's rows"):
                 await walls.check(url)
             await admin.execute(f"ALTER ROLE palimpsest_app {no_more}")
         await walls.check(url)
@@ -241,7 +241,7 @@ async def test_a_login_that_may_make_roles_makes_it_and_may_act_as_it(cluster: s
         await walls.check(url)
 
 
-@needed
+@needs_pgbouncer
 async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(database_url: str) -> None:
     """Six connections of ours share one of the server's."""
     with pgbouncer(database_url, default_pool_size=1) as pooler:
@@ -269,13 +269,13 @@ async def test_behind_a_transaction_pooler_each_transaction_sets_its_tenant(data
             await database.close()
 
 
-@needed
+@needs_pgbouncer
 async def test_statements_that_a_pooler_refuses_go_to_the_server(database_url: str, database: Database) -> None:
     """Covers the API and a worker through the pooler: an append, a context, a compaction, a stream."""
     with pgbouncer(database_url) as pooler:
         settings = Settings(database_url=database_url, database_pooler_url=pooler.url(database_url))
         stop = asyncio.Event()
-        running = asyncio.create_task(run(database_url, stop, wiring.work(settings)))
+        running = asyncio.create_task(run(database_url, stop, wiring.worker_work(settings)))
         async with serving(settings, database_url) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
             event = {"type": "user.message", "content": "hello"}
             for _ in range(3):

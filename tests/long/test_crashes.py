@@ -20,7 +20,7 @@ import pytest
 from app.store import dsn, embedded, migrate
 from tests.acceptance.conftest import Command, Commands, processes
 from tests.conformance.agent import Json
-from tests.support.summarizers import Asked, Behaviour, Said, Summarizers, ok, summarizers
+from tests.support.summarizers import Behaviour, ReceivedRequest, Reply, Summarizers, ok, summarizers
 
 pytestmark = pytest.mark.embedded("it is killed")
 
@@ -52,8 +52,8 @@ WORDS = "The build of the parser takes the configuration from its own folder and
 class Site:
     """An embedded Postgres, an API and two workers. `up` is set while the API and its database respond."""
 
-    def __init__(self, commands: Commands, stand_in: Summarizers, chance: random.Random) -> None:
-        self._commands, self._stand_in, self._chance = commands, stand_in, chance
+    def __init__(self, commands: Commands, fake_summarizers: Summarizers, chance: random.Random) -> None:
+        self._commands, self._stand_in, self._chance = commands, fake_summarizers, chance
         self._workers: list[Command] = []
         self._deck: list[str] = []
         self.url = ""
@@ -141,8 +141,8 @@ class Site:
 
     async def _start_worker(self) -> None:
         command = await self._start("worker")
-        await command.said("starting")
-        await command.said("working")
+        await command.expect_line("starting")
+        await command.expect_line("working")
         self._workers.append(command)
 
     async def _start(self, role: str) -> Command:
@@ -240,7 +240,7 @@ def _title(process: psutil.Process) -> str:
 def thinking(chance: random.Random) -> Behaviour:
     """Return a model that responds slowly."""
 
-    async def answer(asked: Asked) -> Said:
+    async def answer(asked: ReceivedRequest) -> Reply:
         await asyncio.sleep(chance.uniform(0, SECONDS_OF_A_MODEL))
         return await ok().answer(asked)
 
@@ -254,16 +254,16 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def stand_in() -> AsyncIterator[Summarizers]:
+async def fake_summarizers() -> AsyncIterator[Summarizers]:
     async with summarizers() as serving:
         serving.default = thinking(random.Random(SEED))
         yield serving
 
 
 @pytest.fixture
-async def site(folder: Path, stand_in: Summarizers) -> AsyncIterator[Site]:
+async def site(folder: Path, fake_summarizers: Summarizers) -> AsyncIterator[Site]:
     commands = Commands(folder)
-    made = Site(commands, stand_in, random.Random(SEED))
+    made = Site(commands, fake_summarizers, random.Random(SEED))
     try:
         await made.start()
         yield made
@@ -272,12 +272,14 @@ async def site(folder: Path, stand_in: Summarizers) -> AsyncIterator[Site]:
         await commands.kill_all()
 
 
-async def kill_at_random(site: Site, stand_in: Summarizers, done: asyncio.Event) -> None:
+async def kill_at_random(site: Site, fake_summarizers: Summarizers, done: asyncio.Event) -> None:
     """Kill something some time after every few requests to the summarizer, until all is done."""
     chance = random.Random(SEED + 1)
     ending = asyncio.create_task(done.wait())
     while True:
-        asking = asyncio.create_task(stand_in.asked(len(stand_in.requests) + chance.randint(*REQUESTS_BETWEEN_KILLS)))
+        asking = asyncio.create_task(
+            fake_summarizers.wait_for_requests(len(fake_summarizers.requests) + chance.randint(*REQUESTS_BETWEEN_KILLS))
+        )
         await asyncio.wait({asking, ending}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
             asking.cancel()
@@ -294,11 +296,13 @@ async def queue_is_empty(connection: asyncpg.Connection) -> None:
 
 
 @pytest.mark.long
-async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(site: Site, stand_in: Summarizers) -> None:
+async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(
+    site: Site, fake_summarizers: Summarizers
+) -> None:
     agents = [Agent(site, f"s{number}") for number in range(SESSIONS)]
     done = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(kill_at_random(site, stand_in, done))
+        group.create_task(kill_at_random(site, fake_summarizers, done))
         await asyncio.gather(*(group.create_task(agent.live()) for agent in agents))
         done.set()
     connection = await asyncpg.connect(dsn.for_asyncpg(site.database_url))
@@ -311,7 +315,7 @@ async def test_nothing_is_lost_and_nothing_done_twice_whatever_is_killed(site: S
     made = [await agent.check() for agent in agents]
     for agent in agents:
         await agent.close()
-    print(f"{sum(made)} summaries, {len(stand_in.requests)} requests, killed: {site.killed}")
+    print(f"{sum(made)} summaries, {len(fake_summarizers.requests)} requests, killed: {site.killed}")
     assert sum(made) >= SESSIONS * CYCLES
     assert set(site.killed) == set(DECK)
 

@@ -13,7 +13,7 @@ from app.settings import Settings
 from app.store.engine import Database
 from app.store.sessions import session_key
 from tests.conformance.agent import Agent
-from tests.contract.test_forks import compacted, proven, stored_bytes
+from tests.contract.test_forks import check_coverage, compact_until, stored_bytes
 
 FORKS = 200
 TURNS = 1_250
@@ -33,7 +33,7 @@ async def test_two_hundred_forks_of_ten_thousand_events(
     for first in range(0, TURNS - STEPS, PER_APPEND):
         await agent.post(*(event for turn in range(first, first + PER_APPEND) for event in turn_events(turn)))
         await agent.context()
-        await compacted(client, database_url, database, 1)
+        await compact_until(client, database_url, database, 1)
     for turn in range(TURNS - STEPS, TURNS):  # a rewind goes back to a turn with a recorded context
         await agent.post(*turn_events(turn))
         await agent.context()
@@ -65,7 +65,7 @@ async def test_two_hundred_forks_of_ten_thousand_events(
         f"held: {held:.1f} and {held_fork:.1f} ms ({held_fork / held:.2f})"
     )
     for number in range(0, FORKS, 50):
-        await proven(client, f"f{number}")
+        await check_coverage(client, f"f{number}")
     assert added < BYTES_MAX
     assert fork < parent * RATIO_MAX
     assert held_fork < held * RATIO_MAX

@@ -209,8 +209,8 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(commands
     urls = [await serve.url()]
     api, worker = await start_process(commands, "api"), await start_process(commands, "worker")
     urls.append(await api.url())
-    await worker.said("starting")
-    await worker.said("working")
+    await worker.expect_line("starting")
+    await worker.expect_line("working")
     writers = [Writer(f"s{number}", urls) for number in range(WRITERS)]
     enough = asyncio.Event()
     back: list[float] = []

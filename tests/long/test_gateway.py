@@ -10,8 +10,8 @@ import pytest
 from app.settings import Settings
 from app.store.engine import Database
 from tests.conftest import serving
-from tests.contract.test_gateway_agents import lives
-from tests.support.provider import Asked, Said, serving_provider
+from tests.contract.test_gateway_agents import run_agents
+from tests.support.provider import ProviderReply, ReceivedRequest, serving_provider
 
 pytestmark = pytest.mark.long
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 async def test_agents_of_a_thousand_requests(
     database_url: str, database: Database, capsys: pytest.CaptureFixture[str], window: int | None
 ) -> None:
-    await lives(database_url, database, capsys, 1_000, window=window)
+    await run_agents(database_url, database, capsys, 1_000, window=window)
 
 
 async def test_recorded_sessions_through_the_gateway(database_url: str, pytestconfig: pytest.Config) -> None:
@@ -56,9 +56,9 @@ async def _replay(http: httpx.AsyncClient, provider: Any, recording: dict[str, A
             (one["id"], one["name"], arguments_object(one["arguments"])) for one in recorded.get("tool_calls") or ()
         ]
         if recorded["role"] == "assistant":
-            said = Said(recorded.get("content") or "", calls)
+            said = ProviderReply(recorded.get("content") or "", calls)
 
-            def choose(_: Asked, said: Said = said) -> Said:
+            def choose(_: ReceivedRequest, said: ProviderReply = said) -> ProviderReply:
                 return said
 
             provider.choose = choose

@@ -12,7 +12,7 @@ import pytest
 from palimpsest_tools.recordings.files import decode, parse
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
-from tests.conformance.conftest import preset, working
+from tests.conformance.conftest import preset, running_worker
 from tests.conformance.lived import Quiet, quiet
 from tests.long.test_recordings import SAMPLES
 from tests.support import validators
@@ -40,7 +40,7 @@ def recordings(recording_file: Path) -> tuple[Recording, ...]:
 async def test_covered_events_are_shown_for_any_first_request(
     client: httpx.AsyncClient, database_url: str, recordings: tuple[Recording, ...], name: str
 ) -> None:
-    async with summarizers() as model, working(database_url, model), quiet(database_url) as done_working:
+    async with summarizers() as model, running_worker(database_url, model), quiet(database_url) as done_working:
         for number, recording in enumerate(recordings):
             await _live(client, recording, f"{number}.{name}", name, model, done_working)
 

@@ -25,7 +25,7 @@ async def test_live_summaries_grow_with_the_logarithm_and_reading_with_the_log(
 ) -> None:
     agent = await Agent.begin(client, {"window_tokens": WINDOW})
     stop = asyncio.Event()
-    running = asyncio.create_task(run_worker(database_url, stop, wiring.work(pooled(Settings(), database_url))))
+    running = asyncio.create_task(run_worker(database_url, stop, wiring.worker_work(pooled(Settings(), database_url))))
     live: dict[int, int] = {}
     shown: dict[int, int] = {}
     async with asyncio.timeout(SECONDS_MAX):

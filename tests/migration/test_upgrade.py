@@ -22,7 +22,7 @@ from app.store.engine import Database
 from app.store.migrate import revisions
 from app.version import VERSION
 from tests.acceptance.conftest import Command
-from tests.support.queue import idle
+from tests.support.queue import wait_until_idle
 from tests.support.receiver import Receiver, receiving
 from tests.support.releases import ROOT, Installed, install, is_here, releases
 from tests.support.sse import Event, streaming, take
@@ -104,7 +104,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def old_site(old: Installed, settings: dict[str, str], started: list[Command]) -> tuple[str, Command, Command]:
     """Start the old release on a database of its own schema; return the URL, the API and the worker."""
     migrated = await old.start("migrate", **settings)
-    assert await migrated.ended() == (0, [])
+    assert await migrated.wait() == (0, [])
     assert await fetch(settings["DATABASE_URL"], "SELECT version_num FROM alembic_version") == RELEASE.schema
     return await start_release(old, settings, started)
 
@@ -116,8 +116,8 @@ async def start_release(
     api, worker = await program.start("api", **settings), await program.start("worker", **settings)
     started += [api, worker]
     url = await api.url()
-    await worker.said("starting")
-    await worker.said("working")
+    await worker.expect_line("starting")
+    await worker.expect_line("working")
     return url, api, worker
 
 
@@ -232,7 +232,7 @@ async def test_agents_keep_working_while_the_previous_release_is_replaced(
             await load.rounds(2)
         database = Database(url, pool_size=1, role=None)
         try:
-            await idle(database)
+            await wait_until_idle(database)
         finally:
             await database.close()
         for agent in load.agents:
@@ -254,7 +254,7 @@ async def test_downgrade_to_the_previous_release(
         await agent.round()
         await run_commands("migrate", tmp_path, url)
         refused = await old.start("api", **settings)
-        status, [line] = await refused.ended()
+        status, [line] = await refused.wait()
         assert status != 0
         assert "newer" in line
         await agent.round()

@@ -278,7 +278,7 @@ def log_of(raw: Sequence[Raw], *, native: bool = False) -> Session:
     return append(Session(), raw, native=native)
 
 
-def whole(session: Session, now: float | None = None, used_at: float | None = None) -> PlanInputs:
+def whole_inputs(session: Session, now: float | None = None, used_at: float | None = None) -> PlanInputs:
     """Return inputs with the whole log."""
     return PlanInputs(session.events, session.turn, COUNTER, now=now, used_at=used_at)
 
@@ -334,7 +334,7 @@ def prompts_of(session: Session) -> list[int]:
     return next((run for run in reversed(runs) if run), [])
 
 
-def bounded(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> PlanInputs:
+def bounded_inputs(session: Session, bound_tokens: int, state: Frontier = START, epoch_head: int = 0) -> PlanInputs:
     """Return the inputs that the store reads when the tail exceeds its bound: its end, and events that must stay.
 
     If the bound reaches back to the epoch's head, they are all events after the epoch's floor.

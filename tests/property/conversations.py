@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.core.log.block import Block, Kind
 from tests.property.builders import arguments, contents
-from tests.unit.formats.layouts import sent
+from tests.unit.formats.layouts import layout_of_messages
 
 Message = dict[str, Any]
 
@@ -298,6 +298,6 @@ def mixed_blocks(draw: st.DrawFn) -> tuple[Block, ...]:
         if form is None:
             blocks += draw(neutral_blocks())
         else:
-            layout = sent(form, draw(TURNS[form]))
+            layout = layout_of_messages(form, draw(TURNS[form]))
             blocks += [*layout.system, *layout.blocks]
     return tuple(replace(block, seq=seq) for seq, block in enumerate(blocks, 2))

@@ -17,7 +17,7 @@ from app.core.plan.pipeline import EVICTIONS, Plan, Row, plan
 from app.core.plan.reducers.visibility import NewestDecision
 from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.policy import Policy
-from app.core.policy.shows import EVERYTHING
+from app.core.policy.shows import SHOW_ALL
 from app.core.recall.visibility import Hide, Target, VisibilityInput, VisibilityRequest, decide
 from app.core.render.arrange import arrange
 from app.core.render.formats.layout import Layout
@@ -29,11 +29,11 @@ from tests.property.builders import (
     append,
     cover_of,
     log_of,
-    whole,
+    whole_inputs,
 )
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import chosen, written_in
+from tests.support.written import chosen, write_in
 
 CHECKS = {
     "openai": check_openai,
@@ -154,7 +154,7 @@ def planned(
 
 def rendered(result: Plan, form: str) -> str:
     layout = arrange(result.context, result.state)
-    return canonical_json(written_in(form, layout, chosen(layout)).request)
+    return canonical_json(write_in(form, layout, chosen(layout)).request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def steps(
         cover = cover_of(session, chunk) if chunk and at % 3 else ()
         made |= {one.id: one for one in cover}
         folded = tuple(made[fold.id] for fold in state.folds)
-        read = whole(session, now, None if last is None else last + 900 * (at % 2))
+        read = whole_inputs(session, now, None if last is None else last + 900 * (at % 2))
         read = replace(read, tree=cover, folded=folded)
         if asks:
             one = asks[at % len(asks)]
@@ -208,7 +208,7 @@ def assert_invariants(step: Step, target: int, policy: Policy, evictions: Sequen
     assert step.plan.context.tokens <= target
     assert (step.plan.cause is None) == (step.plan.state == step.before)
     assert_accounted(step.session, step.plan)
-    if policy.shows == EVERYTHING:
+    if policy.shows == SHOW_ALL:
         assert_protected(step.session, step.plan)
     for name in CHECKS:
         check_written(name, arrange(step.plan.context, step.plan.state))
@@ -219,7 +219,7 @@ def assert_invariants(step: Step, target: int, policy: Policy, evictions: Sequen
 
 def check_written(name: str, layout: Layout) -> None:
     """Assert that the provider accepts the request written from a layout that is not empty."""
-    request = written_in(name, layout, chosen(layout)).request
+    request = write_in(name, layout, chosen(layout)).request
     if any(block.kind is not Kind.ASSISTANT for block in layout.blocks):
         CHECKS[name](request)
 

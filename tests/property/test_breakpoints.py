@@ -19,7 +19,7 @@ from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
-from tests.support.written import chosen, stable_blocks, written_in
+from tests.support.written import chosen, stable_blocks, write_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 TOKENS_A_BLOCK = 1_000
@@ -76,7 +76,7 @@ def test_markers_are_few_in_order_and_where_one_can_stand(
     points = chosen(layout, last, marking)
     assert len(points) <= marking.markers_max
     assert len({point.seq for point in points}) == len(points)
-    written = written_in("anthropic", layout, points)
+    written = write_in("anthropic", layout, points)
     assert written.breakpoints == points
     found = places(Layout(system=layout.system, blocks=stable_blocks(layout)))
     ends = [(found[point.seq].message, found[point.seq].part) for point in points if point.kind != "system"]
@@ -111,7 +111,7 @@ def test_a_call_reads_all_that_the_one_before_wrote(
         turn_seq = max((block.seq for block in blocks[:head] if block.kind is Kind.USER), default=0)
         layout = layout_of(blocks[:head], system)
         points = chosen(layout, last, Marking(markers=markers, markers_max=markers_max, turn_seq=turn_seq))
-        request = rendered(written_in("anthropic", layout, points).request, 0, at=number)
+        request = rendered(write_in("anthropic", layout, points).request, 0, at=number)
         priced = replace(request, blocks=tuple(replace(block, tokens=TOKENS_A_BLOCK) for block in request.blocks))
         bill, cache = charge(EVERYTHING, cache, priced)
         assert bill.read >= held

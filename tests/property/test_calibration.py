@@ -25,17 +25,25 @@ from app.core.tokens.calibration import (
     Claim,
     Reported,
     Sample,
-    accepting,
     believable,
-    claimed,
     corroborated,
     learn,
     local_ratio,
     relearn,
     retry_target,
+    with_accepted,
+    with_claim,
     with_sample,
 )
-from app.core.tokens.learned import GROWTH_LEAST, POINTS_LEAST, POINTS_MAX, Point, outside_of, started, with_point
+from app.core.tokens.learned import (
+    GROWTH_LEAST,
+    POINTS_LEAST,
+    POINTS_MAX,
+    Point,
+    fit_outside,
+    initial_state,
+    with_point,
+)
 
 OWN = 0.1
 START = Calibration("heuristic", 1.0, OWN)
@@ -190,18 +198,18 @@ def test_old_samples_stop_counting(stream: list[Sample], age: float) -> None:
 
 @given(st.integers(256, 50_000), st.integers(0, 60_000), st.floats(min_value=0, max_value=20 * calibration.DAY))
 def test_a_window_holds_until_it_is_old_or_more_was_accepted(window: int, accepted: int, age: float) -> None:
-    known = claimed(START, Claim(60_000, window, "a", NOW - age), believed=True)
+    known = with_claim(START, Claim(60_000, window, "a", NOW - age), believed=True)
     assert known.window(60_000, NOW) == (window if age <= calibration.WINDOW_DAYS * calibration.DAY else 60_000)
-    known = accepting(known, accepted, NOW)
+    known = with_accepted(known, accepted, NOW)
     assert (known.window_tokens is None) == (accepted > window)
 
 
 @given(st.integers(256, 50_000), st.floats(min_value=0.5, max_value=2.0), st.sampled_from(["a", "b"]))
 def test_a_claim_that_nothing_bears_out_waits_for_another_session(window: int, share: float, source: str) -> None:
-    once = claimed(START, Claim(60_000, window, "a", NOW), believed=False)
+    once = with_claim(START, Claim(60_000, window, "a", NOW), believed=False)
     assert once.window(60_000, NOW) == 60_000
     other = max(1, min(59_999, int(window * share)))
-    twice = claimed(once, Claim(60_000, other, source, NOW), believed=False)
+    twice = with_claim(once, Claim(60_000, other, source, NOW), believed=False)
     agrees = max(window, other) <= calibration.AGREE * min(window, other)
     assert (twice.window(60_000, NOW) < 60_000) == (source == "b" and agrees)
 
@@ -222,7 +230,7 @@ sizes = st.lists(st.integers(300, 60_000), min_size=POINTS_LEAST, max_size=POINT
 def test_outside_tokens_are_the_intercept(counted: list[int], truth: float, outside: int, random: Random) -> None:
     noise = [1 + 0.01 * (2 * random.random() - 1) for _ in counted]
     points = [Point(one, round(one * truth * off) + outside) for one, off in zip(counted, noise, strict=True)]
-    found = outside_of(points)
+    found = fit_outside(points)
     spread = 0.05 * truth * max(counted)
     if found is not None:
         assert abs(found - outside) <= 2 * spread + 2
@@ -235,7 +243,7 @@ def test_reported_usage_is_within_the_planned_size_for_any_guess(
     counted: list[int], truth: float, outside: int
 ) -> None:
     """The usage reported by a view's own calls never exceeds its planned size, so that a wrong guess is safe."""
-    own = started("m", "heuristic", OWN)
+    own = initial_state("m", "heuristic", OWN)
     for one in counted:
         own = with_point(own, Point(one, round(one * truth) + outside), OWN)
     most = max(counted)
@@ -248,7 +256,7 @@ def test_reported_usage_is_within_the_planned_size_for_any_guess(
 
 @given(st.integers(1_000, 150_000), st.lists(st.integers(20_000, 21_000), min_size=POINTS_MAX, max_size=40))
 def test_learned_outside_tokens_stay_while_calls_are_alike(outside: int, counted: list[int]) -> None:
-    own = started("m", "heuristic", OWN)
+    own = initial_state("m", "heuristic", OWN)
     for one in range(3_000, 20_000, 1_000):
         own = with_point(own, Point(one, one + outside), OWN)
     for one in counted:
@@ -260,7 +268,7 @@ def test_learned_outside_tokens_stay_while_calls_are_alike(outside: int, counted
 
 @given(sizes, st.integers(1_000, 30_000))
 def test_stated_outside_tokens_are_not_learned(counted: list[int], outside: int) -> None:
-    assert outside_of([Point(one, one + outside, outside) for one in counted]) is None
+    assert fit_outside([Point(one, one + outside, outside) for one in counted]) is None
 
 
 @given(

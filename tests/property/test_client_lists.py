@@ -54,7 +54,7 @@ def outcome(read: Any, *given: Any) -> Any:
     behind: list[Any] = []
     for number in range(len(found.links) + 1):
         try:
-            behind.append(found.behind(number))
+            behind.append(found.events_after(number))
         except InvalidEvent as error:
             behind.append((type(error), str(error), error.fields))
     return own, behind

@@ -17,7 +17,7 @@ from tests.property.builders import definitions
 from tests.property.conversations import conversations
 from tests.support import recount
 from tests.support.examples import examples
-from tests.support.written import written_in
+from tests.support.written import write_in
 from tests.unit.formats.layouts import layout_of
 
 some = settings(
@@ -79,7 +79,7 @@ def test_i13_no_field_is_sent_that_is_not_counted(form: str, estimator: Estimato
     estimate = sum(counter.event(draft) for draft in drafts) + REQUEST_TOKENS
     for other in FORMATS:
         layout = prepare(layout_of(events), other).layout
-        request = written_in(other, layout).request
-        assert estimate >= recount.tokens(request, estimator.count)
-        request = written_in(other, replace(layout, tools=tuple(tools), tools_seq=1)).request
-        assert estimate + counter.event(prefix) >= recount.tokens(request, estimator.count)
+        request = write_in(other, layout).request
+        assert estimate >= recount.count_tokens(request, estimator.count)
+        request = write_in(other, replace(layout, tools=tuple(tools), tools_seq=1)).request
+        assert estimate + counter.event(prefix) >= recount.count_tokens(request, estimator.count)

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.core.audit.evictions import dispositions
-from app.core.cover.summaries import Summary, ends, refined, tiling
+from app.core.cover.summaries import Summary, ends, refine, tiling
 from app.core.errors import CannotFit
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan
@@ -17,7 +17,7 @@ from app.core.policy.evictions import Cut, TtlPruning
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
 from app.core.policy.summarize import Summarize
-from tests.property.builders import Raw, Session, bounded, log_of, logs, policies, tree_of, whole
+from tests.property.builders import Raw, Session, bounded_inputs, log_of, logs, policies, tree_of, whole_inputs
 from tests.property.steps import budget_of, planned, random_logs, shares, target_of
 
 chunks = st.sampled_from([1, 2, 3])
@@ -33,7 +33,7 @@ def lost_seqs(session: Session, result: Plan, tree: Iterable[Summary]) -> list[i
 
 
 def inputs_of(session: Session, bound: int | None, tree: tuple[Summary, ...], state: Frontier = START) -> PlanInputs:
-    read = whole(session) if bound is None else bounded(session, bound, state, 0)
+    read = whole_inputs(session) if bound is None else bounded_inputs(session, bound, state, 0)
     known = {one.id: one for one in tree}
     return replace(read, tree=tree, folded=tuple(known[fold.id] for fold in state.folds))
 
@@ -104,7 +104,7 @@ def test_room_what_is_forced_out_is_no_more_than_it_must_be(sizes: list[int], pe
     """If more is available, at least nine tenths of `low_water` of the target are in use."""
     raw = rounds(sizes, per_turn)
     session, target = log_of(raw), target_of(raw, 0.5)
-    result = planned(whole(session), target, PRESETS[name])
+    result = planned(whole_inputs(session), target, PRESETS[name])
     assert isinstance(result, Plan)
     if any(drop.reducer == "last_resort" for drop in result.state.drops):
         assert result.context.tokens >= 0.9 * budget_of(target, PRESETS[name]).low_water * target
@@ -116,9 +116,9 @@ def test_room_nothing_uncovered_goes_before_the_target_is_exceeded(raw: list[Raw
     """A trigger and a cut reduce by summaries; without one every event that fits the target stays."""
     session, target = log_of(raw), target_of(raw, share)
     policy = replace(Policy(cut=cut), evict="on_pressure")
-    unreduced = planned(whole(session), 1_000_001, policy)  # expiry may replace a text by a longer one
+    unreduced = planned(whole_inputs(session), 1_000_001, policy)  # expiry may replace a text by a longer one
     assert isinstance(unreduced, Plan)
-    result = planned(whole(session), target | 1, policy)
+    result = planned(whole_inputs(session), target | 1, policy)
     if unreduced.context.tokens <= target:
         assert isinstance(result, Plan)
         assert not [drop for drop in result.state.drops if drop.reducer != "expiry"]
@@ -157,7 +157,7 @@ def test_a_tiling_has_no_hole_and_a_finer_one_costs_no_more_than_its_room(
 
     for to_seq in ends(tree):
         coarse = tiling(tree, 1, to_seq)
-        fine = refined(tree, coarse, room, cost)
+        fine = refine(tree, coarse, room, cost)
         for shown in (coarse, fine):
             assert [one.from_seq for one in shown] == [1, *(one.to_seq + 1 for one in shown[:-1])]
             assert shown[-1].to_seq == to_seq

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from app.core.log.event import Event
-from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, shared_to, whole
+from app.core.log.segments import InheritableSummary, ancestry, clip, cover_at, log_segments, shared_to
 from app.core.view.loaded import LoadedView
 from app.services.tenants import DEFAULT_TENANT
 from app.store import event_log, spans, views
@@ -120,7 +120,7 @@ async def test_a_fork_is_as_good_as_a_session_of_its_own(
     listed = [await client.get(f"/v1/sessions/{one}/events", params={"limit": 1000}) for one in names]
     mine, theirs = ([_comparable(row) for row in one.json()["items"]] for one in listed)
     assert mine == theirs
-    outlines = [await event_log.outline(database, SessionLog(key), len(raw)) for key in keys]
+    outlines = [await event_log.events_without_bodies(database, SessionLog(key), len(raw)) for key in keys]
     assert _plain(outlines[0]) == _plain(outlines[1])
     after, tokens = data.draw(st.integers(0, len(raw))), data.draw(st.integers(0, total + 1))
     facts = [await spans.facts(database, key, DEFAULT_TENANT) for key in keys]
@@ -145,7 +145,7 @@ def test_segments_hold_each_seq_once(ends: list[int], first: int, last: int) -> 
     owners = [UUID(int=number) for number in range(len(ends))]
     shared = ancestry(owners, ends)
     head = shared_to(shared) + 5
-    log = whole(shared, UUID(int=99), head)
+    log = log_segments(shared, UUID(int=99), head)
     seqs = [seq for one in log for seq in range(one.from_seq, one.to_seq + 1)]
     assert seqs == list(range(1, head + 1))
     part = [seq for one in clip(log, first, last) for seq in range(one.from_seq, one.to_seq + 1)]

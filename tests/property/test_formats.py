@@ -22,8 +22,8 @@ from tests.property.builders import definitions
 from tests.property.conversations import conversations, mixed_blocks
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import chosen, written_in
-from tests.unit.formats.layouts import MEMBER, sent, there_and_back
+from tests.support.written import chosen, write_in
+from tests.unit.formats.layouts import MEMBER, layout_of_messages, round_trip
 
 CHECKS = {
     "openai": check_openai,
@@ -45,7 +45,7 @@ forms = pytest.mark.parametrize("form", CHECKS)
 def test_a_conversation_comes_back_as_it_was_sent(form: str, data: st.DataObject) -> None:
     messages = data.draw(conversations(form))
     CHECKS[form]({MEMBER[form]: messages})  # the strategy draws only what the provider accepts
-    assert there_and_back(form, messages) == messages
+    assert round_trip(form, messages) == messages
 
 
 @forms
@@ -84,10 +84,10 @@ def test_native_that_no_message_has_is_refused(form: str, data: st.DataObject) -
 @some
 @given(data=st.data())
 def test_every_other_provider_accepts_it_too(form: str, data: st.DataObject) -> None:
-    layout = sent(form, data.draw(conversations(form)))
+    layout = layout_of_messages(form, data.draw(conversations(form)))
     for other, check in CHECKS.items():
         fitted = prepare(layout, other).layout
-        check(written_in(other, fitted, chosen(fitted)).request)
+        check(write_in(other, fitted, chosen(fitted)).request)
 
 
 @some
@@ -97,7 +97,7 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
     for form, check in CHECKS.items():
         layout = prepare(given, form).layout
         points = chosen(layout)
-        written = written_in(form, layout, points)
+        written = write_in(form, layout, points)
         check(written.request)
         assert json.loads(canonical_json(written.request)) == written.request
         assert written.breakpoints == (points if form == "anthropic" else ())
@@ -107,7 +107,7 @@ def test_a_session_of_many_formats_is_sendable_in_each(blocks: tuple[Block, ...]
 @given(mixed_blocks())
 def test_the_places_for_markers_are_blocks_that_are_written(blocks: tuple[Block, ...]) -> None:
     layout = prepare(Layout(blocks=blocks), "anthropic").layout
-    messages = written_in("anthropic", layout).request["messages"]
+    messages = write_in("anthropic", layout).request["messages"]
     found = list(places(layout).values())
     assert [(place.message, place.part) for place in found] == sorted((place.message, place.part) for place in found)
     for place in found:
@@ -124,14 +124,14 @@ def test_the_places_for_markers_are_blocks_that_are_written(blocks: tuple[Block,
 def test_i5_appending_only_extends_what_was_written(form: str, blocks: tuple[Block, ...], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(blocks)))
     before = laid_out(form, blocks[:cut] + pending_of(blocks[:cut]))
-    shown = written_in(form, before).request
+    shown = write_in(form, before).request
     CHECKS[form](shown)
     settled = replace(before, blocks=tuple(block for block in before.blocks if not block.ephemeral))
-    stable = pieces(form, written_in(form, settled).request)
+    stable = pieces(form, write_in(form, settled).request)
     if before.blocks[-1].ephemeral:
         stable = without_images(form, stable)
     assert_extends(stable, pieces(form, shown))
-    assert_extends(stable, pieces(form, written_in(form, laid_out(form, blocks)).request))
+    assert_extends(stable, pieces(form, write_in(form, laid_out(form, blocks)).request))
 
 
 def without_images(form: str, stable: list[Any]) -> list[Any]:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from app.core.gateway import sse
 from app.core.gateway.calls import ENDPOINTS, conversation
 from app.core.gateway.reply import Reply
-from tests.support.provider import STREAMS, Said
+from tests.support.provider import STREAMS, ProviderReply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 arguments = st.dictionaries(st.text(max_size=5), words | st.integers() | st.lists(words, max_size=2), max_size=3)
 calls = st.lists(arguments, max_size=3).map(
     lambda given: [(f"call_{number}", "tool", one) for number, one in enumerate(given)]
 )
-said = st.builds(Said, text=words, calls=calls, thinking=st.none() | st.just("I think"))
+said = st.builds(ProviderReply, text=words, calls=calls, thinking=st.none() | st.just("I think"))
 paths = st.sampled_from(sorted(STREAMS))
 
 
@@ -46,13 +46,15 @@ def whole_reply(path: str, answer: dict[str, Any]) -> Reply:
 
 
 @given(paths, said, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_any_chunking_gives_the_reply_of_the_whole_response(path: str, one: Said, cuts: list[int], end: bytes) -> None:
+def test_any_chunking_gives_the_reply_of_the_whole_response(
+    path: str, one: ProviderReply, cuts: list[int], end: bytes
+) -> None:
     body = {"model": "m", "stream_options": {"include_usage": True}}
     whole, events = STREAMS[path](body, one, 1, 100)
     stream = b"".join(events).replace(b"\n", end)
     expected = whole_reply(path, whole)
     found = reply_of(path, stream, cuts)
-    assert found.whole
+    assert found.complete
     assert json.dumps(_plain(found.messages)) == json.dumps(_plain(expected.messages))
     assert found.usage == expected.usage
     assert found.usage is not None
@@ -61,13 +63,13 @@ def test_any_chunking_gives_the_reply_of_the_whole_response(path: str, one: Said
 
 
 @given(paths, said, st.integers(0, 200))
-def test_a_broken_stream_gives_its_whole_parts_and_is_marked(path: str, one: Said, last: int) -> None:
+def test_a_broken_stream_gives_its_whole_parts_and_is_marked(path: str, one: ProviderReply, last: int) -> None:
     whole, events = STREAMS[path]({"model": "m"}, one, 1, 100)
     stream = b"".join(events)
     cut = stream[: len(stream) * last // 201]
     found = reply_of(path, cut, [])
     expected = whole_reply(path, whole)
-    assert not found.whole or found.messages == reply_of(path, stream, []).messages
+    assert not found.complete or found.messages == reply_of(path, stream, []).messages
     for call in _calls(found.messages):
         assert call in _calls(expected.messages)
     assert "".join(_texts(expected.messages)).startswith("".join(_texts(found.messages)))
@@ -96,8 +98,8 @@ def _texts(messages: Any) -> list[str]:
 @pytest.mark.parametrize("path", sorted(STREAMS))
 def test_an_error_within_a_stream_is_kept(path: str) -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    _, events = STREAMS[path]({"model": "m"}, Said("Hello there."), 1, 100)
+    _, events = STREAMS[path]({"model": "m"}, ProviderReply("Hello there."), 1, 100)
     stream = b"".join(events[:3]) + b"data: " + json.dumps(error).encode() + b"\n\n"
     found = reply_of(path, stream, [])
-    assert not found.whole
+    assert not found.complete
     assert found.error == {"message": "Overloaded", "code": "overloaded_error"}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from app.core.errors import CannotFit, ContextError
 from app.core.log.block import Kind
 from app.core.plan.context.frontier import START, from_json, to_json
-from app.core.plan.pipeline import Plan, begin, continued, plan
+from app.core.plan.pipeline import Plan, begin, finish_unchanged, plan
 from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
-from app.core.policy.shows import EVERYTHING
+from app.core.policy.shows import SHOW_ALL
 from app.core.recall.visibility import VisibilityRequest
 from app.core.render.arrange import arrange
 from app.core.render.formats import FORMATS
@@ -25,14 +25,14 @@ from tests.property.builders import (
     Raw,
     Session,
     append,
-    bounded,
+    bounded_inputs,
     log_of,
     logs,
     policies,
     prompts_of,
     recount,
     visible_only,
-    whole,
+    whole_inputs,
 )
 from tests.property.steps import (
     CHECKS,
@@ -51,7 +51,7 @@ from tests.property.steps import (
     steps,
     target_of,
 )
-from tests.support.written import chosen, written_in
+from tests.support.written import chosen, write_in
 
 PROMPT: Raw = {"type": "user.message", "content": "go on"}
 
@@ -62,7 +62,7 @@ def test_i2_a_context_fits_or_the_refusal_says_what_takes_the_room(
     raw: list[Raw], share: float, policy: Policy
 ) -> None:
     target = target_of(raw, share)
-    result = planned(whole(log_of(raw)), target, policy)
+    result = planned(whole_inputs(log_of(raw)), target, policy)
     if isinstance(result, Plan):
         assert result.context.tokens <= target
         assert sum(result.context.by_source.values()) == result.context.tokens
@@ -76,9 +76,9 @@ def test_i2_a_context_fits_or_the_refusal_says_what_takes_the_room(
 @random_logs
 @given(logs(), shares, policies)
 def test_i2_the_estimate_is_that_of_what_is_written(raw: list[Raw], share: float, policy: Policy) -> None:
-    result = planned(whole(log_of(raw)), target_of(raw, share), policy)
+    result = planned(whole_inputs(log_of(raw)), target_of(raw, share), policy)
     if isinstance(result, Plan) and result.context.items:  # an empty context is refused, not sent
-        request = written_in("openai", arrange(result.context, result.state)).request
+        request = write_in("openai", arrange(result.context, result.state)).request
         assert result.context.tokens >= 0.98 * recount(request)
 
 
@@ -101,7 +101,7 @@ ODD_LOGS: tuple[list[Raw], ...] = (
 @pytest.mark.parametrize("raw", ODD_LOGS)
 @pytest.mark.parametrize("name", CHECKS)
 def test_i3_odd_logs(raw: list[Raw], name: str) -> None:
-    result = planned(whole(log_of(raw)), 10_000, Policy())
+    result = planned(whole_inputs(log_of(raw)), 10_000, Policy())
     assert isinstance(result, Plan)
     check_written(name, arrange(result.context, result.state))
 
@@ -183,7 +183,7 @@ def test_prompts_survive_anything(
     for step in steps(log, sizes, target_of(log, share), policy, asks):
         wanted = prompts_of(step.session)
         assert [block.seq for block in arrange(step.plan.context, step.plan.state).system] == wanted
-        first = planned(bounded(step.session, 1), 10**6, policy)  # a first context of a long log
+        first = planned(bounded_inputs(step.session, 1), 10**6, policy)  # a first context of a long log
         assert isinstance(first, Plan)
         pinned = {event.seq for event in step.session.events if event.pinned}
         assert set(wanted) <= set(first.state.system_seqs) <= {*wanted, *pinned}
@@ -289,7 +289,7 @@ def test_a_grown_context_equals_a_new_projection(
             for name in (*names, "worked_files"):
                 assert getattr(grown.context, name) == getattr(step.plan.context, name)
             begun = begin(read, budget_of(target_of(raw, share), policy), policy, step.before)
-            assert continued(begun) in (None, grown)
+            assert finish_unchanged(begun) in (None, grown)
         last = step
 
 
@@ -302,16 +302,16 @@ def test_a_bounded_read_keeps_all_that_holds_of_a_whole_one(
     session, state, epoch_head = Session(), START, 0
     if 0 < first_batch < len(raw):
         session = append(session, raw[:first_batch])
-        first = planned(whole(session), target, policy)
+        first = planned(whole_inputs(session), target, policy)
         if isinstance(first, Plan):
             state, epoch_head = first.state, first_batch
     session = append(session, raw[session.state.head :])
-    result = planned(bounded(session, bound, state, epoch_head), target, policy, state)
+    result = planned(bounded_inputs(session, bound, state, epoch_head), target, policy, state)
     if isinstance(result, CannotFit):
         return
     assert result.context.tokens <= target
     assert_accounted(session, result)
-    if policy.shows == EVERYTHING:
+    if policy.shows == SHOW_ALL:
         assert_protected(session, result)
     layout = arrange(result.context, result.state)
     for name in CHECKS:
@@ -325,7 +325,7 @@ def test_planning_continues_from_a_bounded_read(
 ) -> None:
     target = target_of(raw, share)
     session = append(Session(), raw)
-    first = planned(bounded(session, bound), target, policy)
+    first = planned(bounded_inputs(session, bound), target, policy)
     if not isinstance(first, Plan) or first.cause is None:
         return
     try:
@@ -347,5 +347,5 @@ def test_i9_open_work_is_protected(
     raw: list[Raw], sizes: list[int], share: float, policy: Policy, asks: list[VisibilityRequest]
 ) -> None:
     for step in steps(raw, sizes, target_of(raw, share), policy, asks):
-        if policy.shows == EVERYTHING:
+        if policy.shows == SHOW_ALL:
             assert_protected(step.session, step.plan)

@@ -131,7 +131,7 @@ class World:
                 tools=self.blocks[0].tokens,
                 system=self.blocks[1].tokens,
                 left_out=self.left_out,
-                marks=tuple(self._mark(n) for n in marks),
+                breakpoints=tuple(self._mark(n) for n in marks),
                 failed=step.failed,
             )
         )
@@ -271,7 +271,7 @@ def test_a_prefix_too_small_for_the_cache_is_named() -> None:
         CountedCall(str(n), n, n, 1, "claude", "anthropic", ANTHROPIC, counted=900 + n, estimate=900 + n)
         for n in range(2)
     ]
-    marked = [replace(call, marks=(LedgerBreakpoint(call.head, call.counted, 1),)) for call in calls]
+    marked = [replace(call, breakpoints=(LedgerBreakpoint(call.head, call.counted, 1),)) for call in calls]
     line = lines(marked, [CountedEpoch(1, "start")])[-1]
     assert (parts(line.expected), line.cause) == ((0, 0, 901), "below_minimum")
     unmarked = [replace(call, counted=9_000, estimate=9_000) for call in calls]
@@ -280,10 +280,12 @@ def test_a_prefix_too_small_for_the_cache_is_named() -> None:
 
 def test_a_marker_too_far_from_what_was_written_is_named() -> None:
     first = CountedCall(
-        "a", 0, 1, 1, "claude", "anthropic", ANTHROPIC, 5_000, 5_000, marks=(LedgerBreakpoint(1, 5_000, 1),)
+        "a", 0, 1, 1, "claude", "anthropic", ANTHROPIC, 5_000, 5_000, breakpoints=(LedgerBreakpoint(1, 5_000, 1),)
     )
-    far = replace(first, id="b", at=5, head=40, counted=6_000, estimate=6_000, marks=(LedgerBreakpoint(40, 6_000, 21),))
-    near = replace(far, marks=(LedgerBreakpoint(40, 6_000, 20),))
+    far = replace(
+        first, id="b", at=5, head=40, counted=6_000, estimate=6_000, breakpoints=(LedgerBreakpoint(40, 6_000, 21),)
+    )
+    near = replace(far, breakpoints=(LedgerBreakpoint(40, 6_000, 20),))
     assert [line.cause for line in lines([first, far], [CountedEpoch(1, "start")])] == [None, "lookback"]
     assert lines([first, near], [CountedEpoch(1, "start")])[-1].expected.read == 5_000
 

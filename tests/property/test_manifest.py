@@ -115,7 +115,7 @@ def test_older_shapes_are_read(said: dict[str, Any], value: dict[str, Any]) -> N
 
 def test_stated_and_learned_outside_tokens_are_distinguished() -> None:
     said = [
-        CallManifest(outside=9, outside_by=by).said_outside for by in ("call", "policy", "session", "learned", None)
+        CallManifest(outside=9, outside_by=by).stated_outside for by in ("call", "policy", "session", "learned", None)
     ]
     assert said == [9, 9, 9, None, None]
 

@@ -8,7 +8,7 @@ from app.core.plan.pipeline import Plan
 from app.core.policy.evictions import Cut
 from app.core.policy.policy import Policy
 from app.core.policy.presets import PRESETS
-from tests.property.builders import Raw, log_of, logs, policies, whole
+from tests.property.builders import Raw, log_of, logs, policies, whole_inputs
 from tests.property.steps import planned, random_logs
 
 
@@ -39,7 +39,7 @@ PINNED_BEFORE_ROUNDS: list[Raw] = [
 def test_i2_a_target_of_the_named_minimum_succeeds_and_none_above_it_fails(
     raw: list[Raw], policy: Policy, share: float
 ) -> None:
-    read = whole(log_of(raw))
+    read = whole_inputs(log_of(raw))
     refused = planned(read, 1, policy)
     assert isinstance(refused, CannotFit)
     least = refused.fields["minimum_tokens"]

@@ -10,7 +10,7 @@ from app.core.log.events import EventType
 from app.core.policy.presets import PRESETS
 from bench.cost import rivals
 from bench.cost.billing import PROFILES, Tally, account
-from bench.cost.outside import keeping_outside
+from bench.cost.outside import policy_player
 from bench.cost.rivals import Player
 from bench.cost.sessions import Call, Session
 from tests.support.examples import examples
@@ -94,6 +94,6 @@ def test_never_above_append_only_by_more_than_is_at_risk(
         account(tally, session, play(session, rules), rules)
         return tally.bill.billed
 
-    ours = keeping_outside(policy, ENDLESS, told=True) if outside else rivals.ours(policy, ENDLESS)
+    ours = policy_player(policy, ENDLESS, told=True) if outside else rivals.ours(policy, ENDLESS)
     most = (1 + at_risk) * billed(rivals.append_only)
     assert billed(ours) <= most + 1

@@ -10,7 +10,7 @@ from app.core.plan.pipeline import plan
 from app.core.plan.reducers.once import REDUCER
 from app.core.plan.update import EarlierPlan, PlanInputs
 from app.core.policy.presets import PRESETS
-from app.core.render.breakpoints import Marking, choose
+from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.text import write_text
 from app.core.tokens.budget import budget_for
 from app.core.tokens.cache_profiles import ANTHROPIC
@@ -18,7 +18,7 @@ from bench.cost.sessions import COUNTER
 from tests.property.test_money import session_of, steps
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
-from tests.support.written import written_in
+from tests.support.written import write_in
 
 POLICY = PRESETS["unattended"]
 
@@ -48,9 +48,9 @@ def test_a_once_shown_result_is_whole_in_one_call_after_the_markers_then_a_stub(
         assert {stub.seq for stub in done.state.stubs if stub.reducer == REDUCER} <= whole
         assert {stub.seq for stub in state.stubs} <= {stub.seq for stub in done.state.stubs} | _left_out(done.state)
         text = write_text("anthropic", done.context, done.state)
-        points = choose(text.layout, text.places, (), Marking(once_from=done.once_from))
+        points = choose_breakpoints(text.layout, text.places, (), Marking(uncached_from=done.once_from))
         assert all(point.seq < done.once_from for point in points if done.once_from)
-        check_anthropic(written_in("anthropic", text.layout, points).request)
+        check_anthropic(write_in("anthropic", text.layout, points).request)
         whole |= {item.event.seq for item in done.context.items if item.stub is None}
         state, used_at = done.state, call.at
         before = EarlierPlan(done.context, state, len(events))

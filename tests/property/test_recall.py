@@ -15,9 +15,9 @@ from app.core.recall.answer import (
     SHORT_SCORE,
     SHORT_SHARE,
     SHORT_TOKENS,
-    Seen,
+    SeenCall,
     excerpt,
-    give,
+    fill,
     matching,
     pick,
     portions,
@@ -54,7 +54,7 @@ def test_recalled_text_is_original_and_within_the_bound(
     events: list[Event], room: int, shown: set[int], query: str
 ) -> None:
     weights = dict.fromkeys(query_terms(query), 1.0)
-    answer = give(events, shown, weights, room, COUNTER)
+    answer = fill(events, shown, weights, room, COUNTER)
     assert answer.tokens <= room
     assert len(answer.given) + answer.left_out == len(events)
     taken = 0
@@ -164,4 +164,4 @@ def test_the_matching_place_lies_in_the_text(events: list[Event], query: str) ->
 
 @given(logs, st.integers(0, 12))
 def test_nothing_after_a_calls_head_is_visible(events: list[Event], head: int) -> None:
-    assert visible(events, Seen(head), COUNTER) == {event.seq for event in events if event.seq <= head}
+    assert visible(events, SeenCall(head), COUNTER) == {event.seq for event in events if event.seq <= head}

@@ -12,7 +12,7 @@ from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.grow import grow
 from app.core.plan.context.item import Item
 from app.core.plan.context.projection import project
-from app.core.plan.reducers.earnings import earned, rewriting, sent_to, spent
+from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.support.examples import examples
 from tests.unit.builders import COUNTER, Log
@@ -73,7 +73,7 @@ def log_of(steps: list[tuple[str, int]]) -> Log:
         elif what == "call":
             open_calls.append(log.call(tokens=number, at=at))
         elif what == "says":
-            log.says(number, at=at)
+            log.assistant(number, at=at)
         else:
             log.user(number, at=at)
     return log
@@ -81,13 +81,13 @@ def log_of(steps: list[tuple[str, int]]) -> Log:
 
 def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, outside: int) -> None:
     answers = answers_of(context)
-    assert sent_to(context) == last_response(context)
-    costs = rewriting(context, state, cache, outside)
+    assert last_unit_seq(context) == last_response(context)
+    costs = rewrite_cost(context, state, cache, outside)
     expected = rewrite_costs(context, state, cache, outside)
     assert {seq: costs(item) for seq, (item, _) in expected.items()} == {s: cost for s, (_, cost) in expected.items()}
     calls = max(0, sum(event.seq > state.earned_to for event in answers) - 1)
     paid = calls * (cache.read_price * state.saved - (cache.write_price - cache.read_price) * (cache.step_tokens - 1))
-    assert earned(context, state, cache) == (state.earned + paid if state.saved else state.earned)
+    assert earnings_so_far(context, state, cache) == (state.earned + paid if state.saved else state.earned)
     shown = sum(item.tokens for unit in context.units for item in unit.all_items)
     fixed = outside + context.tokens - shown
     read = sum(
@@ -98,7 +98,7 @@ def assert_as_defined(context: Context, state: Frontier, cache: CacheProfile, ou
         for item in unit.all_items
     )
     price = cache.write_price * (fixed + shown + state.saved) + cache.read_price * (read + fixed * len(answers))
-    assert spent(context, state, cache, outside) == price
+    assert baseline_cost(context, state, cache, outside) == price
 
 
 def answers_of(context: Context) -> list[Event]:

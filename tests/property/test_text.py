@@ -15,12 +15,12 @@ from app.core.plan.pipeline import Plan
 from app.core.plan.update import EarlierPlan
 from app.core.policy.policy import Policy
 from app.core.render.arrange import arrange
-from app.core.render.breakpoints import Marking, choose
+from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.request import write
 from app.core.render.text import Settled, WrittenContext, write_text
-from tests.property.builders import Raw, Session, append, logs, policies, whole
+from tests.property.builders import Raw, Session, append, logs, policies, whole_inputs
 from tests.property.conversations import conversations
 from tests.property.steps import batches, planned, random_logs, shares
 
@@ -69,7 +69,7 @@ def test_written_on_is_written_whole(
         except ContextError:
             assume(False)
         target = max(target, 60 + int(session.state.tokens * share))
-        read = replace(whole(session, 1_000.0 * number), before=before)
+        read = replace(whole_inputs(session, 1_000.0 * number), before=before)
         result = planned(read, target, policy, state)
         if not isinstance(result, Plan):
             before = settled = None
@@ -79,7 +79,7 @@ def test_written_on_is_written_whole(
         assert_same(on, write_text(form, result.context, result.state, shown), last, marking)
         layout = prepare(arrange(result.context, result.state, shown), form).layout
         assert on.layout == layout
-        points = choose(on.layout, on.places, last, marking) if form == "anthropic" else ()
+        points = choose_breakpoints(on.layout, on.places, last, marking) if form == "anthropic" else ()
         request = on.request(points)
         assert request == write(form, layout, points)
         assert request.sha256 == hashlib.sha256(request.body).digest()
@@ -102,7 +102,7 @@ def assert_same(on: WrittenContext, anew: WrittenContext, last: Sequence[int], m
     assert list(on.places) == list(anew.places)
     assert on.losses == anew.losses
     assert on.settled.counts == anew.settled.counts
-    points = choose(on.layout, on.places, last, marking)
+    points = choose_breakpoints(on.layout, on.places, last, marking)
     assert on.request(points) == anew.request(points)
     assert settled_of(on.settled) == settled_of(anew.settled)
 

@@ -10,7 +10,7 @@ from app.core.log.events import EventType
 from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.visibility import NewestDecision, protected
 from app.core.policy.policy import Policy
-from app.core.policy.shows import EVERYTHING
+from app.core.policy.shows import SHOW_ALL
 from app.core.render.arrange import arrange
 from app.core.render.formats import FORMATS
 from tests.property.builders import (
@@ -18,7 +18,7 @@ from tests.property.builders import (
     log_of,
     logs,
     policies,
-    whole,
+    whole_inputs,
 )
 from tests.property.steps import (
     CHECKS,
@@ -52,7 +52,7 @@ def test_hidden_events_are_not_shown_and_all_invariants_hold(
 ) -> None:
     """This includes decisions that would have been refused."""
     session, target = log_of(raw), target_of(raw, share)
-    result = planned(replace(whole(session), decided=tuple(decided), decisions=1), target, policy)
+    result = planned(replace(whole_inputs(session), decided=tuple(decided), decisions=1), target, policy)
     if isinstance(result, CannotFit):
         return
     hidden = {one.seq: one for one in decided if one.hidden}
@@ -70,7 +70,7 @@ def test_hidden_events_are_not_shown_and_all_invariants_hold(
     calls = {i.event.seq: i.shown for i in context.items if i.event.type is EventType.TOOL_CALL}
     assert all(calls[i.event.call_seq or 0] or not i.shown for i in context.items if i.event.call_seq)
     assert_accounted(session, result)
-    if policy.shows == EVERYTHING:
+    if policy.shows == SHOW_ALL:
         assert_protected(session, result)
     layout = arrange(context, result.state)
     for name in CHECKS:
@@ -84,10 +84,10 @@ def test_events_shown_again_are_unchanged(raw: list[Raw]) -> None:
     session, target, policy = log_of(raw), ROOMY, Policy(evict="on_pressure")
     seqs = range(1, session.state.head + 1)
     reads = [
-        replace(whole(session), decided=tuple(NewestDecision(seq, n, hide) for seq in seqs), decisions=n)
+        replace(whole_inputs(session), decided=tuple(NewestDecision(seq, n, hide) for seq in seqs), decisions=n)
         for n, hide in ((1, True), (2, False))
     ]
-    plain, away = planned(whole(session), target, policy), planned(reads[0], target, policy)
+    plain, away = planned(whole_inputs(session), target, policy), planned(reads[0], target, policy)
     assert isinstance(plain, Plan)
     assert isinstance(away, Plan)
     again = planned(reads[1], target, policy, away.state)

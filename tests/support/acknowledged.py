@@ -90,13 +90,13 @@ class Agent:
 
 
 @asynccontextmanager
-async def asking(url: str) -> AsyncIterator[httpx.AsyncClient]:
+async def patient_client(url: str) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client with a long timeout."""
     async with httpx.AsyncClient(base_url=url, timeout=120, verify=False) as http:
         yield http
 
 
-async def logged(http: httpx.AsyncClient, session: str) -> list[str]:
+async def event_ids(http: httpx.AsyncClient, session: str) -> list[str]:
     """Return the ids of a session's events, checking that their seqs have no gap."""
     answer = await http.get(f"/v1/sessions/{session}/events", params={"limit": 1_000})
     assert answer.status_code == 200, answer.text

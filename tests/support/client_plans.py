@@ -9,7 +9,7 @@ from app.core.render.formats import FORMATS
 Json = dict[str, Any]
 
 
-def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
+def event_pieces(events: Sequence[Json]) -> list[tuple[str, ...]]:
     """Return the pieces of events as (speaker, call id, text) tuples."""
     found: list[tuple[str, ...]] = []
     for event in events:
@@ -20,12 +20,14 @@ def said(events: Sequence[Json]) -> list[tuple[str, ...]]:
     return found
 
 
-def sent(form: str, request: Json) -> list[tuple[str, ...]]:
+def request_pieces(form: str, request: Json) -> list[tuple[str, ...]]:
     """Return the pieces of a request."""
-    return said(FORMATS[form].read(request[{"openai-responses": "input", "gemini": "contents"}.get(form, "messages")]))
+    return event_pieces(
+        FORMATS[form].read(request[{"openai-responses": "input", "gemini": "contents"}.get(form, "messages")])
+    )
 
 
-def applied(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str, ...]]:
+def apply_plan(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str, ...]]:
     """Return the pieces of the client's messages after applying the response's plan to them."""
     groups = FORMATS[form].reader(messages)
     assert [one["index"] for one in answer["plan"]] == list(range(len(messages)))
@@ -37,7 +39,7 @@ def applied(form: str, messages: Sequence[Json], answer: Json) -> list[tuple[str
         events += [*before.pop(index, []), *_applied(group, plan)]
     events += before.pop(len(messages), [])
     assert not before
-    return said(events)
+    return event_pieces(events)
 
 
 def _inserted(one: Json) -> Json:

@@ -16,7 +16,7 @@ import httpx
 from hypothesis import strategies as st
 
 from app.core.render.formats import FORMATS
-from tests.support.client_plans import applied, said, sent
+from tests.support.client_plans import apply_plan, event_pieces, request_pieces
 from tests.support.validators import check_gemini, check_openai
 
 Json = dict[str, Any]
@@ -227,11 +227,13 @@ class Clients:
         assert response.status_code == 200, response.text
         answer: Json = response.json()
         client.line = answer["line"]
-        words = said(FORMATS[form].read(messages))
-        assert words == said(FORMATS["openai"].read(client.messages)), "the client does not say the same in both"
+        words = event_pieces(FORMATS[form].read(messages))
+        assert words == event_pieces(FORMATS["openai"].read(client.messages)), (
+            "the client does not say the same in both"
+        )
         assert await self._said(answer["line"], answer["head"]) == words
         (check_gemini if form == "gemini" else check_openai)(answer["request"])
-        assert applied(form, messages, answer) == sent(form, answer["request"])
+        assert apply_plan(form, messages, answer) == request_pieces(form, answer["request"])
         self._forms.add(form)
         if self._forms == {"openai"} and not answer["evictions"] and not client.waiting:
             assert answer["request"]["messages"] == messages
@@ -246,4 +248,4 @@ class Clients:
         while len(events) < head:
             params = {"after": len(events), "limit": min(1_000, head - len(events))}
             events += (await self._servers[0].get(f"/v1/sessions/{line}/events", params=params)).json()["items"]
-        return said(events)
+        return event_pieces(events)

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from tests.support.gateways import KEY
-from tests.support.provider import Asked, Provider, Said
+from tests.support.provider import Provider, ProviderReply, ReceivedRequest
 
 Json = dict[str, Any]
 PATHS = {"anthropic": "/gateway/anthropic/v1/messages", "openai": "/gateway/openai/v1/chat/completions"}
@@ -36,23 +36,23 @@ class Answers:
     def __init__(self, provider: Provider, seed: int, trouble: float) -> None:
         self._random = random.Random(seed)
         self._trouble = trouble
-        self.last: dict[str, Said] = {}
+        self.last: dict[str, ProviderReply] = {}
         self.number = 0
         provider.choose = self.choose
 
-    def choose(self, asked: Asked) -> Said:
+    def choose(self, asked: ReceivedRequest) -> ProviderReply:
         """Return the next reply."""
         agent = asked.header("x-agent") or ""
         self.number += 1
         luck = self._random.random()
         if luck < self._trouble / 2:
             message = f"Overloaded, you with the key {KEY}"
-            return Said(status=529, error={"error": {"type": "overloaded_error", "message": message}})
+            return ProviderReply(status=529, error={"error": {"type": "overloaded_error", "message": message}})
         calls = []
         if asked.body.get("tools"):
             count = self._random.choice([0, 1, 1, 1, 2])
             calls = [(f"call_{self.number}_{n}", "run", {"step": f"#{self.number}.{n}#"}) for n in range(count)]
-        said = Said(f"I say #a{self.number}# now." if self._random.random() < 0.8 or not calls else "", calls)
+        said = ProviderReply(f"I say #a{self.number}# now." if self._random.random() < 0.8 or not calls else "", calls)
         if luck < self._trouble and asked.body.get("stream"):
             said.cut = self._random.randrange(1, 5)
         self.last[agent] = said
@@ -90,7 +90,7 @@ class Agent:
     numbers: int = 0
     modes: dict[str, int] = field(default_factory=dict)
     reason: str | None = None
-    came: list[Asked] = field(default_factory=list)
+    came: list[ReceivedRequest] = field(default_factory=list)
     """The requests that the provider received for the last call."""
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Agent:
         self.requests += 1
         fields = {"x-agent": self.name, "content-type": "application/json", "x-api-key": KEY, **headers}
         fields["authorization"] = f"Bearer {KEY}"
-        count, got, whole = len(self.provider.asked), bytearray(), False
+        count, got, whole = len(self.provider.requests), bytearray(), False
         url = f"{PATHS[self.form]}?key={KEY}"
         try:
             async with self.http.stream("POST", url, content=raw, headers=fields) as answer:
@@ -182,7 +182,7 @@ class Agent:
                     whole = True
         except httpx.RemoteProtocolError:
             pass
-        self.came = [one for one in self.provider.asked[count:] if one.header("x-agent") == self.name]
+        self.came = [one for one in self.provider.requests[count:] if one.header("x-agent") == self.name]
         assert all((one.header("x-api-key"), one.query) == (KEY, f"key={KEY}") for one in self.came)
         wanted = self.visible(bytes(self.came[-1].answered))
         assert got == wanted if whole else wanted.startswith(got)
@@ -226,7 +226,7 @@ class Agent:
     def user(self, lead: str = "Now") -> Json:
         return {"role": "user", "content": f"{lead} {self.mark()} " + "word " * self.random.randrange(self.text_words)}
 
-    def reply(self, said: Said) -> list[Json]:
+    def reply(self, said: ProviderReply) -> list[Json]:
         """Return a reply as this client stores it."""
         if self.form == "anthropic":
             content: list[Json] = [{"type": "text", "text": said.text}] if said.text else []
@@ -291,6 +291,6 @@ class Agent:
         return {"role": "assistant", "content": text}
 
 
-async def live_together(agents: list[Agent], requests: int) -> None:
+async def run_together(agents: list[Agent], requests: int) -> None:
     """Run agents concurrently."""
     await asyncio.gather(*(agent.live(requests) for agent in agents))

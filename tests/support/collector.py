@@ -14,7 +14,7 @@ from tests.support.loopback import listening
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedSpan:
     """A span as received."""
 
     name: str
@@ -23,7 +23,7 @@ class Seen:
     id: str
     parent: str
     failed: bool
-    said: Mapping[str, Any]
+    attributes: Mapping[str, Any]
     links: Sequence[tuple[str, str]]
     """The (trace id, span id) of each link."""
     resource: Mapping[str, Any]
@@ -34,13 +34,13 @@ class Collector:
     """The collector's URL, its spans, and all bytes received; with `refuses` it rejects every batch."""
 
     url: str = ""
-    spans: list[Seen] = field(default_factory=list)
+    spans: list[ReceivedSpan] = field(default_factory=list)
     raw: bytearray = field(default_factory=bytearray)
     refuses: bool = False
     asked: int = 0
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def until(self, enough: Callable[[list[Seen]], object]) -> list[Seen]:
+    async def until(self, enough: Callable[[list[ReceivedSpan]], object]) -> list[ReceivedSpan]:
         """Return all spans once `enough` holds for them."""
         async with asyncio.timeout(120), self.changed:
             await self.changed.wait_for(lambda: enough(self.spans))
@@ -75,15 +75,15 @@ async def collector() -> AsyncIterator[Collector]:
         yield state
 
 
-def _seen(span: Span, resource: Mapping[str, Any]) -> Seen:
-    return Seen(
+def _seen(span: Span, resource: Mapping[str, Any]) -> ReceivedSpan:
+    return ReceivedSpan(
         name=span.name,
         kind=Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
         trace=span.trace_id.hex(),
         id=span.span_id.hex(),
         parent=span.parent_span_id.hex(),
         failed=span.status.code == 2,
-        said=_values(span.attributes),
+        attributes=_values(span.attributes),
         links=[(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         resource=resource,
     )

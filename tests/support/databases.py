@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from app.store import distribute, embedded, migrate
-from app.store.dsn import checked, for_asyncpg
+from app.store.dsn import for_asyncpg, normalize
 from tests.citus import nodes
 from tests.support import pooler
 from tests.support.folders import data_folder
@@ -51,7 +51,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--citus", action="store_true", help="have each database distributed over Citus' nodes")
 
 
-def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+def select_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that use a database when an option names one, and skip those that cannot run there.
 
     Raises UsageError for options that exclude each other and for missing prerequisites.
@@ -66,10 +66,10 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
         raise pytest.UsageError(absent)
     if ways[0] == "--database-url":
         try:
-            checked(config.getoption("--database-url"))
+            normalize(config.getoption("--database-url"))
         except ValueError as error:
             raise pytest.UsageError(f"--database-url {error}") from error
-    left_out = {"--pooler": pooler.NOT_THROUGH, "--citus": NOT_DISTRIBUTED}.get(ways[0], {})
+    left_out = {"--pooler": pooler.NOT_POOLED, "--citus": NOT_DISTRIBUTED}.get(ways[0], {})
     for item in items:
         for name, reason in left_out.items():
             if item.nodeid.split("[")[0] == name or item.nodeid.startswith(f"{name}::"):
@@ -91,18 +91,18 @@ def server(config: pytest.Config) -> Iterator[str]:
     """Run the server of this process's test databases until the block ends, and yield its URL."""
     if config.getoption("--citus"):
         with nodes.running(workers=2) as cluster:
-            url = checked(cluster.url("postgres"))
+            url = normalize(cluster.url("postgres"))
             _servers[url] = DistributedCopies(cluster)
             yield url
     elif named := config.getoption("--database-url"):
-        url = checked(named)
+        url = normalize(named)
         _servers[url] = Copies(url, strategy="WAL_LOG")  # FILE_COPY forces slow checkpoints on a server that syncs
         yield url
     else:
         with data_folder() as folder:
             running = embedded.start(folder, {**embedded.OPTIONS, **FAST_SETTINGS})
             _servers[running.url] = Copies(running.url, strategy="FILE_COPY")
-            with pooler.before_all(running.url) if config.getoption("--pooler") else nullcontext():
+            with pooler.pooler_for_all(running.url) if config.getoption("--pooler") else nullcontext():
                 yield running.url
             running.stop()
 
@@ -212,7 +212,7 @@ class DistributedCopies(Copies):
     """
 
     def __init__(self, cluster: nodes.Cluster) -> None:
-        super().__init__(*map(checked, cluster.urls("postgres")), strategy="FILE_COPY")
+        super().__init__(*map(normalize, cluster.urls("postgres")), strategy="FILE_COPY")
         self._cluster = cluster
 
     async def _prepare(self, name: str, url: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.extractive.summary import write_summary
 from app.core.cover.summaries import Summary
 from app.core.digest.digest import digest_of
 from app.core.lexicon.times import from_seconds, time_text
@@ -68,7 +68,7 @@ def summaries(events: Sequence[Event]) -> tuple[Summary, ...]:
 
 
 def _summary(events: Sequence[Event], tokens: int) -> Summary:
-    text = extractive(events, (), "", digest_of(events), tokens, COUNTER)
+    text = write_summary(events, (), "", digest_of(events), tokens, COUNTER)
     starts, ends = (f"{time_text(from_seconds(event.at))[:19]}Z" for event in (events[0], events[-1]))
     return Summary(
         id=f"turns-{events[0].turn}",

@@ -16,7 +16,7 @@ from tests.support.provider import Provider
 
 KEY: Final = "sk-the-providers-key-123456"
 SESSION: Final = {"x-palimpsest-session": "s"}
-AT_ONCE: Final = {"summarize": {"enabled": False}}
+NO_WAIT_POLICY: Final = {"summarize": {"enabled": False}}
 """A policy with which no retry waits for a summary, since no worker runs."""
 SETTLED_SECONDS: Final = 20
 """More seconds than the gateway's background writes take."""
@@ -44,7 +44,7 @@ def gpt(gateway: str, headers: dict[str, str] = SESSION) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0, default_headers=headers)
 
 
-class Behind:
+class BackgroundWrites:
     """Reads of what the gateway writes after its responses, repeated whenever the database notifies of a change.
 
     Without notifications, as on Citus, the reads are repeated continuously.
@@ -86,7 +86,7 @@ class Behind:
 
 
 @asynccontextmanager
-async def behind(database_url: str) -> AsyncIterator[Behind]:
+async def background_writes(database_url: str) -> AsyncIterator[BackgroundWrites]:
     """Make a database notify of every change to its events and calls."""
     changed = asyncio.Event()
     connection = await asyncpg.connect(for_asyncpg(database_url))
@@ -95,7 +95,7 @@ async def behind(database_url: str) -> AsyncIterator[Behind]:
         notifies = not await connection.fetchval("SELECT to_regclass('pg_dist_node') IS NOT NULL")
         for statement in TELL if notifies else ():
             await connection.execute(statement)
-        yield Behind(changed if notifies else None)
+        yield BackgroundWrites(changed if notifies else None)
     finally:
         await connection.close()
 

@@ -8,7 +8,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.protocol import WireLimits, bounded
+from app.api.protocol import WireLimits, protocol_class
 from app.serve import KEEP_ALIVE_SECONDS
 
 TICK_SECONDS: Final = 0.1
@@ -63,7 +63,7 @@ async def listening(app: ASGIApp, limits: WireLimits | None = None) -> AsyncIter
         app,
         host="127.0.0.1",
         port=0,
-        http=bounded(limits or WireLimits()),
+        http=protocol_class(limits or WireLimits()),
         log_level="warning",
         lifespan="on",
         ws="none",

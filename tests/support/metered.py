@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.store.engine import Database
 from tests.conformance.agent import Agent
 from tests.support.gateways import KEY
-from tests.support.queue import idle
+from tests.support.queue import wait_until_idle
 from tests.support.receiver import SECRET, Receiver
 
 MODEL = "claude-sonnet-4-5"
@@ -17,7 +17,7 @@ WORDS = "The build of the parser takes the configuration from its own folder and
 TOO_LONG = {"status": 400, "message": "prompt is too long: 7001 tokens > 6000 maximum"}
 
 
-async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, name: str) -> None:
+async def run_scenario(http: httpx.AsyncClient, database: Database, receiver: Receiver, name: str) -> None:
     """Run the scenario as the session `name`; it needs a worker and a gateway to Anthropic."""
     hook = {"url": receiver.url, "events": ["compaction.finished"], "secret": SECRET}
     (await http.put("/v1/webhooks/h", json=hook)).raise_for_status()
@@ -25,7 +25,7 @@ async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, 
     for turn in range(12):
         await agent.user(f"question {turn}: please look at src/part_{turn}.py")
         await agent.calls("read", f"turn {turn}: " + WORDS, {"path": f"src/part_{turn}.py"})
-        await agent.says(f"Answer {turn}. " + WORDS)
+        await agent.assistant(f"Answer {turn}. " + WORDS)
         made = await agent.context()
         await _report(
             http, name, made, usage={"input_tokens": 50, "cache_read_tokens": made["tokens"]["estimate"] - 50}
@@ -37,7 +37,7 @@ async def live(http: httpx.AsyncClient, database: Database, receiver: Receiver, 
     assert (await http.get("/v1/sessions/nobody/context")).status_code == 404
     asked = await http.post(f"/v1/sessions/{name}/compactions", json={})
     assert asked.status_code in (200, 202), asked.text  # a worker may have finished by now
-    await idle(database)
+    await wait_until_idle(database)
     await receiver.called(1)
     count = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 10}
     answer = await http.post("/gateway/anthropic/v1/messages", json=count, headers={"x-api-key": KEY})

@@ -21,10 +21,10 @@ PROGRAM: Final = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.def
 ABSENT: Final = "there is no pgbouncer here; on Debian and Ubuntu: apt-get install pgbouncer"
 COMMITTED: Final = Path(__file__).parents[2] / "deploy" / "pgbouncer" / "pgbouncer.ini"
 POSTGRES_LINE: Final = "* = host=postgres port=5432"
-NOT_THROUGH: Final[dict[str, str]] = {}
+NOT_POOLED: Final[dict[str, str]] = {}
 """Tests, or modules of tests, that cannot run through a pooler, with the reason."""
 
-needed = pytest.mark.skipif(PROGRAM is None, reason=ABSENT)
+needs_pgbouncer = pytest.mark.skipif(PROGRAM is None, reason=ABSENT)
 _running: list["Pooler"] = []
 
 
@@ -73,7 +73,7 @@ def pgbouncer(postgres_url: str, **options: object) -> Iterator[Pooler]:
 
 
 @contextmanager
-def before_all(postgres_url: str) -> Iterator[None]:
+def pooler_for_all(postgres_url: str) -> Iterator[None]:
     """Route every server and worker of the block's tests through one PgBouncer."""
     with pgbouncer(postgres_url) as pooler:
         _running.append(pooler)

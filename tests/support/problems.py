@@ -10,7 +10,7 @@ import jsonschema
 from tests.support.openapi import document
 
 
-async def judge(answer: httpx.Response) -> None:
+async def check_problem(answer: httpx.Response) -> None:
     """Assert that a 204 has no media type and that a problem matches the schema of its type."""
     assert answer.status_code != 204 or "content-type" not in answer.headers
     if answer.headers.get("content-type") == "application/problem+json":

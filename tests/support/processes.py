@@ -165,7 +165,7 @@ def _run(arguments: tuple[str, ...], variables: Mapping[str, str], out: Connecti
     cli.main()
 
 
-def runs(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     """Return whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

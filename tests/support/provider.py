@@ -25,11 +25,11 @@ ALL_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
 @dataclass
-class Said:
+class ProviderReply:
     """A scripted reply: text and calls (id, name, arguments), or an error with its status.
 
-    `cut` breaks the stream off before the event of that index; `hold` delays the break until it is set, and `late`
-    delays the whole reply.
+    `cut` breaks the stream off before the event of that index; `hold` delays the break until it is set, and
+    `delay_until` delays the whole reply.
     """
 
     text: str = "Hello."
@@ -42,11 +42,11 @@ class Said:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: int | None = None
     hold: asyncio.Event | None = None
-    late: asyncio.Event | None = None
+    delay_until: asyncio.Event | None = None
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """A request as received."""
 
     method: str
@@ -74,8 +74,8 @@ class Provider:
     """
 
     url: str = ""
-    asked: list[Asked] = field(default_factory=list)
-    script: deque[Said] = field(default_factory=deque)
+    requests: list[ReceivedRequest] = field(default_factory=list)
+    script: deque[ProviderReply] = field(default_factory=deque)
     refused: list[str] = field(default_factory=list)
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: int = 0
@@ -84,12 +84,12 @@ class Provider:
     compress: bool = False
     cache: tuple[int, int] | None = (0, 0)
     """The cache reads and writes in Anthropic's usage; None leaves both fields out."""
-    choose: Callable[[Asked], Said] = lambda _: Said()
+    choose: Callable[[ReceivedRequest], ProviderReply] = lambda _: ProviderReply()
     """Return the reply when the script is empty."""
 
-    def calls(self) -> list[Asked]:
+    def calls(self) -> list[ReceivedRequest]:
         """Return the requests that a model answers."""
-        return [one for one in self.asked if one.path in STREAMS]
+        return [one for one in self.requests if one.path in STREAMS]
 
 
 class _Cut(Exception):
@@ -99,8 +99,8 @@ class _Cut(Exception):
 async def _serve(provider: Provider, request: Request) -> Response:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
     raw = await request.body()
-    asked = Asked(request.method, request.url.path, request.url.query, headers, raw)
-    provider.asked.append(asked)
+    asked = ReceivedRequest(request.method, request.url.path, request.url.query, headers, raw)
+    provider.requests.append(asked)
     if request.url.path not in STREAMS and not request.url.path.endswith("/count_tokens"):
         return Response(raw or b"nothing", 207, {"x-request-id": "r1", "x-palimpsest-mode": "forged"})
     body = asked.body
@@ -111,8 +111,8 @@ async def _serve(provider: Provider, request: Request) -> Response:
     if request.url.path.endswith("/count_tokens"):
         return _json(asked, {"input_tokens": len(raw) // 4})
     said = provider.script.popleft() if provider.script else provider.choose(asked)
-    if said.late is not None:
-        await said.late.wait()
+    if said.delay_until is not None:
+        await said.delay_until.wait()
     if said.raw is not None:
         return Response(said.raw, said.status, said.headers)
     if said.error is not None:
@@ -137,12 +137,14 @@ async def _serve(provider: Provider, request: Request) -> Response:
 _JSON = {"content-type": "application/json", "x-request-id": "r1"}
 
 
-def _json(asked: Asked, value: Json, status: int = 200) -> Response:
+def _json(asked: ReceivedRequest, value: Json, status: int = 200) -> Response:
     asked.answered += json.dumps(value).encode()
     return Response(bytes(asked.answered), status, _JSON)
 
 
-async def _stream(provider: Provider, asked: Asked, said: Said, events: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _stream(
+    provider: Provider, asked: ReceivedRequest, said: ProviderReply, events: Sequence[bytes]
+) -> AsyncIterator[bytes]:
     try:
         for number, event in enumerate(events):
             if said.cut == number:
@@ -186,7 +188,7 @@ def _halves(text: str) -> Iterator[str]:
     yield from filter(None, (text[: len(text) // 2], text[len(text) // 2 :]))
 
 
-def anthropic(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+def anthropic(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[Json, list[bytes]]:
     """Return a message and its stream's events."""
     content: list[Json] = []
     if said.thinking is not None:
@@ -224,7 +226,7 @@ def _anthropic_block(index: int, block: Json) -> list[bytes]:
     return [start, *middle, _sse({"type": "content_block_stop", "index": index})]
 
 
-def chat(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+def chat(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[Json, list[bytes]]:
     """Return a chat completion and its stream's events."""
     calls = [
         {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
@@ -254,7 +256,7 @@ def chat(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[b
     return whole, [*(_sse(one, named=False) for one in chunks), b"data: [DONE]\n\n"]
 
 
-def responses(body: Json, said: Said, number: int, tokens: int) -> tuple[Json, list[bytes]]:
+def responses(body: Json, said: ProviderReply, number: int, tokens: int) -> tuple[Json, list[bytes]]:
     """Return a response and its stream's events."""
     output: list[Json] = []
     if said.thinking is not None:

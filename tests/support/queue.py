@@ -16,7 +16,7 @@ WORKING_SECONDS: Final = 120
 
 
 @dataclass(frozen=True)
-class Quiet:
+class WorkerQueue:
     """A worker's queue; calling it waits until no compaction job is left."""
 
     connection: "asyncpg.Connection[asyncpg.Record]"
@@ -33,23 +33,23 @@ class Quiet:
 
 
 @asynccontextmanager
-async def quiet(database_url: str) -> AsyncIterator[Quiet]:
+async def worker_queue(database_url: str) -> AsyncIterator[WorkerQueue]:
     """Yield the queue of a database."""
     async with _listening(await asyncpg.connect(for_asyncpg(database_url))) as found:
         yield found
 
 
-async def idle(database: Database) -> None:
+async def wait_until_idle(database: Database) -> None:
     """Wait until no compaction job is queued or running."""
-    async with _listening(await database.apart("idle")) as done:
+    async with _listening(await database.open_connection("idle")) as done:
         await done()
 
 
 @asynccontextmanager
-async def _listening(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[Quiet]:
+async def _listening(connection: "asyncpg.Connection[asyncpg.Record]") -> AsyncIterator[WorkerQueue]:
     changed = asyncio.Event()
     try:
         await connection.add_listener("ch_pgqueuer", lambda *_: changed.set())
-        yield Quiet(connection, changed)
+        yield WorkerQueue(connection, changed)
     finally:
         await connection.close()

@@ -19,14 +19,14 @@ _IMAGE_TYPES = ("image", "image_url", "input_image", "computer_screenshot")
 _MARKERS = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"})
 
 
-def said(request: Mapping[str, Any]) -> list[CountedText]:
+def texts_of(request: Mapping[str, Any]) -> list[CountedText]:
     """Return every text of a request in any format, with its kind."""
     return list(_request(request))
 
 
-def tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) -> int:
+def count_tokens(request: Mapping[str, Any], count: Callable[[str, TextKind], int]) -> int:
     """Return the sum of `count` over a request's texts."""
-    return sum(count(text, kind) for text, kind in said(request))
+    return sum(count(text, kind) for text, kind in texts_of(request))
 
 
 _UNSIGNED = "skip_thought_signature_validator"

@@ -23,7 +23,7 @@ Provider = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request as received."""
 
     provider: Provider
@@ -41,13 +41,13 @@ class Asked:
         return [line.removeprefix("- ") for line in found[1].splitlines()] if found else []
 
 
-def is_prefix(asked: Asked) -> bool:
+def is_prefix(asked: ReceivedRequest) -> bool:
     """Return whether a request is for the first part of a split turn."""
     return all(f"## {name}" in asked.system for name in PREFIX.sections)
 
 
 @dataclass(frozen=True)
-class Said:
+class Reply:
     """A reply, independent of the provider's protocol."""
 
     text: str = ""
@@ -62,11 +62,11 @@ class Said:
 class Behaviour:
     """A way to answer a request; it is reused while `stays` returns true for the request."""
 
-    answer: Callable[[Asked], Awaitable[Said]]
-    stays: Callable[[Asked], bool] = lambda asked: False
+    answer: Callable[[ReceivedRequest], Awaitable[Reply]]
+    stays: Callable[[ReceivedRequest], bool] = lambda asked: False
 
 
-def a_summary(asked: Asked) -> str:
+def a_summary(asked: ReceivedRequest) -> str:
     """Return a short valid summary of the requested kind with all required items."""
     is_planned = "### Not Started" in asked.system
     names = PREFIX.sections if is_prefix(asked) else PLANNED.sections if is_planned else STRUCTURED.sections
@@ -84,9 +84,9 @@ def a_summary(asked: Asked) -> str:
     )
 
 
-def ok(text: str | Callable[[Asked], str] = a_summary) -> Behaviour:
+def ok(text: str | Callable[[ReceivedRequest], str] = a_summary) -> Behaviour:
     """Answer with a text, or with what a function returns for the request."""
-    return Behaviour(lambda asked: _reply(Said(text if isinstance(text, str) else text(asked))))
+    return Behaviour(lambda asked: _reply(Reply(text if isinstance(text, str) else text(asked))))
 
 
 def by_part(history: Behaviour, prefix: Behaviour) -> Behaviour:
@@ -97,7 +97,7 @@ def by_part(history: Behaviour, prefix: Behaviour) -> Behaviour:
 def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
     """Answer once the event is set."""
 
-    async def answer(asked: Asked) -> Said:
+    async def answer(asked: ReceivedRequest) -> Reply:
         await until.wait()
         return await (then or ok()).answer(asked)
 
@@ -107,17 +107,17 @@ def slow(until: asyncio.Event, then: Behaviour | None = None) -> Behaviour:
 def status(code: int, *, retry_after: float | str | None = None, message: str = "it did not work") -> Behaviour:
     """Fail with an HTTP status and the error in the provider's form."""
     headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-    return Behaviour(lambda asked: _reply(Said(message, status=code, headers=headers)))
+    return Behaviour(lambda asked: _reply(Reply(message, status=code, headers=headers)))
 
 
 def cut_off(text: str = "## Goal\n- Finish what") -> Behaviour:
     """Stop at the token limit."""
-    return Behaviour(lambda asked: _reply(Said(text, stop="length")))
+    return Behaviour(lambda asked: _reply(Reply(text, stop="length")))
 
 
 def refusal(text: str = "I can't help with that.") -> Behaviour:
     """Refuse with the provider's stop reason or field for refusals."""
-    return Behaviour(lambda asked: _reply(Said(text, stop="refusal")))
+    return Behaviour(lambda asked: _reply(Reply(text, stop="refusal")))
 
 
 def empty() -> Behaviour:
@@ -135,7 +135,7 @@ def body(
 ) -> Behaviour:
     """Answer with a body that does not follow the protocol."""
     headers = {"content-type": content_type, "content-encoding": encoding}
-    return Behaviour(lambda asked: _reply(Said(status=code, raw=raw, headers=headers)))
+    return Behaviour(lambda asked: _reply(Reply(status=code, raw=raw, headers=headers)))
 
 
 def context_too_long(chars: int, named: int | None = None) -> Behaviour:
@@ -144,17 +144,17 @@ def context_too_long(chars: int, named: int | None = None) -> Behaviour:
     The error names a window of `named` tokens, by default of `chars`.
     """
 
-    def too_long(asked: Asked) -> bool:
+    def too_long(asked: ReceivedRequest) -> bool:
         return len(asked.prompt) >= chars
 
-    async def answer(asked: Asked) -> Said:
+    async def answer(asked: ReceivedRequest) -> Reply:
         if not too_long(asked):
             return await ok().answer(asked)
         message = {
             "anthropic": f"prompt is too long: {len(asked.prompt)} tokens > {named or chars} maximum",
             "openai": f"This model's maximum context length is {named or chars} tokens. Please reduce the length.",
         }
-        return Said(message[asked.provider], status=400)
+        return Reply(message[asked.provider], status=400)
 
     return Behaviour(answer, too_long)
 
@@ -162,17 +162,17 @@ def context_too_long(chars: int, named: int | None = None) -> Behaviour:
 def rejecting(parameter: str) -> Behaviour:
     """Fail until a request leaves the parameter out, then answer it."""
 
-    def sent(asked: Asked) -> bool:
+    def sent(asked: ReceivedRequest) -> bool:
         return parameter in asked.body
 
-    async def answer(asked: Asked) -> Said:
+    async def answer(asked: ReceivedRequest) -> Reply:
         if not sent(asked):
             return await ok().answer(asked)
         message = {
             "anthropic": f"`{parameter}` is deprecated for this model.",
             "openai": f"Unsupported parameter: '{parameter}' is not supported with this model.",
         }
-        return Said(message[asked.provider], status=400)
+        return Reply(message[asked.provider], status=400)
 
     return Behaviour(answer, sent)
 
@@ -183,7 +183,7 @@ class Summarizers:
 
     url: str = ""
     default: Behaviour = field(default_factory=ok)
-    requests: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     compress: bool = False
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _queue: deque[Behaviour] = field(default_factory=deque)
@@ -199,7 +199,7 @@ class Summarizers:
         """The base URL for OpenAI's client."""
         return f"{self.url}/v1"
 
-    def will(self, *behaviours: Behaviour) -> None:
+    def queue(self, *behaviours: Behaviour) -> None:
         """Queue behaviours, one for each of the next requests."""
         self._queue.extend(behaviours)
 
@@ -207,23 +207,23 @@ class Summarizers:
         """Return a behaviour that never answers before the servers close."""
         return slow(self._closed)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset the behaviours and the received requests; requests in progress continue."""
         self._queue.clear()
         self.requests.clear()
         self.default = ok()
 
-    async def asked(self, times: int) -> None:
+    async def wait_for_requests(self, times: int) -> None:
         """Wait until `times` requests have been received in all."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.requests) >= times)
 
-    def parts(self) -> tuple[Asked, Asked]:
+    def parts(self) -> tuple[ReceivedRequest, ReceivedRequest]:
         """Return the two requests of a split turn, which come in any order: for its history and for its first part."""
         history, prefix = sorted(self.requests, key=is_prefix)
         return history, prefix
 
-    async def _answer(self, asked: Asked) -> Said:
+    async def _answer(self, asked: ReceivedRequest) -> Reply:
         async with self.changed:
             self.requests.append(asked)
             self.changed.notify_all()
@@ -260,14 +260,14 @@ async def summarizers() -> AsyncIterator[Summarizers]:
             state._closed.set()
 
 
-async def _reply(said: Said) -> Said:
+async def _reply(said: Reply) -> Reply:
     return said
 
 
-async def _read(request: Request, provider: Provider) -> Asked:
+async def _read(request: Request, provider: Provider) -> ReceivedRequest:
     body = await request.json()
     texts = {message["role"]: message["content"] for message in body["messages"]}
-    return Asked(
+    return ReceivedRequest(
         provider=provider,
         model=body["model"],
         system=body.get("system") or texts.get("system", ""),
@@ -279,7 +279,7 @@ async def _read(request: Request, provider: Provider) -> Asked:
     )
 
 
-def _response(state: Summarizers, said: Said, document: Mapping[str, Any]) -> Response:
+def _response(state: Summarizers, said: Reply, document: Mapping[str, Any]) -> Response:
     content = json.dumps(document) if said.raw is None else said.raw
     if state.compress and isinstance(content, str):
         packed = gzip.compress(content.encode())
@@ -294,7 +294,7 @@ def _tokens(text: str) -> int:
 _KINDS = {429: "rate_limit_error", 529: "overloaded_error", 401: "authentication_error", 400: "invalid_request_error"}
 
 
-def _anthropic_body(asked: Asked, said: Said) -> Mapping[str, Any]:
+def _anthropic_body(asked: ReceivedRequest, said: Reply) -> Mapping[str, Any]:
     if said.status != 200:
         kind = _KINDS.get(said.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": said.text}, "request_id": "req_1"}
@@ -311,7 +311,7 @@ def _anthropic_body(asked: Asked, said: Said) -> Mapping[str, Any]:
     }
 
 
-def _openai_body(asked: Asked, said: Said) -> Mapping[str, Any]:
+def _openai_body(asked: ReceivedRequest, said: Reply) -> Mapping[str, Any]:
     if said.status != 200:
         code = "context_length_exceeded" if "context length" in said.text else None
         return {"error": {"message": said.text, "type": _KINDS.get(said.status), "param": None, "code": code}}

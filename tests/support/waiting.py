@@ -12,7 +12,7 @@ class Queryable(Protocol):
     async def fetch(self, sql: str, /) -> Sequence[Any]: ...
 
 
-async def waiting(database: Queryable, words: str = "") -> int:
+async def count_waiting(database: Queryable, words: str = "") -> int:
     """Return the number of waiting statements on this database whose text contains `words`."""
     several = (await database.fetch(_NODES))[0]["several"]
     rows = await database.fetch(

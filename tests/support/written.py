@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.core.render.breakpoints import Marking, choose
+from app.core.render.breakpoints import Marking, choose_breakpoints
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout
 from app.core.render.request import write
@@ -19,7 +19,7 @@ class WrittenRequest:
     breakpoints: tuple[Breakpoint, ...]
 
 
-def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> WrittenRequest:
+def write_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> WrittenRequest:
     """Write a layout in the format `form`."""
     request = write(form, layout, breakpoints)
     return WrittenRequest(json.loads(request.body), request.breakpoints)
@@ -28,7 +28,7 @@ def written_in(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()
 def chosen(layout: Layout, last_written: Sequence[int] = (), marking: Marking = Marking()) -> tuple[Breakpoint, ...]:
     """Return the breakpoints of a layout in Anthropic's format."""
     stable = Layout(layout.tools, layout.tools_seq, layout.system, stable_blocks(layout))
-    return choose(layout, places(stable), last_written, marking)
+    return choose_breakpoints(layout, places(stable), last_written, marking)
 
 
 def stable_blocks(layout: Layout) -> tuple[Any, ...]:

@@ -17,13 +17,13 @@ from app.core.tokens.images import AREA
 COUNTER = Counter(HEURISTIC, AREA)
 
 
-def plainly(**rules: Any) -> Retention:
+def simple_retention(**rules: Any) -> Retention:
     """Return rules by age and count alone: every result may be evicted, and its stub keeps nothing."""
     plain = {"per_tool": True, "min_tokens": 0, "identifiers": 0.0, "dense": 1.0, "arguments": False}
     return Retention(**{**plain, "superseded": False, **rules})
 
 
-PLAIN = Policy(evict="on_pressure", retention=plainly(keep_last=8))
+PLAIN = Policy(evict="on_pressure", retention=simple_retention(keep_last=8))
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Log:
         self.turn += 1
         return self.add(EventType.USER_MESSAGE, tokens, **more)
 
-    def says(self, tokens: int = 10, **more: object) -> int:
+    def assistant(self, tokens: int = 10, **more: object) -> int:
         return self.add(EventType.ASSISTANT_MESSAGE, tokens, **more)
 
     def call(self, tool: str = "read", tokens: int = 20, **more: object) -> int:

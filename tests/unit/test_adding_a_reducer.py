@@ -17,7 +17,7 @@ from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from tests.property.builders import Raw, logs, policies
 from tests.property.steps import assert_invariants, batches, random_logs, shares, steps, target_of
-from tests.unit.builders import COUNTER, Log, plainly
+from tests.unit.builders import COUNTER, Log, simple_retention
 
 REDUCER = "errors"
 
@@ -38,7 +38,7 @@ class ErrorReducer:
         event = answer.result.event
         if not event.is_error or event.turn >= context.turn:
             return False
-        if event.pinned or event.seq in context.asked or event.tool in self.never_evict:
+        if event.pinned or event.seq in context.shown_again or event.tool in self.never_evict:
             return False
         return answer.call is not None and answer.result.stub is None
 
@@ -46,7 +46,7 @@ class ErrorReducer:
 ERRORS = Row(lambda at: ErrorReducer(at.policy.retention.never_evict), lambda at, _: at.may_evict)
 TABLE = (ERRORS, *EVICTIONS)
 ROOM = Budget(window=1_000, reserve=0, injection_reserve=0, target=1_000, goal=700)
-EVERY = Policy(evict="every_assembly", retention=plainly(keep_last=None))
+EVERY = Policy(evict="every_assembly", retention=simple_retention(keep_last=None))
 
 
 def log_with_errors() -> Log:
@@ -77,7 +77,7 @@ def test_it_changes_nothing_again_and_nothing_where_it_does_not_run() -> None:
     first = plan_of(log, EVERY)
     second = plan_of(log, EVERY, first.state)
     assert (second.cause, second.state) == (None, first.state)
-    warm = plan_of(log, Policy(evict="on_pressure", retention=plainly(keep_last=None)))
+    warm = plan_of(log, Policy(evict="on_pressure", retention=simple_retention(keep_last=None)))
     assert (warm.cause, warm.state) == (None, START)
 
 
@@ -101,7 +101,7 @@ def test_it_leaves_alone_what_must_stay_by_itself(why: str) -> None:
     stayed = log.result(log.call(tool), is_error=True, pinned=why == "pinned")
     log.user()
     context = project(log.events, START, COUNTER, turn=log.turn)
-    context = replace(context, asked=frozenset({stayed} if why == "asked" else ()))
+    context = replace(context, shown_again=frozenset({stayed} if why == "asked" else ()))
     done = ErrorReducer(never_evict=("ask",)).reduce(context, ROOM, START)
     assert [stub.seq for stub in done.state.stubs] == [went]
     assert ErrorReducer(never_evict=("ask",)).reduce(done.context, ROOM, done.state) == done

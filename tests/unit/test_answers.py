@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.core.compaction.extractive.summary import extractive
-from app.core.digest.answers import answers, asked, user_lines
+from app.core.compaction.extractive.summary import write_summary
+from app.core.digest.answers import answered_question, user_lines, with_question
 from app.core.digest.digest import digest_of
 from app.core.digest.sentences import ask_of, constraints_of, request_of
 from tests.unit.builders import COUNTER, Log
@@ -35,7 +35,7 @@ OPTIONS = "Where should heights go?\n\n1. **The gauge** - near the data\n2. The 
     ],
 )
 def test_an_answer_is_quoted_with_its_option_and_question(answer: str, question: str) -> None:
-    assert asked(answer, OPTIONS) == question
+    assert answered_question(answer, OPTIONS) == question
 
 
 @pytest.mark.parametrize(
@@ -76,25 +76,25 @@ def test_an_answer_is_quoted_with_its_option_and_question(answer: str, question:
     ],
 )
 def test_an_answer_is_quoted_with_all_its_questions(answer: str, text: str, question: str) -> None:
-    found = asked(answer, text)
+    found = answered_question(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
 
 
 def test_a_proposal_is_quoted_as_about_and_an_option_as_asked() -> None:
-    assert answers("ok", "I'd sort the tides.") == 'ok (about: "I\'d sort the tides.")'
-    assert answers("2", "2: The report.") == '2 (asked: "2: The report.")'
+    assert with_question("ok", "I'd sort the tides.") == 'ok (about: "I\'d sort the tides.")'
+    assert with_question("2", "2: The report.") == '2 (asked: "2: The report.")'
 
 
 def test_a_text_that_asks_nothing_makes_no_question() -> None:
-    assert asked("yes", "All tests pass.") == ""
-    assert asked("yes", "The gauge is wet. Dry it?") == "The gauge is wet. Dry it?"
-    assert answers("yes", "") == "yes"
-    assert answers("yes", "Push?") == 'yes (asked: "Push?")'
+    assert answered_question("yes", "All tests pass.") == ""
+    assert answered_question("yes", "The gauge is wet. Dry it?") == "The gauge is wet. Dry it?"
+    assert with_question("yes", "") == "yes"
+    assert with_question("yes", "Push?") == 'yes (asked: "Push?")'
 
 
 def test_only_the_first_message_after_a_question_answers_it() -> None:
     log = Log()
-    log.says(body={"content": "Shall I push?"})
+    log.assistant(body={"content": "Shall I push?"})
     log.user(body={"content": "yes"})
     log.user(body={"content": "and then stop"})
     log.user(body={"content": "<system-reminder>be brief</system-reminder>"})
@@ -176,6 +176,6 @@ def test_a_rejected_call_did_nothing() -> None:
     assert (digest.files_modified, digest.files_read) == ((), ())
     assert [command.state for command in digest.commands] == ["rejected"]
     assert digest.errors == ()
-    text = extractive(log.events, (), "", digest, 800, COUNTER)
+    text = write_summary(log.events, (), "", digest, 800, COUNTER)
     assert "Changed" not in text and "Ran" not in text and "Called" not in text and "failed" not in text
     assert "[rejected] git commit -m a" in text and "Rejected: Write /a.sh" in text

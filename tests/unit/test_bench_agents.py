@@ -7,7 +7,7 @@ import pytest
 
 from app.core.render.formats import FORMATS
 from bench.agents.driver import Slice, spread
-from bench.agents.lived import Lived
+from bench.agents.lived import AgentResults
 from bench.agents.rows import Row, rows_table
 from bench.agents.tables import lived_table, worker_table
 from bench.agents.traffic import WRITERS, a_life, body_of
@@ -140,8 +140,10 @@ def a_slice(calls: int, seconds: float, p50: float, opening: float | None = None
 
 
 def test_ratios_are_of_each_round_and_then_their_median() -> None:
-    base = Lived(4, "floor", (a_slice(10, 1.0, 1.0), a_slice(10, 0.5, 2.0), a_slice(10, 2.0, 1.0)), 0.0, 0)
-    ours = Lived(4, "ours", (a_slice(10, 2.0, 3.0), a_slice(10, 2.0, 2.0), a_slice(10, 2.0, 9.0, 50.0)), 6.0, 3_000_000)
+    base = AgentResults(4, "floor", (a_slice(10, 1.0, 1.0), a_slice(10, 0.5, 2.0), a_slice(10, 2.0, 1.0)), 0.0, 0)
+    ours = AgentResults(
+        4, "ours", (a_slice(10, 2.0, 3.0), a_slice(10, 2.0, 2.0), a_slice(10, 2.0, 9.0, 50.0)), 6.0, 3_000_000
+    )
     rows = [row.strip("| ").split(" | ") for row in lived_table([base, ours]).splitlines()[2:]]
     assert [row[:4] for row in rows] == [
         ["4", "floor", "10", "1.0"],

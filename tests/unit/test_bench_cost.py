@@ -9,7 +9,7 @@ from app.core.tokens.cache_profiles import ANTHROPIC, OPENAI, OPENAI_PAID, Cache
 from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost import optimum, rivals
 from bench.cost.billing import Tally, account, breakpoints
-from bench.cost.outside import keeping_outside
+from bench.cost.outside import policy_player
 from bench.cost.picture import svg
 from bench.cost.rivals import STUB_TOKENS, Player
 from bench.cost.runs import runs
@@ -251,8 +251,8 @@ def test_tokens_outside_of_the_log_are_cached_with_it(told: bool) -> None:
     bills = {}
     for name, play in (
         ("append-only", rivals.append_only),
-        ("ours", keeping_outside(PRESETS["default"], 200_000, told=told)),
-        ("late", keeping_outside(PRESETS["default"], 200_000, told=told, late=True)),
+        ("ours", policy_player(PRESETS["default"], 200_000, told=told)),
+        ("late", policy_player(PRESETS["default"], 200_000, told=told, late=True)),
     ):
         tally = Tally()
         account(tally, bare, play(bare, ANTHROPIC), ANTHROPIC)

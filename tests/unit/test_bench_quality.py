@@ -10,7 +10,7 @@ from app.core.tokens.counter import REQUEST_TOKENS
 from bench.cost.sessions import COUNTER
 from bench.quality import baselines, tables
 from bench.quality.answers import short_answers, with_questions
-from bench.quality.kept import Kept, lost, seen, text_of, total
+from bench.quality.kept import Kept, kept_needs, lost, text_of, total
 from bench.quality.picture import svg
 from bench.quality.recorded import Recorded, recorded
 from bench.quality.scenarios import FIRST_ASKED, LIVED, Record, policy_of
@@ -92,10 +92,10 @@ def test_a_session_without_a_system_prompt_is_given_one() -> None:
 
 def test_kept_values_are_counted_by_use_and_by_value(one: Recorded) -> None:
     (moment,) = one.moments
-    kept = seen(moment, SYSTEM, "Edited old.py; Never touch\nthe lexer.")
+    kept = kept_needs(moment, SYSTEM, "Edited old.py; Never touch\nthe lexer.")
     assert (kept.values, kept.distinct, kept.unseen) == ((0, 3), (0, 2), (0, 2))
     assert (kept.files, kept.names, kept.constraints) == ((0, 1), (1, 1), (1, 3))
-    kept = seen(moment, SYSTEM, f"{SYSTEM} src/old.py")
+    kept = kept_needs(moment, SYSTEM, f"{SYSTEM} src/old.py")
     assert (kept.values, kept.distinct, kept.unseen) == ((2, 3), (1, 2), (1, 2))
     assert (kept.files, kept.names, kept.constraints) == ((1, 1), (1, 1), (1, 3))
 

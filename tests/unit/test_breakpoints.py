@@ -9,7 +9,7 @@ from app.core.log.block import Block, Kind
 from app.core.render.breakpoints import Marking, round_ends, round_points
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
-from tests.support.written import chosen, written_in
+from tests.support.written import chosen, write_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 REACH = 19
@@ -33,7 +33,7 @@ def markers_of(given: Layout, last_written: tuple[int, ...] = (), **limits: Any)
 
 
 def placed_markers(given: Layout, points: tuple[Breakpoint, ...]) -> tuple[Breakpoint, ...]:
-    written = written_in("anthropic", given, points)
+    written = write_in("anthropic", given, points)
     check_anthropic(written.request)
     return written.breakpoints
 
@@ -58,7 +58,7 @@ def test_no_marker_is_set_from_the_first_once_shown_result_on() -> None:
 
 
 def test_markers_before_a_once_shown_result_reach_one_another() -> None:
-    points = chosen(layout(*talk(2, 90)), (1, 30), Marking(once_from=60))
+    points = chosen(layout(*talk(2, 90)), (1, 30), Marking(uncached_from=60))
     assert [(point.seq, point.kind) for point in points] == [
         (1, "system"),
         (30, "previous"),
@@ -133,7 +133,7 @@ def test_ephemeral_blocks_are_after_the_last_marker() -> None:
     given = layout(Block(Kind.USER, 2, "go"), call, pending, injected)
     points = chosen(given)
     assert [(point.seq, point.kind) for point in points] == [(1, "system"), (3, "tail")]
-    message = written_in("anthropic", given, points).request["messages"][1]
+    message = write_in("anthropic", given, points).request["messages"][1]
     assert "cache_control" in message["content"][-1]
     assert message["role"] == "assistant"
 

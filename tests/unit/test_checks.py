@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.digest.check_runs import CheckRun, standing
+from app.core.digest.check_runs import CheckRun, newest_runs
 from app.core.digest.checks import checks_of
 from app.core.digest.digest import Command, Digest, appendix, digest_of, from_json, to_json, unite
 from app.core.digest.outcomes import outcomes_of, state_of
@@ -15,7 +15,7 @@ def result(text: str) -> Event:
     return Event(2, EventType.TOOL_RESULT, 1, 10, body={"content": text})
 
 
-def ran(log: Log, command: str, text: str = "") -> None:
+def add_run(log: Log, command: str, text: str = "") -> None:
     log.result(log.call("Bash", body={"arguments": {"command": command}}), body={"content": text})
 
 
@@ -81,33 +81,33 @@ def test_a_check_is_known_by_its_program_and_target(command: str, names: list[st
     ],
 )
 def test_each_check_has_its_outcome(command: str, text: str, ends: list[tuple[str, str, str]]) -> None:
-    assert [(one.check.text, one.state, one.told) for one in outcomes_of(command, result(text))] == ends
+    assert [(one.check.text, one.state, one.report) for one in outcomes_of(command, result(text))] == ends
 
 
 def test_a_failure_leaves_once_the_same_check_passed_under_another_text_or_in_a_chain() -> None:
     log = Log()
-    ran(log, "go build ./... 2>&1", "Exit code 1\ngauge.go:4:1: undefined: height")
-    ran(log, "mise run lint 2>&1 | tail -20", "gauge.go:4:1: unused\n1 issues:")
-    ran(log, "cd /srv && mise run fmt && mise run lint && go build ./... 2>&1", "0 issues.")
+    add_run(log, "go build ./... 2>&1", "Exit code 1\ngauge.go:4:1: undefined: height")
+    add_run(log, "mise run lint 2>&1 | tail -20", "gauge.go:4:1: unused\n1 issues:")
+    add_run(log, "cd /srv && mise run fmt && mise run lint && go build ./... 2>&1", "0 issues.")
     assert commands(digest_of(log.events)) == ["[ok] mise run lint", "[ok] go build ./..."]
 
 
 def test_a_run_of_everything_covers_one_of_a_part_and_not_the_reverse() -> None:
     part, whole = CheckRun("go test ./tide -run TestTide", "error"), CheckRun("go test ./...", "ok")
-    assert standing([part, whole]) == (whole,)
-    assert standing([part, CheckRun("mise run test", "ok")]) == (CheckRun("mise run test", "ok"),)
+    assert newest_runs([part, whole]) == (whole,)
+    assert newest_runs([part, CheckRun("mise run test", "ok")]) == (CheckRun("mise run test", "ok"),)
     other = CheckRun("go test ./harbour", "ok")
-    assert standing([CheckRun("go test ./...", "error"), other])[0].state == "error"
-    assert standing([part, other]) == (part, other)
-    assert standing([part, CheckRun("mise run lint", "ok")])[0] == part
+    assert newest_runs([CheckRun("go test ./...", "error"), other])[0].state == "error"
+    assert newest_runs([part, other]) == (part, other)
+    assert newest_runs([part, CheckRun("mise run lint", "ok")])[0] == part
     web, api = (CheckRun("npm test", state, folder=at) for state, at in (("error", "web"), ("ok", "api")))
-    assert standing([web, api]) == (web, api)
+    assert newest_runs([web, api]) == (web, api)
 
 
 def test_a_check_older_than_the_last_edits_says_so_and_names_what_failed() -> None:
     log = Log()
-    ran(log, "go test ./...", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
-    ran(log, "mise run lint", "0 issues.")
+    add_run(log, "go test ./...", "Exit code 1\n--- FAIL: TestTide (0.1s)\nFAIL")
+    add_run(log, "mise run lint", "0 issues.")
     add_edit(log, text="<tool_use_error>String to replace not found in file.</tool_use_error>")
     add_edit(log, "/tmp/notes.txt")
     ended = ["[error] go test ./... # failed: TestTide", "[ok] mise run lint"]
@@ -150,21 +150,21 @@ def test_an_error_that_was_mended_is_no_longer_listed() -> None:
         is_error=True,
     )
     assert digest_of(log.events).errors == ("Bash: error: -x",)
-    ran(log, "terraform apply", "done")
+    add_run(log, "terraform apply", "done")
     assert digest_of(log.events).errors == ()
 
 
 def test_a_command_that_failed_is_not_listed_once_one_of_its_program_did_better() -> None:
     log = Log()
-    ran(log, "terraform apply -x", "Error: unknown flag: -x")
+    add_run(log, "terraform apply -x", "Error: unknown flag: -x")
     assert commands(digest_of(log.events)) == ["[error] terraform apply -x"]
-    ran(log, "terraform apply --all", "done")
+    add_run(log, "terraform apply --all", "done")
     assert commands(digest_of(log.events)) == ["[ok] terraform apply --all"]
 
 
 def test_commands_that_prepare_or_look_and_those_of_unknown_end_are_not_listed() -> None:
     log = Log()
     for command in ("git add -A", "mkdir -p a", "cat > a.go <<'EOF'\npackage a\nrun && go\nEOF", "ls | wc -l"):
-        ran(log, command, "fine")
-    ran(log, "./tide | head", "1")
+        add_run(log, command, "fine")
+    add_run(log, "./tide | head", "1")
     assert commands(digest_of(log.events)) == []

@@ -66,7 +66,7 @@ def test_s0_09_a_turn_starts_at_its_first_item_and_at_its_users_message() -> Non
     log.turn = 1
     log.add(EventType.ANNOUNCE, 2)
     log.add(EventType.USER_MESSAGE, 10)
-    log.says()
+    log.assistant()
     log.add(EventType.USER_MESSAGE, 10)  # in the running turn
     log.user()
     assert boundaries.turn_starts(context_of(log)) == {0, 1, 4}
@@ -89,10 +89,10 @@ def test_s0_08_in_a_log(keep: int, point: CutPoint | None) -> None:
     """The vectors hold without the headers, which are bookkeeping here."""
     log = Log()
     log.user(10)
-    log.says(10)
+    log.assistant(10)
     log.user(10)
     log.result(log.call(tokens=5), 40)
-    log.says(10)
+    log.assistant(10)
     assert find(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="forward", split_turn="prefix")) == point
 
 
@@ -112,7 +112,7 @@ def test_s4_08_in_a_log(keep: int, cut: int | None) -> None:
     for call, result in ((5, 50), (10, 100)):
         log.user(10)
         log.result(log.call(tokens=call), result)
-        log.says(10)
+        log.assistant(10)
     point = find(context_of(log), ROOMY, Cut(keep_tokens=keep, lean="back", split_turn="prefix"))
     assert (point.index if point else None) == cut
 
@@ -125,7 +125,7 @@ def test_s4_08_of_two_calls_at_once_neither_loses_its_result(lean: str, cut: int
     one, two = log.call(tokens=10), log.call(tokens=10)
     log.result(one, 10)
     log.result(two, 10)
-    log.says(10)
+    log.assistant(10)
     point = find(context_of(log), ROOMY, Cut(keep_tokens=40, lean=lean, split_turn="prefix"))
     assert point == CutPoint(cut, 1, 0)
 
@@ -149,7 +149,7 @@ def test_s0_05_results_count_and_are_never_the_cut() -> None:
     log.user()
     call = log.call()
     log.result(call, 500)
-    log.says()
+    log.assistant()
     context = context_of(log)
     assert boundaries.speakers(context) == {0, 1, 3}
     assert stop_by_tokens([item.tokens for item in context.items], 300) == 2
@@ -158,7 +158,7 @@ def test_s0_05_results_count_and_are_never_the_cut() -> None:
 def test_s0_04_candidates_are_who_speaks() -> None:
     log = Log()
     log.user()
-    log.says()
+    log.assistant()
     log.add(EventType.SYSTEM_MESSAGE, 5)
     log.add(EventType.AGENT_NOTE, 5, author="scout")
     log.add(EventType.AGENT_NOTE, 5, author="system")
@@ -171,15 +171,15 @@ def test_s3_02_a_call_and_its_results_stay_together() -> None:
     one, two = log.call(), log.call()
     log.result(two)
     log.result(one)
-    log.says()
+    log.assistant()
     assert boundaries.pairing(context_of(log)) == {0, 1, 5}
 
 
 def test_reasoning_stays_with_what_follows_it() -> None:
     log = Log()
     log.user()
-    log.says(body={"content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]})
-    log.says()
+    log.assistant(body={"content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]})
+    log.assistant()
     log.user()
     assert boundaries.reasoning(context_of(log)) == {0, 1, 3}
 
@@ -233,6 +233,6 @@ def test_s4_09_nothing_to_cut() -> None:
     log = Log()
     assert find(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
     log.user()
-    log.says()
+    log.assistant()
     assert find(context_of(log), ROOMY, Cut(keep_tokens=1_000)) is None
     assert find(context_of(log), ROOMY, Cut()) is None

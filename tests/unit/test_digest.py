@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.core.digest.diff import diffed
+from app.core.digest.diff import diffed_paths
 from app.core.digest.digest import Digest, appendix, complete, digest_of, from_json, to_json, unite
 from app.core.digest.files import FileUse, files_of
 from app.core.digest.names import IDENTIFIERS_MAX, names_in, weigh
@@ -44,7 +44,7 @@ def test_system_messages_are_whole_constraints_and_survive_merges() -> None:
     assert from_json(json.loads(json.dumps(to_json(whole)))) == whole
     text = appendix(unite([Digest(constraints=("Use tabs only.",)), parts[0]]), COUNTER, 200)
     assert text == f"<constraints>\n- Use tabs only.\n- {flat}\n</constraints>"
-    assert flat not in appendix(parts[0], COUNTER, 200, beside=f"They said: {flat}")
+    assert flat not in appendix(parts[0], COUNTER, 200, body=f"They said: {flat}")
 
 
 def test_a_long_system_message_is_bounded() -> None:
@@ -69,7 +69,7 @@ def work() -> Log:
     add_call(log, "bash", {"command": "make test"}, "Exit code 2\nE: heights differ", is_error=True)
     add_user(log, "go on please")
     add_call(log, "bash", {"command": "cd /srv/tide && sed -i 's/ft/m/' units.py > /dev/null"})
-    log.says(body={"content": "I renamed unitOf in tide/units.py."})
+    log.assistant(body={"content": "I renamed unitOf in tide/units.py."})
     return log
 
 
@@ -95,8 +95,8 @@ def test_a_digest_of_a_span_of_work() -> None:
 def test_artifacts_and_hidden_events_are_listed_with_their_places() -> None:
     log = Log()
     add_user(log, "draw it")
-    seq = log.says(body={"content": "here", "path": "out/plot.png", "mime": "image/png"})
-    log.says(body={"content": "again", "path": "out/plot.png"})
+    seq = log.assistant(body={"content": "here", "path": "out/plot.png", "mime": "image/png"})
+    log.assistant(body={"content": "again", "path": "out/plot.png"})
     digest = digest_of(log.events, {seq: "a plot", 99: "elsewhere"})
     assert digest.artifacts == (Artifact("out/plot.png", None, seq + 1, 1),)
     assert digest.hidden == ((seq, "a plot"),)
@@ -108,7 +108,7 @@ def test_an_artifact_has_its_call_and_what_the_metadata_says_of_it() -> None:
     odd = [7, True, {"a": 1}, None, "su:2", "x" * 999]
     about = {"visibility": "external", "sources_used": ["so:1", *odd]}
     log.result(call, body={"content": "done", "path": "out/plot.png", "metadata": about})
-    log.says(body={"content": "odd", "path": "odd.txt", "metadata": {"visibility": ["x"], "sources_used": "so:1"}})
+    log.assistant(body={"content": "odd", "path": "odd.txt", "metadata": {"visibility": ["x"], "sources_used": "so:1"}})
     plot, other = digest_of(log.events).artifacts
     assert (plot.tool, plot.call_id, plot.visibility) == ("render", log.events[-2].call_id, "external")
     assert plot.sources_used[:3] == ("so:1", 7, "su:2") and len(str(plot.sources_used[3])) == 200
@@ -218,7 +218,7 @@ def test_names_used_in_recent_calls_rank_first() -> None:
     log = Log()
     add_call(log, "read", {"path": "old/used.py"}, "def seen_once(): pass")
     for _ in range(600):
-        log.says(body={"content": "well"})
+        log.assistant(body={"content": "well"})
     add_call(log, "read", {"path": "new/used.py"}, "kept_name kept_name other_name")
     weights = weigh(log.events)
     assert weights["new/used.py"] > weights["old/used.py"] > weights["seen_once"]
@@ -293,7 +293,9 @@ def test_uniting_many_keeps_every_file_and_constraint_and_the_best_names() -> No
 
 def test_a_digest_comes_back_from_json_as_it_was() -> None:
     log = work()
-    log.says(body={"content": "here", "path": "a.png", "metadata": {"visibility": "external", "sources_used": [1]}})
+    log.assistant(
+        body={"content": "here", "path": "a.png", "metadata": {"visibility": "external", "sources_used": [1]}}
+    )
     digest = digest_of(log.events, {3: "shown instead"})
     stored = json.loads(json.dumps(to_json(digest)))
     assert from_json(stored) == digest
@@ -349,7 +351,7 @@ def test_names_in_the_body_or_within_another_name_are_not_repeated() -> None:
         constraints=("Only use tabs.", "Never push."),
         identifiers=(("src/deep/module.py", 3.0), ("deep/module.py", 9.0), ("said_already", 5.0), ("newName", 1.0)),
     )
-    text = appendix(digest, COUNTER, 200, beside="- Only use tabs.\nsaid_already")
+    text = appendix(digest, COUNTER, 200, body="- Only use tabs.\nsaid_already")
     assert "Only use tabs." not in text and "- Never push." in text
     assert text.split("<identifiers>\n")[1].startswith("src/deep/module.py newName\n")
 
@@ -468,14 +470,14 @@ DIFF = "--- a/tide/gauge.py\n+++ b/tide/gauge.py\n@@ -1 +1 @@\n-a\n+b\n"
     ],
 )
 def test_a_diffs_files(text: str, paths: list[str]) -> None:
-    assert list(diffed(text)) == paths
+    assert list(diffed_paths(text)) == paths
 
 
 def test_diffs_are_found_in_time_linear_in_the_text() -> None:
     def seconds(times: int) -> float:
         began = time.process_time()
         for text in ("--- a\n" * 2 * times, "--- " * 3 * times, "--- a\n+++ b\n" * times, '"\\n+++ ' * 2 * times):
-            assert not list(diffed(text))
+            assert not list(diffed_paths(text))
         return time.process_time() - began
 
     assert min(seconds(40_000) for _ in range(2)) < 16 * 4 * min(seconds(2_500) for _ in range(3))

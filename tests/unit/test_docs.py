@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from app.api.schemas import common as schemas
 from app.cli import app
 from app.core.plan import reducers
-from app.core.plan.pipeline import AT_ONCE, EVICTIONS, Situation
+from app.core.plan.pipeline import EVICTIONS, UNCONDITIONAL, Situation
 from app.core.plan.update import PlanInputs
 from app.core.policy.policy import Policy, knob_table
 from app.core.policy.presets import PRESETS
@@ -144,7 +144,7 @@ def test_the_api_document_names_every_reducer() -> None:
     names = {module.REDUCER for module in modules if hasattr(module, "REDUCER")}
     budget = Budget(window=100, reserve=0, injection_reserve=0, target=100, goal=70)
     at = Situation(PlanInputs((), 0, Counter(HEURISTIC, AREA)), budget, Policy(), force=False)
-    for row in (*AT_ONCE, *EVICTIONS):
+    for row in (*UNCONDITIONAL, *EVICTIONS):
         kind = type(row.reducer(at))
         assert getattr(import_module(kind.__module__), "REDUCER", None) in names, (
             f"the module of {kind.__name__} has no name for it"

@@ -23,11 +23,11 @@ asked = st.lists(st.builds("{}={}".format, st.sampled_from(["host", "port", "ssl
 @given(users, hosts, ports, databases, asked)
 def test_it_is_parsed_as_by_sqlalchemy(user: str, host: str, port: str, database: str, query: list[str]) -> None:
     url = f"postgresql://{user}{host}{port}{database}?{'&'.join(query)}"
-    ours, theirs = make_url(dsn.checked(url)), make_url(url)
+    ours, theirs = make_url(dsn.normalize(url)), make_url(url)
     assert ours.drivername == "postgresql+asyncpg"
     assert spell(ours.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*ours.query} == {"ssl" if name == "sslmode" else name for name in theirs.query}
-    for_driver = make_url(dsn.for_asyncpg(dsn.checked(url)))
+    for_driver = make_url(dsn.for_asyncpg(dsn.normalize(url)))
     assert for_driver.drivername == "postgresql"
     assert spell(for_driver.set(drivername="", query={})) == spell(theirs.set(drivername="", query={}))
     assert {*for_driver.query} == {"sslmode" if name == "ssl" else name for name in theirs.query}
@@ -45,7 +45,7 @@ def test_it_is_parsed_as_by_sqlalchemy(user: str, host: str, port: str, database
     ],
 )
 def test_each_of_several_hosts_is_tried_and_must_accept_writes(listed: str, found: list[str]) -> None:
-    url = dsn.checked(f"postgresql://me:a#b@{listed}/name?sslmode=require")
+    url = dsn.normalize(f"postgresql://me:a#b@{listed}/name?sslmode=require")
     asked = "sslmode=require&target_session_attrs=read-write"
     assert dsn.hosts(url) == tuple(f"postgresql://me:a%23b@{host}/name?{asked}" for host in found)
     assert all("=any" in one for one in dsn.hosts(f"{url}&target_session_attrs=any"))
@@ -61,7 +61,7 @@ def test_a_single_host_is_used_unchanged() -> None:
 )
 def test_addresses_without_hosts_or_with_read_only_ones_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"is no URL|must be one of"):
-        dsn.checked(f"postgresql://{url}")
+        dsn.normalize(f"postgresql://{url}")
 
 
 def spell(url: URL) -> str:

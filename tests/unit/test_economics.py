@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier, from_json, to_json
 from app.core.plan.pipeline import Plan, plan
-from app.core.plan.reducers.earnings import earned
+from app.core.plan.reducers.earnings import earnings_so_far
 from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import Economics, Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from tests.support.examples import examples
-from tests.unit.builders import COUNTER, Log, plainly
+from tests.unit.builders import COUNTER, Log, simple_retention
 
 FIVE_MINUTES = CacheProfile(read_price=0.1, write_price=1.25, ttl_seconds=300, minimum_tokens=0, lookback_blocks=None)
 ROOM = 1_000_000
-RULES = plainly(keep_last=1)
+RULES = simple_retention(keep_last=1)
 
 
-def economic(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **more: object) -> Policy:
+def economic_policy(factor: float = 1.0, least: int = 0, rules: Retention = RULES, **more: object) -> Policy:
     return Policy(
         evict="economic", retention=rules, economics=Economics(factor=factor, least_tokens=least, at_risk=1.0), **more
     )
@@ -33,7 +33,7 @@ def risk_policy(at_risk: float = 0.0) -> Policy:
     return Policy(evict="economic", retention=RULES, economics=Economics(least_tokens=0, at_risk=at_risk))
 
 
-def planned(
+def make_plan(
     log: Log,
     policy: Policy,
     state: Frontier = START,
@@ -60,11 +60,11 @@ def test_a_result_is_evicted_once_carrying_it_cost_as_much_as_a_rewrite() -> Non
     log.user()
     first = log.round(tokens=1_000)  # may be evicted once the next result has arrived
     log.round(tokens=1_000)
-    log.says(tokens=1)
+    log.assistant(tokens=1)
     log.user(tokens=1)
     calls = 1
-    while not stubbed_seqs(found := planned(log, economic())):
-        log.says(tokens=1)
+    while not stubbed_seqs(found := make_plan(log, economic_policy())):
+        log.assistant(tokens=1)
         calls += 1
         log.user(tokens=1)
     behind = sum(e.tokens for e in log.events if e.seq > first)
@@ -78,14 +78,14 @@ def test_only_the_part_that_pays_off_is_evicted() -> None:
     log = Log()
     log.user()
     old = log.round(tokens=400)
-    log.says(tokens=20_000)  # all of this would be written again
+    log.assistant(tokens=20_000)  # all of this would be written again
     new = log.round(tokens=5_000)
     log.round(tokens=10)
     for _ in range(8):
-        log.says(tokens=1)
+        log.assistant(tokens=1)
         log.user(tokens=1)
-    assert stubbed_seqs(planned(log, economic())) == [new]
-    assert stubbed_seqs(planned(log, economic(), now=300.0)) == [old, new]
+    assert stubbed_seqs(make_plan(log, economic_policy())) == [new]
+    assert stubbed_seqs(make_plan(log, economic_policy(), now=300.0)) == [old, new]
 
 
 def test_a_cold_cache_costs_nothing_more() -> None:
@@ -93,15 +93,15 @@ def test_a_cold_cache_costs_nothing_more() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=5_000)
-    log.says(tokens=10)
+    log.assistant(tokens=10)
     log.user()
-    assert planned(log, economic(), now=299.0).cause is None
-    cold = planned(log, economic(), now=300.0)
+    assert make_plan(log, economic_policy(), now=299.0).cause is None
+    cold = make_plan(log, economic_policy(), now=300.0)
     assert (cold.cause, stubbed_seqs(cold)) == ("cold_cache", [first])
-    assert planned(log, economic(), used_at=None).cause is None  # the first call of a view
-    assert planned(log, economic(), now=None).cause is None
-    never = replace(economic(), economics=Economics(least_tokens=0, on_cold=False))
-    assert planned(log, never, now=300.0).cause is None
+    assert make_plan(log, economic_policy(), used_at=None).cause is None  # the first call of a view
+    assert make_plan(log, economic_policy(), now=None).cause is None
+    never = replace(economic_policy(), economics=Economics(least_tokens=0, on_cold=False))
+    assert make_plan(log, never, now=300.0).cause is None
 
 
 def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
@@ -109,12 +109,12 @@ def test_an_eviction_that_pays_off_immediately_does_not_wait() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=400)  # not sent yet, so written in any case
-    assert stubbed_seqs(planned(log, risk_policy())) == [first]
-    log.says(tokens=600)
+    assert stubbed_seqs(make_plan(log, risk_policy())) == [first]
+    log.assistant(tokens=600)
     log.user()
-    log.says()
+    log.assistant()
     log.user()  # now the text after it has been sent as well, and would be written again
-    assert first not in stubbed_seqs(planned(log, risk_policy()))
+    assert first not in stubbed_seqs(make_plan(log, risk_policy()))
 
 
 def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
@@ -122,16 +122,16 @@ def test_rewriting_is_paid_for_by_what_evictions_have_earned() -> None:
     log.user()
     first = log.round(tokens=20_000)
     second = log.round(tokens=3_000)
-    cold = planned(log, risk_policy(), now=300.0)
+    cold = make_plan(log, risk_policy(), now=300.0)
     assert cold.state.earned == pytest.approx(1.25 * cold.state.saved, rel=0.01)
     assert stubbed_seqs(cold) == [first]
     log.round(tokens=10)
     for _ in range(50):
-        log.says(tokens=100)
+        log.assistant(tokens=100)
         log.user(tokens=10)
-    assert planned(log, risk_policy()).cause is None  # the run may end here, with nothing earned
-    assert planned(log, economic()).cause == "break_even"
-    paid = planned(log, risk_policy(), cold.state)
+    assert make_plan(log, risk_policy()).cause is None  # the run may end here, with nothing earned
+    assert make_plan(log, economic_policy()).cause == "break_even"
+    paid = make_plan(log, risk_policy(), cold.state)
     assert stubbed_seqs(paid) == [first, second]
     assert paid.state.earned >= 0
     assert paid.state.earned_to == len(log.events)
@@ -144,10 +144,10 @@ def test_a_share_of_the_bill_may_be_risked_before_anything_is_earned() -> None:
     first = log.round(tokens=20_000)
     log.round(tokens=2_000)
     for _ in range(8):
-        log.says(tokens=100)
+        log.assistant(tokens=100)
         log.user(tokens=10)
-    assert planned(log, risk_policy()).cause is None
-    found = planned(log, risk_policy(at_risk=0.03))
+    assert make_plan(log, risk_policy()).cause is None
+    found = make_plan(log, risk_policy(at_risk=0.03))
     assert (found.cause, stubbed_seqs(found)) == ("break_even", [first])
     assert -0.03 * 1.25 * 25_000 - 0.03 * 0.1 * 25_000 * 10 < found.state.earned < 0
 
@@ -157,12 +157,12 @@ def test_nothing_goes_that_would_leave_too_little_to_be_cached() -> None:
     log.user()
     first = log.round(tokens=3_000)
     log.round(tokens=1_000)
-    log.says(tokens=10)
+    log.assistant(tokens=10)
     log.user()
     small = replace(FIVE_MINUTES, minimum_tokens=2_000)
-    assert planned(log, risk_policy(), now=300.0, cache=small).cause is None
-    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, cache=small, outside=1_500)) == [first]
-    assert stubbed_seqs(planned(log, risk_policy(), now=300.0, target=2_500, cache=small)) == [first]
+    assert make_plan(log, risk_policy(), now=300.0, cache=small).cause is None
+    assert stubbed_seqs(make_plan(log, risk_policy(), now=300.0, cache=small, outside=1_500)) == [first]
+    assert stubbed_seqs(make_plan(log, risk_policy(), now=300.0, target=2_500, cache=small)) == [first]
 
 
 def test_an_answer_of_several_messages_is_one_call() -> None:
@@ -172,15 +172,15 @@ def test_an_answer_of_several_messages_is_one_call() -> None:
         log.user()
         log.round(tokens=20_000)
         log.round(tokens=400)
-        log.says()
+        log.assistant()
         log.user()
-        cold = planned(log, risk_policy(), now=300.0)
+        cold = make_plan(log, risk_policy(), now=300.0)
         for _ in range(5):
             for _ in range(texts):
-                log.says(tokens=30 // texts)
+                log.assistant(tokens=30 // texts)
             log.user(tokens=10)
-        later = planned(log, risk_policy(), cold.state).context
-        accounts.append((earned(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
+        later = make_plan(log, risk_policy(), cold.state).context
+        accounts.append((earnings_so_far(later, cold.state, FIVE_MINUTES), len(later.rounds.seqs)))
     assert accounts[0] == accounts[1]
 
 
@@ -190,10 +190,10 @@ def test_a_result_that_the_model_has_not_seen_stays() -> None:
     calls = [log.call() for _ in range(4)]
     for call in calls:
         log.result(call, 5_000)
-    assert planned(log, risk_policy(), now=300.0).cause is None
-    log.says()
+    assert make_plan(log, risk_policy(), now=300.0).cause is None
+    log.assistant()
     log.user()
-    assert len(stubbed_seqs(planned(log, risk_policy(), now=300.0))) == 3
+    assert len(stubbed_seqs(make_plan(log, risk_policy(), now=300.0))) == 3
 
 
 def test_a_small_saving_opens_no_epoch() -> None:
@@ -201,9 +201,9 @@ def test_a_small_saving_opens_no_epoch() -> None:
     log.user()
     log.round(tokens=1_000)
     log.round(tokens=1_000)
-    assert planned(log, economic(least=2_000), now=300.0).cause is None
+    assert make_plan(log, economic_policy(least=2_000), now=300.0).cause is None
     log.round(tokens=2_000)
-    assert len(stubbed_seqs(planned(log, economic(least=1_500), now=300.0))) == 2
+    assert len(stubbed_seqs(make_plan(log, economic_policy(least=1_500), now=300.0))) == 2
 
 
 def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
@@ -212,10 +212,10 @@ def test_a_new_system_prompt_rewrites_everything_anyway() -> None:
     log.user()
     first = log.round(tokens=5_000)
     log.round(tokens=5_000)
-    before = planned(log, economic(), used_at=None)
+    before = make_plan(log, economic_policy(), used_at=None)
     assert stubbed_seqs(before) == []
     log.system()
-    assert stubbed_seqs(planned(log, economic(), before.state)) == [first]
+    assert stubbed_seqs(make_plan(log, economic_policy(), before.state)) == [first]
 
 
 def test_results_that_a_view_never_carried_cost_it_nothing() -> None:
@@ -224,8 +224,8 @@ def test_results_that_a_view_never_carried_cost_it_nothing() -> None:
     for _ in range(20):
         log.round(tokens=2_000)
     began = replace(START, began=len(log.events))
-    assert planned(log, economic(), began).cause is None
-    assert planned(log, economic(), START).cause == "break_even"
+    assert make_plan(log, economic_policy(), began).cause is None
+    assert make_plan(log, economic_policy(), START).cause == "break_even"
 
 
 def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
@@ -237,9 +237,9 @@ def test_under_pressure_small_results_and_listings_are_evicted_last() -> None:
     large = log.round(tokens=4_000)
     log.round(tokens=100)
     rules = Retention(keep_last=1, identifiers=0.0, superseded=False)
-    some = planned(log, economic(rules=rules), target=5_000)
+    some = make_plan(log, economic_policy(rules=rules), target=5_000)
     assert (some.cause, stubbed_seqs(some)) == ("budget", [large])
-    more = planned(log, economic(rules=rules), target=1_500)
+    more = make_plan(log, economic_policy(rules=rules), target=1_500)
     assert stubbed_seqs(more) == [small, dense, large]
 
 
@@ -250,7 +250,7 @@ def test_a_stub_keeps_the_names_that_are_seen_nowhere_else() -> None:
     first = log.result(log.call(), 1_200, body={"content": text})
     log.round(tokens=1_000)
     rules = Retention(keep_last=1, superseded=False)
-    stub = planned(log, economic(rules=rules), now=300.0).state.stubs[0]
+    stub = make_plan(log, economic_policy(rules=rules), now=300.0).state.stubs[0]
     assert (stub.seq, stub.keeps) == (first, ("app/unknown.py", "find_the_answer"))
 
 
@@ -261,7 +261,7 @@ def test_the_newer_of_two_evicted_results_keeps_a_name() -> None:
     log.result(log.call(), 1_200, body={"content": text})
     second = log.result(log.call(), 1_200, body={"content": text})
     log.round(tokens=1_000)
-    stubs = planned(log, economic(rules=Retention(keep_last=1, superseded=False)), now=300.0).state.stubs
+    stubs = make_plan(log, economic_policy(rules=Retention(keep_last=1, superseded=False)), now=300.0).state.stubs
     assert {stub.seq: stub.keeps for stub in stubs}[second] == ("app/shared_name.py",)
     assert [stub.keeps for stub in stubs if stub.seq != second] == [()]
 
@@ -274,7 +274,7 @@ def test_a_superseded_read_is_evicted_although_it_is_recent() -> None:
     again = log.result(log.call(body=part), 1_000)
     other = log.result(log.call(body={"arguments": {"path": "app/b.py"}}), 1_000)
     last = log.result(log.call(body=whole), 1_000)
-    found = planned(log, economic(rules=Retention(keep_last=8)), now=300.0)
+    found = make_plan(log, economic_policy(rules=Retention(keep_last=8)), now=300.0)
     assert stubbed_seqs(found) == [again]
     assert found.state.stubs[0].reason == "superseded"
     assert not {other, last} & set(stubbed_seqs(found))
@@ -286,7 +286,7 @@ def test_long_arguments_of_old_calls_are_shortened_and_stay_an_object() -> None:
     call = log.call(tokens=2_000, body={"arguments": {"path": "a.py", "content": "line\n" * 1_000}})
     log.result(call, 20)
     log.round(tokens=1_000)
-    found = planned(log, economic(rules=Retention(keep_last=1)), now=300.0)
+    found = make_plan(log, economic_policy(rules=Retention(keep_last=1)), now=300.0)
     item = next(i for i in found.context.items if i.event.seq == call)
     shown = item.block().arguments
     assert isinstance(shown, dict)
@@ -303,17 +303,17 @@ def test_pinned_never_evicted_and_open_ones_stay() -> None:
     log.call(tokens=3_000, body={"arguments": {"text": "word " * 3_000}})
     log.round(tokens=1_000)
     rules = Retention(keep_last=1, never_evict=("plan",))
-    assert planned(log, economic(rules=rules), now=300.0).cause is None
+    assert make_plan(log, economic_policy(rules=rules), now=300.0).cause is None
 
 
 def test_a_session_pinned_above_its_threshold_opens_few_epochs() -> None:
     log = Log()
     log.user(tokens=9_000)  # must stay, and takes nearly all of the threshold
-    policy = economic(factor=100.0)
+    policy = economic_policy(factor=100.0)
     state, epochs, evicted, stalls = START, 0, 0, 0
     for number in range(200):
         log.round(tokens=300)
-        found = planned(log, policy, state, target=100_000, threshold=10_000)
+        found = make_plan(log, policy, state, target=100_000, threshold=10_000)
         stalls += found.stalled is not None
         if found.cause is not None:
             epochs += 1
@@ -328,8 +328,8 @@ def test_fixed_parts_above_the_threshold_stall_with_a_reason() -> None:
     log = Log()
     log.system(tokens=12_000)
     log.user()
-    first = planned(log, economic(), target=100_000, threshold=10_000)
-    again = planned(log, economic(), first.state, target=100_000, threshold=10_000)
+    first = make_plan(log, economic_policy(), target=100_000, threshold=10_000)
+    again = make_plan(log, economic_policy(), first.state, target=100_000, threshold=10_000)
     assert again.cause is None
     assert again.stalled is not None
     assert "above the threshold" in again.stalled
@@ -345,8 +345,8 @@ def test_never_twice_as_dear_as_carrying_on_or_as_evicting_later(size: int, grow
     log.round(tokens=1)
     carried, rewrites, evicted_at, state = [], [], None, START
     for number, added in enumerate(grows):
-        log.says(tokens=added)
-        found = planned(log, economic(), state)
+        log.assistant(tokens=added)
+        found = make_plan(log, economic_policy(), state)
         if found.cause == "break_even" and evicted_at is None:
             evicted_at, state = number, found.state
         carried.append(0.1 * next((s.tokens for s in found.state.stubs), size))
@@ -369,7 +369,7 @@ def test_strict_mode_asks_neither_clock_nor_price() -> None:
     first = log.round(tokens=500)
     log.round(tokens=500)
     strict = Policy(evict="every_assembly", retention=RULES)
-    assert stubbed_seqs(planned(log, strict)) == [first]
+    assert stubbed_seqs(make_plan(log, strict)) == [first]
     assert [e.type for e in log.events].count(EventType.TOOL_RESULT) == 2
 
 
@@ -379,6 +379,6 @@ def test_evicting_only_on_a_cold_cache_waits_for_it_or_for_pressure() -> None:
     first = log.round(tokens=500)
     log.round(tokens=500)
     patient = Policy(evict="on_cache_expiry", retention=RULES)
-    assert planned(log, patient).cause is None
-    assert stubbed_seqs(planned(log, patient, now=300.0)) == [first]
-    assert stubbed_seqs(planned(log, patient, target=700)) == [first]
+    assert make_plan(log, patient).cause is None
+    assert stubbed_seqs(make_plan(log, patient, now=300.0)) == [first]
+    assert stubbed_seqs(make_plan(log, patient, target=700)) == [first]

@@ -8,7 +8,7 @@ from app.core.compaction.extractive.body import extract, extract_prefix
 from app.core.compaction.extractive.quotes import quotes
 from app.core.compaction.extractive.sections import HEADINGS, NONE, NOTHING, PREFIX_HEADINGS
 from app.core.compaction.extractive.sentences import central, sentences_of
-from app.core.compaction.extractive.summary import extractive
+from app.core.compaction.extractive.summary import write_summary
 from app.core.digest.digest import Digest, digest_of
 from app.core.digest.sentences import own_words
 from app.core.log.events import EventType
@@ -23,14 +23,18 @@ def work() -> Log:
     log = Log()
     log.user(body={"content": "Heights are printed in feet although the station is metric. Find out where."})
     log.user(body={"content": "Always keep two decimals in the report."})
-    log.says(body={"content": "I fixed the gauge so that heights are metric. The report converts heights to feet."})
+    log.assistant(
+        body={"content": "I fixed the gauge so that heights are metric. The report converts heights to feet."}
+    )
     call = log.call("bash", body={"arguments": {"command": "make test"}})
     log.result(call, body={"content": f"{INJECTED} Heights of the gauge and the report."}, is_error=True)
-    log.says(
+    log.assistant(
         body={"content": "We decided to convert heights in the report instead of the gauge.\n\n```\nsecret()\n```"}
     )
     log.user(body={"content": "Now check the estuary gauge"})
-    log.says(body={"content": "The estuary test fails because its heights are missing. Next I'll read the gauge log."})
+    log.assistant(
+        body={"content": "The estuary test fails because its heights are missing. Next I'll read the gauge log."}
+    )
     todos = [{"content": "Print the report", "status": "pending"}, {"content": "Read it", "status": "in_progress"}]
     log.result(log.call("todo_write", body={"arguments": {"todos": todos}}))
     log.call("read", body={"arguments": {"path": "tide/gauge.py"}})
@@ -70,7 +74,7 @@ def test_every_heading_is_there_in_order_and_holds_what_belongs_to_it() -> None:
 def test_work_and_decisions_are_kept_when_newer_texts_end_the_span() -> None:
     log = work()
     for number in range(3):
-        log.says(body={"content": f"Harbour number {number} is next."})
+        log.assistant(body={"content": f"Harbour number {number} is next."})
     text = body(log)
     assert section(text, "### Done") == ["I fixed the gauge so that heights are metric."]
     assert "We decided to convert heights in the report instead of the gauge." in section(text, "## Key Decisions")
@@ -79,7 +83,7 @@ def test_work_and_decisions_are_kept_when_newer_texts_end_the_span() -> None:
 @pytest.mark.parametrize("tokens", [150, 300, 800])
 def test_no_sentence_is_repeated_or_cut_within_a_word(tokens: int) -> None:
     log = work()
-    log.says(body={"content": f"Now let me update {'paths.CheckpointPath and ' * 40}then stop."})
+    log.assistant(body={"content": f"Now let me update {'paths.CheckpointPath and ' * 40}then stop."})
     text = body(log, tokens)
     lines = [line.removeprefix("- ") for line in text.split("\n") if not line.startswith("#")]
     assert not [one for at, one in enumerate(lines) if one in " ".join(lines[:at] + lines[at + 1 :])]
@@ -135,7 +139,7 @@ def test_a_span_without_text_lists_the_work_and_what_still_fails() -> None:
 )
 def test_only_failures_in_the_log_are_blockers(said: str) -> None:
     log = log_without_text()
-    log.says(body={"content": said})
+    log.assistant(body={"content": said})
     text = body(log)
     assert said not in section(text, "### Blocked")
     assert text.count(said) == 1
@@ -144,9 +148,9 @@ def test_only_failures_in_the_log_are_blockers(said: str) -> None:
 def test_an_intent_is_a_next_step_in_the_newest_text_alone() -> None:
     log = Log()
     log.user(body={"content": "Convert the harbour table to metres."})
-    log.says(body={"content": "I'll read the gauge log before that."})
+    log.assistant(body={"content": "I'll read the gauge log before that."})
     log.result(log.call("read", body={"arguments": {"path": "gauge.log"}}), body={"content": "fine"})
-    log.says(body={"content": "The table has forty rows. " * 60 + "I'll convert the harbour table now."})
+    log.assistant(body={"content": "The table has forty rows. " * 60 + "I'll convert the harbour table now."})
     text = body(log, 120)
     assert "I'll convert the harbour table now." in text
     assert "before that" not in text
@@ -190,7 +194,9 @@ def test_statements_of_an_earlier_summary_are_kept() -> None:
 def test_a_split_turn_has_headings_of_its_own() -> None:
     log = Log()
     log.user(body={"content": "Convert every table to metric units, and keep two decimals."})
-    log.says(body={"content": "I converted the harbour table. The estuary table is next, then I'll run the tests."})
+    log.assistant(
+        body={"content": "I converted the harbour table. The estuary table is next, then I'll run the tests."}
+    )
     text = extract_prefix(log.events, "", digest_of(log.events), 300, COUNTER)
     assert [line for line in text.split("\n") if line.startswith("#")] == list(PREFIX_HEADINGS)
     assert section(text, PREFIX_HEADINGS[0]) == ["Convert every table to metric units, and keep two decimals."]
@@ -214,10 +220,10 @@ def talk() -> Log:
     log = Log()
     for number in range(30):
         log.user(body={"content": f"Great! How are you doing today, friend {number}?"})
-        log.says(body={"content": "Thanks, that sounds lovely!"})
+        log.assistant(body={"content": "Thanks, that sounds lovely!"})
     log.user(body={"content": "I adopted two guinea pigs named Oscar and Bailey last Saturday."})
     for _ in range(30):
-        log.says(body={"content": "Take care, talk to you soon!"})
+        log.assistant(body={"content": "Take care, talk to you soon!"})
     return log
 
 
@@ -240,7 +246,7 @@ def test_quotes_of_an_earlier_summary_compete_with_new_ones() -> None:
 def test_a_speaker_is_named_once() -> None:
     log = Log()
     log.user(body={"content": "Mel: I painted a sunrise in 2022."})
-    log.says(body={"content": "My kiln broke in 2021 already."}, author="Caro")
+    log.assistant(body={"content": "My kiln broke in 2021 already."}, author="Caro")
     log.user(body={"content": "Something else entirely happened to us."})
     texts = [quote.text for quote in quotes(log.events)]
     assert "Mel: I painted a sunrise in 2022." in texts and "Caro: My kiln broke in 2021 already." in texts
@@ -250,7 +256,7 @@ def noted(text: str) -> str:
     log = Log()
     log.user(body={"content": "Look after the gauge."})
     log.add(EventType.AGENT_NOTE, 10, body={"content": text})
-    log.says(body={"content": "That is noted."})
+    log.assistant(body={"content": "That is noted."})
     return body(log)
 
 
@@ -373,13 +379,13 @@ def test_a_goal_stays_with_a_longer_message_and_is_the_first_request() -> None:
 
 def test_a_goal_is_given_once_whole_if_it_fits_and_with_its_question() -> None:
     log = log_without_text()
-    log.says(body={"content": "Shall I sort the gauge by harbour?"})
+    log.assistant(body={"content": "Shall I sort the gauge by harbour?"})
     log.user(body={"content": "yes, do that " + "and print it, " * 30})
     log.user(body={"content": "stop then"})
     text = body(log, 900)
     assert text.count("yes, do that") == 1
     answer = log_without_text()
-    answer.says(body={"content": "Shall I sort the gauge by harbour?"})
+    answer.assistant(body={"content": "Shall I sort the gauge by harbour?"})
     answer.user(body={"content": "yes, do that"})
     assert section(body(answer), "## Goal") == ['yes, do that (asked: "Shall I sort the gauge by harbour?")']
     assert body(answer).count("yes, do that") == 1
@@ -388,6 +394,6 @@ def test_a_goal_is_given_once_whole_if_it_fits_and_with_its_question() -> None:
 def test_unused_tokens_of_the_appendix_go_to_the_body() -> None:
     log = work()
     told = [event.text for event in log.events if event.type is EventType.ASSISTANT_MESSAGE and event.text]
-    text = extractive(log.events, (), "", digest_of(log.events), 1_000, COUNTER)
+    text = write_summary(log.events, (), "", digest_of(log.events), 1_000, COUNTER)
     assert all(" ".join(own_words(one).split()) in text for one in told)
     assert COUNTER.estimator.count(text, TextKind.PROSE) <= 1_000

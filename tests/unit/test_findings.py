@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.core.compaction.extractive.body import condensed, extract
-from app.core.compaction.extractive.statements import findings, is_narration, refutes, statements, tells
+from app.core.compaction.extractive.body import condense, extract
+from app.core.compaction.extractive.statements import findings, has_content, is_narration, refutes, statements
 from app.core.digest.digest import Digest, digest_of
 from tests.unit.builders import COUNTER, Log
 
@@ -61,7 +61,7 @@ def test_emphasis_is_never_cut_in_half() -> None:
         "5. Removed `feet` from the gauge (`gauge.py`).",
         "Then more.",
     ]
-    assert "**" not in condensed("**The gauge is dry now.** It was wet. " * 20, 100)
+    assert "**" not in condense("**The gauge is dry now.** It was wet. " * 20, 100)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_emphasis_is_never_cut_in_half() -> None:
     ["Let me check the gauge:", "Now let me verify that the fix works.", "Good question. I'll look at it.", "Perfect!"],
 )
 def test_narration_is_no_finding(text: str) -> None:
-    assert not tells(text)
+    assert not has_content(text)
 
 
 def test_statements_with_content_are_no_narration() -> None:
-    assert tells("Let me know. The gauge prints feet.")
+    assert has_content("Let me know. The gauge prints feet.")
     assert not is_narration("Good, only the gauge prints feet.")
 
 
@@ -85,12 +85,12 @@ def decided(log: Log) -> str:
 def test_of_the_diagnoses_of_a_turn_the_last_one_stays() -> None:
     log = Log()
     log.user(body={"content": "Why does the gauge print feet?"})
-    log.says(body={"content": "The issue is that the gauge is wet and cold."})
+    log.assistant(body={"content": "The issue is that the gauge is wet and cold."})
     log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
-    log.says(body={"content": "The issue is that the report converts every height."})
+    log.assistant(body={"content": "The issue is that the report converts every height."})
     log.result(log.call("read", body={"arguments": {"path": "report.py"}}))
     for number in range(3):
-        log.says(body={"content": f"Harbour number {number} is dry."})
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
     assert "report converts" in decided(log) and "wet" not in decided(log)
 
 
@@ -102,9 +102,9 @@ def test_statements_refuted_by_the_user_are_not_listed(message: str) -> None:
     log = Log()
     log.user(body={"content": "Make the gauge print metres."})
     log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
-    log.says(body={"content": "I fixed the gauge of the harbour. Feet were printed because the unit was lost."})
+    log.assistant(body={"content": "I fixed the gauge of the harbour. Feet were printed because the unit was lost."})
     log.user(body={"content": message})
-    log.says(body={"content": "The estuary has another gauge. It prints feet."})
+    log.assistant(body={"content": "The estuary has another gauge. It prints feet."})
     text = extract(log.events, "", digest_of(log.events), 600, COUNTER)
     assert "unit was lost" not in text and "I fixed" not in text
 
@@ -119,9 +119,9 @@ def test_an_item_of_a_description_is_no_finished_work() -> None:
     log.user(body={"content": "What do the packages do, and what is done?"})
     log.result(log.call("read", body={"arguments": {"path": "gauge.py"}}))
     described = "## `gauge` package\n- Committed heights of old harbours"
-    log.says(body={"content": f"{described}\n\n## Changes\n- Added the estuary gauge of Oslo"})
+    log.assistant(body={"content": f"{described}\n\n## Changes\n- Added the estuary gauge of Oslo"})
     for number in range(3):
-        log.says(body={"content": f"Harbour number {number} is dry."})
+        log.assistant(body={"content": f"Harbour number {number} is dry."})
     done = extract(log.events, "", digest_of(log.events), 600, COUNTER).partition("### Done")[2].partition("\n#")[0]
     assert "Added the estuary gauge of Oslo" in done and "Committed" not in done
 
@@ -151,5 +151,5 @@ def test_a_long_text_is_shortened_to_whole_sentences_without_table_heads() -> No
         "| File | Fix |\n|---|---|\n| gauge | metres |\n\nFixes:\n\n- The gauge prints metres now.\n"
         + "It rains. " * 50
     )
-    assert condensed(text, 75) == "gauge | metres Fixes: The gauge prints metres now. … It rains."
-    assert condensed("Heights " * 50, 60, is_first=False) == ""
+    assert condense(text, 75) == "gauge | metres Fixes: The gauge prints metres now. … It rains."
+    assert condense("Heights " * 50, 60, is_first=False) == ""

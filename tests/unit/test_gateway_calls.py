@@ -9,7 +9,7 @@ from app.core.errors import InvalidRequest
 from app.core.gateway import body as bodies
 from app.core.gateway import responses_reply
 from app.core.gateway.calls import ENDPOINTS, NotBudgeted, conversation, rewritten
-from app.core.gateway.headers import downward, secrets, upward
+from app.core.gateway.headers import request_fields, response_fields, secrets
 from app.core.gateway.identity import NAME_CHARS_MAX, identify, legal_name
 from app.core.gateway.redaction import redacted
 from tests.support.validators import check_anthropic
@@ -37,7 +37,7 @@ def test_the_first_of_the_order_names_the_session(
 ) -> None:
     found = identify(headers, path, {"metadata": {"user_id": user}, "prompt_cache_key": "never", "system": "never"})
     assert found is not None
-    assert (found.session, found.own) == (session, session in ("ours", "path"))
+    assert (found.session, found.configured) == (session, session in ("ours", "path"))
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_usage_is_requested_of_a_chat_stream_unless_the_client_does() -> None:
     call = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
     for options, swallows in ((None, True), ({"include_usage": False, "x": 1}, True), ({"include_usage": True}, False)):
         asked = call if options is None else {**call, "stream_options": options}
-        assert conversation(endpoint("/v1/chat/completions"), asked).swallows is swallows
+        assert conversation(endpoint("/v1/chat/completions"), asked).hides_usage is swallows
         sent = json.loads(replaced("/v1/chat/completions", json.dumps(asked), {"messages": call["messages"]}))
         assert sent["stream_options"] == {**(options or {}), "include_usage": True}
     plain = conversation(endpoint("/v1/chat/completions"), {**call, "stream": False})
-    assert not plain.swallows
+    assert not plain.hides_usage
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_fields_of_one_connection_and_ours_stay_here() -> None:
         (b"anthropic-beta", b"a"),
         (b"anthropic-beta", b"b"),
     ]
-    assert upward(fields, plain=False) == kept
-    assert upward(fields, plain=True) == [kept[0], *kept[2:], (b"accept-encoding", b"identity")]
+    assert request_fields(fields, plain=False) == kept
+    assert request_fields(fields, plain=True) == [kept[0], *kept[2:], (b"accept-encoding", b"identity")]
     down = [(b"content-type", b"x"), (b"content-length", b"5"), (b"date", b"d"), (b"x-palimpsest-mode", b"forged")]
-    assert downward(down, changed=False) == down[:2]
-    assert downward(down, changed=True) == down[:1]
+    assert response_fields(down, changed=False) == down[:2]
+    assert response_fields(down, changed=True) == down[:1]
 
 
 def test_credentials_are_found_wherever_they_are_sent_and_taken_out_of_texts() -> None:
@@ -213,4 +213,4 @@ def test_a_failed_response_has_its_reason_also_without_streaming() -> None:
     error = {"code": "server_error", "message": "The model broke"}
     answer = {"id": "resp_1", "status": "failed", "error": error, "output": [], "usage": None}
     found = responses_reply.read(answer)
-    assert (found.whole, found.messages, found.error) == (False, (), error)
+    assert (found.complete, found.messages, found.error) == (False, (), error)

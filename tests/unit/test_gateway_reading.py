@@ -111,4 +111,4 @@ async def test_a_stream_is_read_up_to_a_limit() -> None:
         passed += len(piece)
     assert passed > 1.9 * STREAM_BYTES_MAX
     assert STREAM_BYTES_MAX < reader.bytes < STREAM_BYTES_MAX + JSON_BYTES_MAX
-    assert reader.reply().messages and not reader.reply().whole
+    assert reader.reply().messages and not reader.reply().complete

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from app.core.compaction.prompt import Completion, Prompt
-from app.providers.guard import BUCKET, HOUR, Guarded, GuardState, expected_tokens
+from app.providers.guard import BUCKET, HOUR, GuardedSummarizer, GuardState, expected_tokens
 from app.providers.summarizer import ProviderError, Summarizer
 
 ASK = Prompt("s" * 300, "p" * 600, 100, 0.2)
@@ -58,9 +58,9 @@ async def ask(guarded: Summarizer) -> str:
     return "ok"
 
 
-def make_guard(*outcomes: Completion | Exception, **rules: float) -> tuple[Guarded, Scripted, Clock]:
+def make_guard(*outcomes: Completion | Exception, **rules: float) -> tuple[GuardedSummarizer, Scripted, Clock]:
     inner, clock = Scripted(list(outcomes)), Clock()
-    return Guarded(inner, clock=clock, **rules), inner, clock
+    return GuardedSummarizer(inner, clock=clock, **rules), inner, clock
 
 
 async def test_failures_in_a_row_open_the_circuit_and_nothing_is_asked() -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.core.errors import InvalidRequest
-from app.core.log.lifetime import DAYS_MAX, Life, Lifetimes, checked, due
+from app.core.log.lifetime import DAYS_MAX, Life, Lifetimes, due_sessions, validate
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def life(created: float, used: float, *, busy: bool = False) -> Life:
     ],
 )
 def test_a_sessions_time_is_over_by_one_rule_at_most(rules: Lifetimes, one: Life, rule: str | None) -> None:
-    assert rules.over(one, NOW) == rule
+    assert rules.expired_rule(one, NOW) == rule
     before = rules.created_before(NOW)
     assert rule is None or (before is not None and one.created_at < before)
 
@@ -38,13 +38,13 @@ def test_a_sessions_time_is_over_by_one_rule_at_most(rules: Lifetimes, one: Life
 def test_a_session_expires_only_with_its_whole_family() -> None:
     lives = {"a": life(90, 90), "b": life(90, 1), "c": life(90, 90), "d": life(50, 50)}
     families = {"a": {"a", "b", "c"}, "b": {"b", "c"}, "c": {"c"}, "d": {"d", "gone"}}
-    found = due(Lifetimes(idle_days=10), NOW, lives, families)
+    found = due_sessions(Lifetimes(idle_days=10), NOW, lives, families)
     assert [(one.id, one.rule, one.used_at) for one in found] == [("c", "idle", lives["c"].used_at)]
 
 
 def test_0_days_mean_no_expiry() -> None:
-    assert checked(Lifetimes(session_days=0, idle_days=0, delivery_days=0)) == Lifetimes()
-    assert checked(Lifetimes(session_days=DAYS_MAX, call_days=1)) == Lifetimes(session_days=DAYS_MAX, call_days=1)
+    assert validate(Lifetimes(session_days=0, idle_days=0, delivery_days=0)) == Lifetimes()
+    assert validate(Lifetimes(session_days=DAYS_MAX, call_days=1)) == Lifetimes(session_days=DAYS_MAX, call_days=1)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_0_days_mean_no_expiry() -> None:
 )
 def test_a_rule_out_of_bounds_is_named(rules: Lifetimes, field: str) -> None:
     with pytest.raises(InvalidRequest, match=field):
-        checked(rules)
+        validate(rules)

@@ -43,7 +43,7 @@ def test_a_large_result_is_a_stub_from_the_next_call_on() -> None:
     second = make_plan(log)
     assert (second.cause, second.once_from) == ("break_even", 0)
     assert [(stub.seq, stub.reducer, stub.reason) for stub in second.state.stubs] == [(large, "once", "seen_once")]
-    log.says()
+    log.assistant()
     log.user()
     third = make_plan(log, second.state)
     assert (third.cause, third.state) == (None, second.state)
@@ -65,7 +65,7 @@ def test_other_results_are_cached_and_stay(policy: Policy, given: dict[str, Any]
     log = new_log()
     log.round(tokens=3_000)
     first = make_plan(log, policy=policy, **given)
-    log.says()
+    log.assistant()
     log.user()
     second = make_plan(log, first.state, policy, **given)
     assert (first.once_from, second.once_from, second.state.stubs) == (0, 0, ())
@@ -77,7 +77,7 @@ def test_results_after_the_first_must_pay_off() -> None:
     sizes = (5_000, 3_000, 200, 2_000)
     results = [log.result(call, tokens) for call, tokens in zip(calls, sizes, strict=True)]
     assert make_plan(log).once_from == results[1]  # the cheap one between them is cached by the next call
-    log.says()
+    log.assistant()
     log.user()
     assert [stub.seq for stub in make_plan(log).state.stubs] == [results[1], results[3]]
     dear = new_log()
@@ -93,7 +93,7 @@ def test_it_has_earned_nothing_that_could_pay_for_others() -> None:
     for _ in range(30):
         log.round(tokens=40)
     large = log.round(tokens=3_000)
-    log.says()
+    log.assistant()
     log.user()
     found = make_plan(log)
     assert [stub.seq for stub in found.state.stubs] == [large]
@@ -103,7 +103,7 @@ def test_it_has_earned_nothing_that_could_pay_for_others() -> None:
 def test_a_late_result_is_not_kept_out_with_all_that_follows_it() -> None:
     log = new_log()
     call = log.call()
-    log.says()
+    log.assistant()
     log.user(4_000)
     log.result(call, 3_000)
     assert make_plan(log).once_from == 0
@@ -119,7 +119,7 @@ def test_a_file_that_was_modified_stays() -> None:
     add_read(log, "a.go")
     assert make_plan(log).once_from == 0
     assert make_plan(log, policy=replace(POLICY, retention=replace(POLICY.retention, working_set=0))).once_from > 0
-    log.says()
+    log.assistant()
     log.user()
     other = add_read(log, "b.go")
     assert make_plan(log).once_from == other
@@ -128,13 +128,13 @@ def test_a_file_that_was_modified_stays() -> None:
 def test_a_result_that_was_read_again_stays() -> None:
     log = new_log()
     first = add_read(log, "a.go")
-    log.says()
+    log.assistant()
     log.user()
     state = make_plan(log).state
     assert [stub.seq for stub in state.stubs] == [first]
     add_read(log, "a.go")
     assert make_plan(log, state).once_from == 0
-    log.says()
+    log.assistant()
     log.user()
     third = make_plan(log, state)
     assert (third.cause, third.state) == (None, state)
@@ -145,7 +145,7 @@ def test_a_command_that_printed_as_much_before_is_read_again() -> None:
     calls = [log.call("ask"), log.call("run", body={"arguments": {"command": "go vet"}})]
     for call in calls:
         log.result(call, 2_000)
-    log.says()
+    log.assistant()
     for tokens, shown_once in ((2_000, False), (2_500, True)):
         seq = log.result(log.call("run", body={"arguments": {"command": "go vet"}}), tokens)
         assert make_plan(log).once_from == (seq if shown_once else 0)
@@ -161,6 +161,6 @@ def test_recalled_events_stay(tool: str) -> None:
 def test_a_failed_tools_result_does_not_count_as_read_again() -> None:
     log = new_log()
     log.result(log.call(body={"arguments": {"path": "a.go"}}), 2_000, is_error=True)
-    log.says()
+    log.assistant()
     again = add_read(log, "a.go", 2_000)
     assert make_plan(log).once_from == again

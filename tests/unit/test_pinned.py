@@ -7,9 +7,9 @@ from app.core.plan.reducers.visibility import PinnedReducer
 from app.core.policy.evictions import DialogueWindow
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import ROOM_SHARE, Budget
-from tests.unit.builders import Log, plainly
+from tests.unit.builders import Log, simple_retention
 
-POLICY = Policy(evict="on_pressure", retention=plainly(keep_last=0), dialogue_window=DialogueWindow(turns=1))
+POLICY = Policy(evict="on_pressure", retention=simple_retention(keep_last=0), dialogue_window=DialogueWindow(turns=1))
 
 
 def budget(tokens: int) -> Budget:
@@ -28,7 +28,7 @@ def log_of_results() -> tuple[Log, int, int]:
 
 def test_the_newest_are_restored_up_to_the_threshold() -> None:
     log, large, small = log_of_results()
-    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
+    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=simple_retention(keep_last=0)))
     assert {stub.seq for stub in planned.state.stubs} == {large, small}
     items = tuple(replace(item, event=replace(item.event, pinned=True)) for item in planned.context.items)
     context = replace(planned.context, items=items)
@@ -40,7 +40,7 @@ def test_the_newest_are_restored_up_to_the_threshold() -> None:
 
 def test_unpinned_events_stay_evicted() -> None:
     log, _, _ = log_of_results()
-    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=plainly(keep_last=0)))
+    planned = log.plan(400, policy=Policy(evict="every_assembly", retention=simple_retention(keep_last=0)))
     done = PinnedReducer().reduce(planned.context, budget(100_000), planned.state)
     assert done.state is planned.state
 
@@ -52,7 +52,7 @@ def test_it_is_restored_in_the_plan_that_frees_the_tokens() -> None:
     log.events[large - 1] = replace(log.events[large - 1], pinned=True)
     for _ in range(3):
         log.user()
-        log.says(tokens=600)
+        log.assistant(tokens=600)
     after = log.plan(1_900, policy=POLICY, state=before.state)
     assert after.cause == "budget"  # all together exceeded the target, and older turns were dropped
     assert large not in {stub.seq for stub in after.state.stubs}

@@ -12,7 +12,7 @@ from app.core.plan.update import PlanInputs
 from app.core.policy.evictions import DialogueWindow, ToolRule
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
-from tests.unit.builders import COUNTER, Log, plainly
+from tests.unit.builders import COUNTER, Log, simple_retention
 
 EVERY = "every_assembly"
 
@@ -65,7 +65,8 @@ def test_retention_keeps_the_last_of_each_tool() -> None:
     asks = [log.round("ask") for _ in range(2)]
     plans = [log.round("plan") for _ in range(3)]
     policy = Policy(
-        evict=EVERY, retention=plainly(keep_last=1, tools={"ask": ToolRule(keep_last=2)}, never_evict=("plan",))
+        evict=EVERY,
+        retention=simple_retention(keep_last=1, tools={"ask": ToolRule(keep_last=2)}, never_evict=("plan",)),
     )
     planned = log.plan(100_000, policy=policy)
     assert stubbed_seqs(planned) == reads[:-1]
@@ -79,7 +80,7 @@ def test_retention_by_age_counts_turns() -> None:
     for _ in range(4):
         log.user()
         results.append(log.round())
-    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=None, age_turns=2)))
+    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=simple_retention(keep_last=None, age_turns=2)))
     assert stubbed_seqs(planned) == results[:2]
     assert {stub.reason for stub in planned.state.stubs} == {"at_least_2_turns_old"}
 
@@ -91,7 +92,7 @@ def test_pinned_and_small_results_stay_whole() -> None:
     small = log.round(tokens=12)
     for _ in range(3):
         log.round()
-    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=plainly(keep_last=1)))
+    planned = log.plan(100_000, policy=Policy(evict=EVERY, retention=simple_retention(keep_last=1)))
     assert pinned not in stubbed_seqs(planned)
     assert small not in stubbed_seqs(planned)
 
@@ -100,7 +101,7 @@ def test_under_pressure_only_as_much_as_brings_it_to_the_goal() -> None:
     log = Log()
     log.user()
     results = [log.round(tokens=1000) for _ in range(20)]
-    planned = log.plan(16_000, goal=12_000, policy=Policy(evict="on_pressure", retention=plainly(keep_last=2)))
+    planned = log.plan(16_000, goal=12_000, policy=Policy(evict="on_pressure", retention=simple_retention(keep_last=2)))
     assert planned.cause == "budget"
     assert planned.context.tokens <= 12_000
     assert stubbed_seqs(planned) == results[: len(stubbed_seqs(planned))]
@@ -110,7 +111,7 @@ def test_under_pressure_only_as_much_as_brings_it_to_the_goal() -> None:
 
 def test_the_window_keeps_whole_turns_and_the_preamble() -> None:
     log = Log()
-    preamble = log.says()
+    preamble = log.assistant()
     users = []
     for _ in range(5):
         users.append(log.user())
@@ -127,7 +128,7 @@ def test_the_last_resort_drops_oldest_turns_and_leaves_a_note() -> None:
     log.system()
     for _ in range(20):
         log.user(250)
-        log.says(250)
+        log.assistant(250)
     planned = log.plan(5_000, goal=3_500)
     assert planned.context.tokens <= 3_500
     assert planned.state.drops == (

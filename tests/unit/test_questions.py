@@ -4,7 +4,7 @@ import pytest
 
 from app.core.audit.evictions import dispositions, evictions
 from app.core.cover.summaries import Summary
-from app.core.digest.answers import asked, asking_part
+from app.core.digest.answers import answered_question, asking_part
 from app.core.log.event import content_text
 from app.core.plan.context.frontier import START
 from app.core.plan.pipeline import Plan, plan
@@ -37,7 +37,7 @@ ASKS = "The tests pass now. Shall I push the branch?"
     ],
 )
 def test_a_short_answer_is_quoted_with_its_question(answer: str, text: str, question: str) -> None:
-    found = asked(answer, text)
+    found = answered_question(answer, text)
     assert found.startswith(question) and bool(found) == bool(question)
 
 
@@ -53,10 +53,10 @@ def conversation(question: str, answer: str = "yes", tokens: int = 30) -> tuple[
     """Return a log with a question and its answer, and their seqs; no other text in it asks."""
     log = Log()
     log.user()
-    log.says(tokens=500)
-    asking = log.says(tokens=tokens, body={"content": question})
+    log.assistant(tokens=500)
+    asking = log.assistant(tokens=tokens, body={"content": question})
     answering = log.user(body={"content": answer})
-    log.says(tokens=300)
+    log.assistant(tokens=300)
     log.user()
     return log, asking, answering
 
@@ -122,7 +122,7 @@ def test_of_a_long_message_the_asking_part_stays() -> None:
 def test_the_question_is_evicted_with_its_answer() -> None:
     log, asking, answering = conversation(ASKS)
     first = plan_with_fold(log, asking)
-    log.says(tokens=500)
+    log.assistant(tokens=500)
     log.user()
     later = plan_with_fold(log, answering + 1, begun=first)
     assert not {asking, answering} & {*shown_seqs(later)}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from app.services.recent_callers import CALLERS_MAX, RECENT_SECONDS, RecentCallers
-from app.services.tenants import ANYONE, DEFAULT_TENANT, Caller
+from app.services.tenants import DEFAULT_CALLER, DEFAULT_TENANT, Caller
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -63,14 +63,14 @@ def test_a_refusal_counts_until_the_key_is_let_in_again() -> None:
 
 def test_a_caller_without_a_tenants_key_has_no_limit() -> None:
     clock, callers = make_callers()
-    callers.admit(b"", ANYONE)
+    callers.admit(b"", DEFAULT_CALLER)
     clock.seconds = 100 * RECENT_SECONDS
-    assert callers.find(b"") is ANYONE
+    assert callers.find(b"") is DEFAULT_CALLER
 
 
 def test_the_oldest_are_forgotten() -> None:
     _, callers = make_callers()
     for number in range(CALLERS_MAX + 1):
-        callers.admit(str(number).encode(), ANYONE)
+        callers.admit(str(number).encode(), DEFAULT_CALLER)
     assert callers.find(b"0") is None
-    assert callers.find(b"1") is ANYONE
+    assert callers.find(b"1") is DEFAULT_CALLER

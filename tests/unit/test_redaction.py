@@ -16,7 +16,7 @@ from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from app.core.tokens.counter import CALL_TOKENS, FORMULAS, HEURISTIC, MESSAGE_TOKENS, SYSTEM_TOKENS
 from tests.support import recount
-from tests.support.written import written_in
+from tests.support.written import write_in
 
 
 def test_a_name_is_taken_out_of_the_note_and_no_part_of_another() -> None:
@@ -41,11 +41,11 @@ def test_the_text_of_a_redacted_event_is_within_its_count(kind: EventType, form:
     names = {name: body[name] for name in ("call_id", "tool", "author")}
     event = Event(2, kind, turn=1, tokens=ERASED_TOKENS, is_error=True, body=tombstone(body), **names)
     before, after = (
-        written_in(form, prepare(Layout(blocks=blocks), form).layout).request
+        write_in(form, prepare(Layout(blocks=blocks), form).layout).request
         for blocks in ((BEFORE,), (BEFORE, event.block))
     )
     wrapping = CALL_TOKENS if kind in (EventType.TOOL_CALL, EventType.TOOL_RESULT) else MESSAGE_TOKENS
     wrapping += SYSTEM_TOKENS if kind is EventType.SYSTEM_MESSAGE else 0
     for estimator in (HEURISTIC, *FORMULAS.values()):
-        shown = recount.tokens(after, estimator.count) - recount.tokens(before, estimator.count) + wrapping
+        shown = recount.count_tokens(after, estimator.count) - recount.count_tokens(before, estimator.count) + wrapping
         assert shown <= ERASED_TOKENS, f"it takes {shown} tokens: ERASED_TOKENS is no upper bound any more"

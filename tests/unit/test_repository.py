@@ -3,16 +3,16 @@
 import pytest
 
 from app.core.digest.digest import appendix, digest_of, from_json, to_json, unite
-from app.core.digest.repository import made_by, undone
+from app.core.digest.repository import repository_lines, undone_changes
 from tests.unit.builders import COUNTER, Log
-from tests.unit.test_checks import ran
+from tests.unit.test_checks import add_run
 
 FIRST = ("git add a.go && git commit -m 'fix: the gauge'", "[main 94effc6] fix: the gauge\n 1 file changed")
 SECOND = ("git commit -m 'feat: the report'", "[main b5cf65b] feat: the report\n 2 files changed")
 
 
 def actions_of(*runs: tuple[str, str]) -> list[str]:
-    return list(made_by((command, "ok", output) for command, output in runs))
+    return list(repository_lines((command, "ok", output) for command, output in runs))
 
 
 def test_commits_pushes_branches_and_pull_requests_are_found_by_their_output() -> None:
@@ -47,9 +47,9 @@ def test_a_commit_that_was_undone_or_amended_is_left_out() -> None:
 def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
     log = Log()
     for command, output in (FIRST, SECOND):
-        ran(log, command, output)
-    ran(log, "git reset --hard HEAD~2", "HEAD is now at 9571a23 add tests")
-    ran(log, "git commit --amend --no-edit", "[main 48e7f29] add tests, too")
+        add_run(log, command, output)
+    add_run(log, "git reset --hard HEAD~2", "HEAD is now at 9571a23 add tests")
+    add_run(log, "git commit --amend --no-edit", "[main 48e7f29] add tests, too")
     parts = [digest_of(log.events[at : at + 2]) for at in range(0, len(log.events), 2)]
     assert unite(parts).made == ('committed 48e7f29 "add tests, too" (amended)',)
     assert unite([parts[0], unite(parts[1:])]).made == unite(parts).made == digest_of(log.events).made
@@ -58,7 +58,7 @@ def test_a_commit_is_undone_across_spans_however_they_are_united() -> None:
 
 def test_the_appendix_lists_a_commit_once() -> None:
     log = Log()
-    ran(log, *FIRST)
+    add_run(log, *FIRST)
     text = appendix(digest_of(log.events), COUNTER, 1000)
     assert '<repository>\ncommitted 94effc6 "fix: the gauge"\n</repository>' in text
     assert "git commit" not in text
@@ -79,5 +79,5 @@ def test_the_appendix_lists_a_commit_once() -> None:
     ],
 )
 def test_paths_that_a_command_reverts(command: str, paths: tuple[str, ...] | None) -> None:
-    assert [one.paths for one in undone(command, "ok")] == ([] if paths is None else [paths])
-    assert not list(undone(command, "error"))
+    assert [one.paths for one in undone_changes(command, "ok")] == ([] if paths is None else [paths])
+    assert not list(undone_changes(command, "error"))

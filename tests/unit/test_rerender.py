@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.core.audit.replay_call import NO_COUNT, told_of
+from app.core.audit.replay_call import NO_COUNT, seqs_in_request
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.context import units
@@ -55,4 +55,4 @@ def test_events_that_a_call_refers_to() -> None:
     )
     log = [event(seq, EventType.USER_MESSAGE) for seq in range(1, 12)]
     context = project(log, state, NO_COUNT, turn=1)
-    assert told_of(range(1, 13), context, state) == [4, 5, 6, 8, 10, 11]
+    assert seqs_in_request(range(1, 13), context, state) == [4, 5, 6, 8, 10, 11]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.core.digest.reversals import standing_rules
+from app.core.digest.reversals import rules_with_reversals
 
 RULE = "Always keep the gauge table sorted by harbour."
 
@@ -20,13 +20,13 @@ RULE = "Always keep the gauge table sorted by harbour."
     ],
 )
 def test_a_revoked_rule_quotes_the_message_that_revoked_it(later: list[str], back: bool) -> None:
-    rule = next(iter(standing_rules([RULE, *later])))
+    rule = next(iter(rules_with_reversals([RULE, *later])))
     assert rule == (f'{RULE} (taken back later: "{later[-1]}")' if back else RULE)
 
 
 def test_text_about_a_rules_end_is_no_rule() -> None:
-    assert list(standing_rules(["You must not print the old header, it is no longer needed."])) == []
-    assert list(standing_rules(["Never push the branch.", "Never push to main either."])) == [
+    assert list(rules_with_reversals(["You must not print the old header, it is no longer needed."])) == []
+    assert list(rules_with_reversals(["Never push the branch.", "Never push to main either."])) == [
         "Never push the branch.",
         "Never push to main either.",
     ]

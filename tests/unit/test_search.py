@@ -8,17 +8,17 @@ from app.core.lexicon.words import terms
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.recall.search import (
-    ASKING,
     NEARBY,
+    QUESTION_MARK,
     Corpus,
     Hit,
+    author_marks,
     endings,
     entry,
     keys,
     path_term,
     query_terms,
     rank,
-    speaking,
 )
 
 
@@ -103,9 +103,9 @@ def test_the_letters_of_escape_sequences_belong_to_no_term() -> None:
 )
 def test_an_event_that_ends_with_a_question_is_marked(text: str, asks: bool) -> None:
     found = entry(user_event(text))
-    assert found is not None and (ASKING in found.terms) == asks
+    assert found is not None and (QUESTION_MARK in found.terms) == asks
     result = entry(user_event(text, type=EventType.TOOL_RESULT, tool="read"))
-    assert result is not None and ASKING not in result.terms
+    assert result is not None and QUESTION_MARK not in result.terms
 
 
 def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
@@ -115,9 +115,12 @@ def test_the_speaker_is_marked_by_author_or_leading_name() -> None:
         entry(user_event("hi Ann")),
     )
     assert by is not None and named is not None and nobody is not None
-    assert set(speaking(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
-    assert not set(speaking(query_terms("What did Ann paint?"))) & nobody.terms.keys()
-    assert not set(query_terms(" ".join([ASKING, *speaking(["ann"])]))) & {ASKING, *speaking(["ann"])}
+    assert set(author_marks(query_terms("What did Ann paint?"))) & by.terms.keys() & named.terms.keys()
+    assert not set(author_marks(query_terms("What did Ann paint?"))) & nobody.terms.keys()
+    assert not set(query_terms(" ".join([QUESTION_MARK, *author_marks(["ann"])]))) & {
+        QUESTION_MARK,
+        *author_marks(["ann"]),
+    }
 
 
 def test_stop_words_are_no_terms() -> None:

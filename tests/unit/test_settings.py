@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from app.settings import InvalidSetting, Settings, load, secret_settings, variable
-from app.settings_report import MASK, data_place, in_force, lines, origin, table
+from app.settings_report import MASK, current_settings, data_dir_line, lines, origin, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 NOBODYS_ID = 2_000_000_011
@@ -205,7 +205,7 @@ def test_every_setting_in_force_has_its_value_and_origin(monkeypatch: pytest.Mon
     monkeypatch.setenv("PALIMPSEST_API_KEY_FILE", str(tmp_path / "key"))
     monkeypatch.setenv("PALIMPSEST_OPEN_HOSTS", "one, two")
     monkeypatch.setenv("palimpsest_log_level", "error")
-    found = {one.variable: one for one in in_force(load(port=99), frozenset({"port"}))}
+    found = {one.variable: one for one in current_settings(load(port=99), frozenset({"port"}))}
     assert list(found) == [variable(name) for name in Settings.model_fields]
     assert (found["PALIMPSEST_PORT"].value, found["PALIMPSEST_PORT"].origin) == (99, "flag")
     assert (found["PALIMPSEST_HOST"].value, found["PALIMPSEST_HOST"].origin) == ("127.0.0.1", "default")
@@ -228,7 +228,7 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("openai_base_url", "anthropic_base_url", "gateway_openai_url", "gateway_anthropic_url", "url"):
         monkeypatch.setenv(variable(name), "https://sk-token@models.example/v1")
     monkeypatch.setenv("PALIMPSEST_DATABASE_URL", "postgresql://user:sk-in-the-address@h/d")
-    found = list(in_force(load(), frozenset()))
+    found = list(current_settings(load(), frozenset()))
     printed = "\n".join(lines(iter(found)))
     for secret in (SECRETS["api_key"], "p%40ss", SECRETS["encryption_key"], "sk-ant", "sk-open", "sk-token", "sk-in"):
         assert secret not in printed, secret
@@ -238,9 +238,9 @@ def test_no_secret_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_start_names_the_data_folder_and_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    as_root = data_place(Settings(), frozenset())
+    as_root = data_dir_line(Settings(), frozenset())
     assert as_root.startswith("data in /var/lib/palimpsest (root's folder, regardless of HOME; PALIMPSEST_DATA_DIR")
-    assert data_place(Settings(data_dir=Path("/x")), frozenset({"data_dir"})) == "data in /x (--data-dir)"
+    assert data_dir_line(Settings(data_dir=Path("/x")), frozenset({"data_dir"})) == "data in /x (--data-dir)"
     monkeypatch.setenv("PALIMPSEST_DATA_DIR", "/y")
-    assert data_place(Settings(), frozenset()) == "data in /y (PALIMPSEST_DATA_DIR)"
+    assert data_dir_line(Settings(), frozenset()) == "data in /y (PALIMPSEST_DATA_DIR)"
     assert origin("data_dir") == "environment"

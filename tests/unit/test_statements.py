@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import app.store
-from app.store.statements import given, numbered
+from app.store.statements import bind, numbered
 from migrations.tables import metadata
 
 COMPARED = re.compile(r"(\w+) (?:=|<>|IS NOT DISTINCT FROM) :(\w+)")
@@ -38,19 +38,19 @@ def test_named_parameters_become_numbered_ones(sql: str, text: str, names: tuple
 
 
 def test_values_are_in_the_order_of_their_numbers() -> None:
-    statement = given("SELECT :b, :a, :b", {"a": 1, "b": None})
+    statement = bind("SELECT :b, :a, :b", {"a": 1, "b": None})
     assert statement == ("SELECT $1, $2, $1", None, 1)
 
 
 @pytest.mark.parametrize("values", [{}, {"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}])
 def test_values_are_those_of_the_statement_and_no_others(values: dict[str, object]) -> None:
     with pytest.raises(TypeError, match=r"has the parameters \['a', 'b'\]"):
-        given("SELECT :a, :b", values)
+        bind("SELECT :a, :b", values)
 
 
 def test_a_literal_that_looks_like_a_parameter_is_loud() -> None:
     with pytest.raises(TypeError, match="now"):
-        given("SELECT ':now'", {})
+        bind("SELECT ':now'", {})
 
 
 def test_a_key_is_compared_with_a_parameter_of_its_own_name() -> None:

@@ -40,7 +40,7 @@ def log_of_writes(rounds: int = 6) -> Log:
         call = log.call("write", tokens, body={"arguments": arguments})
         content = f"wrote src/part_{number}.py\n" * 100
         log.result(call, COUNTER.result(content), body={"content": content})
-    log.says(tokens=1)
+    log.assistant(tokens=1)
     log.user(tokens=1)
     return log
 

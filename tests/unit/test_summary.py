@@ -13,11 +13,11 @@ from app.core.compaction.prompt import (
     STYLES,
     Completion,
     Style,
-    again,
     history_ask,
     merge_ask,
     plain,
     prefix_ask,
+    retry_ask,
 )
 from app.providers import prompts
 
@@ -86,12 +86,12 @@ def test_a_merge_keeps_the_order_and_asks_for_the_same_form() -> None:
 
 def test_a_second_attempt_includes_the_complaints() -> None:
     ask = history_ask(PROMPTS, "[User]: hello", "", 10)
-    second = again(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
+    second = retry_ask(ask, Completion("x" * 100, "m"), ["It is too long.", "It was cut off."])
     assert second.prompt.startswith(ask.prompt)
     assert "<rejected-answer>\n" + "x" * 60 + "...(truncated)\n</rejected-answer>" in second.prompt
     assert "- It is too long.\n- It was cut off." in second.prompt
     assert (second.system, second.max_tokens) == (ask.system, ask.max_tokens)
-    assert "<rejected-answer>" not in again(ask, Completion(" ", "m"), ["It was empty."]).prompt
+    assert "<rejected-answer>" not in retry_ask(ask, Completion(" ", "m"), ["It was empty."]).prompt
 
 
 @pytest.mark.parametrize(

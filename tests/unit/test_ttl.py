@@ -12,8 +12,8 @@ from app.core.plan.pipeline import Plan
 from app.core.plan.reducers.ttl_text import limits_of, of_content
 from app.core.policy.evictions import Trigger, TtlPruning
 from app.core.policy.policy import Policy
-from tests.unit.builders import Log, plainly
-from tests.unit.test_economics import planned
+from tests.unit.builders import Log, simple_retention
+from tests.unit.test_economics import make_plan
 
 RULES = TtlPruning(ttl_seconds=300)
 
@@ -22,7 +22,7 @@ def pruning(**rules: Any) -> Policy:
     return Policy(
         evict="on_pressure",
         trigger=Trigger(),
-        retention=plainly(),
+        retention=simple_retention(),
         ttl_pruning=TtlPruning(**{"ttl_seconds": 300, **rules}),
     )
 
@@ -57,28 +57,28 @@ def test_s0_18_statuses(rules: Json, now: float, used_at: float | None, turns: i
     log, _ = talk(turns)
     if expected == "pruned_light":
         log.result(log.call("web_search"), 700, body={"content": "word " * 500})
-    assert planned(log, pruning(**rules), now=now, used_at=used_at).pruning == expected
+    assert make_plan(log, pruning(**rules), now=now, used_at=used_at).pruning == expected
 
 
 def test_s0_18_nothing_until_the_time_is_up_less_its_buffer() -> None:
     log, _ = talk(12)
-    assert planned(log, pruning(), now=289.0).cause is None
-    assert planned(log, pruning(), now=290.0).cause == "ttl"
-    assert planned(log, pruning(), now=290.0, used_at=None).cause is None
-    assert planned(log, pruning(ttl_seconds=None), now=9_999.0).cause is None
+    assert make_plan(log, pruning(), now=289.0).cause is None
+    assert make_plan(log, pruning(), now=290.0).cause == "ttl"
+    assert make_plan(log, pruning(), now=290.0, used_at=None).cause is None
+    assert make_plan(log, pruning(ttl_seconds=None), now=9_999.0).cause is None
 
 
 def test_s0_18_recent_turns_and_what_is_pruned_once_stay_so() -> None:
     log, results = talk(13)
-    found = planned(log, pruning(), now=290.0)
+    found = make_plan(log, pruning(), now=290.0)
     words = dispositions(log.events, found.context, found.state)
     assert [words[seq] for seq in results] == ["replaced"] * 3 + ["verbatim"] * 10
-    assert planned(log, pruning(), found.state, now=290.0).cause is None
+    assert make_plan(log, pruning(), found.state, now=290.0).cause is None
 
 
 def test_s0_19_results_keep_their_pair_and_say_they_are_cut() -> None:
     log, results = talk(11)
-    found = planned(log, pruning(), now=290.0)
+    found = make_plan(log, pruning(), now=290.0)
     value = json.loads(content_of(found, results[0]))
     assert (value["tool"], value["truncated"], value["recall_seq"]) == ("read", True, results[0])
     assert value["result"].startswith("turn 0: ")
@@ -96,7 +96,7 @@ def test_s0_19_what_was_found_keeps_its_addresses() -> None:
     seq = log.result(log.call("web_search"), 2_000, body={"content": json.dumps({"hits": items})})
     for _ in range(10):
         log.user()
-    value = json.loads(content_of(planned(log, pruning(), now=290.0), seq))
+    value = json.loads(content_of(make_plan(log, pruning(), now=290.0), seq))
     assert [set(item) for item in value["items"]] == [{"url", "title", "text"}] * 3
     assert len(value["items"][0]["text"]) == RULES.result_chars + len(TRUNCATED)
 
@@ -110,7 +110,7 @@ def test_text_that_only_looks_like_json_is_shortened(odd: str) -> None:
     seq = log.result(log.call(), 2_000, body={"content": odd})
     for _ in range(10):
         log.user()
-    text = content_of(planned(log, pruning(), now=290.0), seq)
+    text = content_of(make_plan(log, pruning(), now=290.0), seq)
     assert json.loads(text)["recall_seq"] == seq
     assert text.encode()
 
@@ -118,12 +118,12 @@ def test_text_that_only_looks_like_json_is_shortened(odd: str) -> None:
 def test_s0_19_files_by_path_and_other_texts_by_their_beginning() -> None:
     log = Log()
     log.user()
-    file = log.says(900, body={"content": "First line\n" + "x" * 3_000, "path": "fi:a.csv", "mime": "text/csv"})
-    text = log.says(2_000, body={"content": "y" * 5_000, "path": "so:b"})
-    without_path = log.says(2_000, body={"content": "z" * 5_000})
+    file = log.assistant(900, body={"content": "First line\n" + "x" * 3_000, "path": "fi:a.csv", "mime": "text/csv"})
+    text = log.assistant(2_000, body={"content": "y" * 5_000, "path": "so:b"})
+    without_path = log.assistant(2_000, body={"content": "z" * 5_000})
     for _ in range(10):
         log.user()
-    found = planned(log, pruning(), now=290.0)
+    found = make_plan(log, pruning(), now=290.0)
     assert content_of(found, file).startswith(
         "[TRUNCATED FILE] path=fi:a.csv mime=text/csv size=3011 summary=First line"
     )
@@ -173,8 +173,8 @@ def test_s0_21_recent_turns_lose_what_is_bulky_and_intact_ones_nothing() -> None
         log.user()
         found_seqs.append(log.result(log.call("web_search"), 900, body={"content": "word " * 600}))
         read.append(log.result(log.call("read"), 900, body={"content": "word " * 600}))
-        seen.append(log.says(1_500, body={"content": [{"type": "text", "text": "see"}, image]}))
-    found = planned(log, pruning(), now=290.0)
+        seen.append(log.assistant(1_500, body={"content": [{"type": "text", "text": "see"}, image]}))
+    found = make_plan(log, pruning(), now=290.0)
     words = dispositions(log.events, found.context, found.state)
     assert [words[seq] for seq in found_seqs] == ["replaced"] * 3 + ["verbatim"] * 2
     assert {words[seq] for seq in read} == {"verbatim"}
@@ -186,8 +186,8 @@ def test_s0_21_more_images_stay_only_as_far_as_there_is_room() -> None:
     log = Log()
     for _ in range(4):
         log.user()
-        log.says(9_000, body={"content": [{"type": "image", "data": "A" * 6_000}]})
-    found = planned(log, pruning(keep_recent_intact_turns=0, image_chars=7_000), now=290.0)
+        log.assistant(9_000, body={"content": [{"type": "image", "data": "A" * 6_000}]})
+    found = make_plan(log, pruning(keep_recent_intact_turns=0, image_chars=7_000), now=290.0)
     words = dispositions(log.events, found.context, found.state)
     assert [words[event.seq] for event in log.events if event.type is EventType.ASSISTANT_MESSAGE] == [
         "replaced",
@@ -199,8 +199,8 @@ def test_s0_21_more_images_stay_only_as_far_as_there_is_room() -> None:
 
 def test_s0_22_the_model_is_told_once() -> None:
     log, _ = talk(12)
-    found = planned(log, pruning(), now=290.0)
+    found = make_plan(log, pruning(), now=290.0)
     assert found.notice is not None
     assert found.notice.startswith("[SYSTEM MESSAGE] Context was pruned because the session TTL (300s) was exceeded")
     assert found.context.by_source["ephemeral"] > 12
-    assert planned(log, pruning(), found.state, now=291.0, used_at=290.0).notice is None
+    assert make_plan(log, pruning(), found.state, now=291.0, used_at=290.0).notice is None

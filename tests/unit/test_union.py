@@ -4,7 +4,7 @@ import pytest
 
 from app.core.cover.summaries import Summary
 from app.core.plan.context.union import unite
-from app.core.plan.context.wording import joined
+from app.core.plan.context.wording import join_summaries
 
 FIRST = """## Goal
 - Sort the gauge.
@@ -121,13 +121,13 @@ def test_a_heading_without_its_lines_is_removed() -> None:
     ],
 )
 def test_one_summary_says_its_turns_and_times(turns: tuple[int, int], times: tuple[str, str], span: str) -> None:
-    shown = joined((summary("## Goal", turns, times),), recall=False)
+    shown = join_summaries((summary("## Goal", turns, times),), recall=False)
     rest = "Of that part, only messages that are still needed follow."
     assert shown == f"[The conversation was compacted: this summary stands for {span}. {rest}]\n\n## Goal"
 
 
 def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:
-    shown = joined((summary(FIRST, (1, 3)), summary(SECOND, (4, 4))), 2)
+    shown = join_summaries((summary(FIRST, (1, 3)), summary(SECOND, (4, 4))), 2)
     assert shown.startswith(
         "[The conversation was compacted: these summaries stand for its earlier part, oldest first;"
     )
@@ -137,5 +137,5 @@ def test_several_summaries_have_one_header_and_no_number_of_an_event() -> None:
         "[Turn 4]",
     ]
     assert shown.count("was compacted") == shown.count("<modified-files>") == 1
-    assert "277" not in shown and "recalled" not in joined((summary(FIRST), summary(SECOND)), recall=False)
-    assert joined((), 1) == "[1 earlier summary left out.]"
+    assert "277" not in shown and "recalled" not in join_summaries((summary(FIRST), summary(SECOND)), recall=False)
+    assert join_summaries((), 1) == "[1 earlier summary left out.]"

@@ -7,14 +7,14 @@ from app.core.cover.summaries import Summary
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.pipeline import Plan, plan
-from app.core.plan.reducers.economics import worth
+from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, without_hidden
 from app.core.plan.update import PlanInputs, update_context
 from app.core.policy.evictions import TtlPruning
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
-from tests.unit.builders import COUNTER, PLAIN, Log, plainly
+from tests.unit.builders import COUNTER, PLAIN, Log, simple_retention
 
 ROOM = 1_000_000
 CACHE = CacheProfile(read_price=0.1, write_price=1.1)
@@ -56,7 +56,9 @@ def test_no_other_reducer_changes_the_text_of_a_hidden_event() -> None:
     for _ in range(12):
         log.user()
         log.round(tokens=400)
-    rules = Policy(evict="every_assembly", retention=plainly(age_turns=1), ttl_pruning=TtlPruning(ttl_seconds=1))
+    rules = Policy(
+        evict="every_assembly", retention=simple_retention(age_turns=1), ttl_pruning=TtlPruning(ttl_seconds=1)
+    )
     for policy, target in ((rules, ROOM), (PLAIN, 1_000), (rules, 1_000)):
         found = make_plan(log, hide(seq), policy=policy, target=target, now=1e6, used_at=1.0)
         assert "SECRET" not in str(shown_contents(found).get(seq, ""))
@@ -69,7 +71,7 @@ def test_a_shown_event_is_restored_once_and_evicted_when_necessary() -> None:
     log.user()
     first = log.round(tokens=500)
     log.round(tokens=500)
-    policy = Policy(evict="every_assembly", retention=plainly(keep_last=1))
+    policy = Policy(evict="every_assembly", retention=simple_retention(keep_last=1))
     gone = make_plan(log, policy=policy)
     assert [stub.seq for stub in gone.state.stubs] == [first]
     asked = NewestDecision(first, 1, False)
@@ -88,7 +90,7 @@ def test_without_room_a_shown_event_waits() -> None:
     log.user()
     first = log.round(tokens=500)
     log.round(tokens=500)
-    state = make_plan(log, policy=Policy(evict="every_assembly", retention=plainly(keep_last=1))).state
+    state = make_plan(log, policy=Policy(evict="every_assembly", retention=simple_retention(keep_last=1))).state
     asked = NewestDecision(first, 1, False)
     assert make_plan(log, asked, state=state, target=900).cause is None
     assert make_plan(log, asked, state=state, target=1_200).state.stubs == ()
@@ -106,7 +108,7 @@ def test_a_decision_that_changes_nothing_opens_no_epoch() -> None:
 def test_a_round_with_reasoning_stays_whole() -> None:
     log = Log()
     log.user()
-    said = log.says(**REASONS)
+    said = log.assistant(**REASONS)
     call = log.call()
     result = log.result(call, 500)
     found = shown_contents(make_plan(log, *(hide(seq) for seq in (said, call, result))))
@@ -128,7 +130,7 @@ def test_a_call_is_hidden_with_its_result_only() -> None:
 def test_a_summarizer_reads_no_more_of_it_than_its_replacement() -> None:
     log = Log()
     log.user()
-    log.says()
+    log.assistant()
     one, two = log.round(), log.round()
     read = PlanInputs(log.events, log.turn, COUNTER)
     whole = update_context(read, budget(), PLAIN, START).context
@@ -148,16 +150,16 @@ def test_hiding_pays_off_when_later_calls_save_the_rewrite() -> None:
     log.user()
     old = log.round(tokens=1_000)
     for _ in range(8):
-        log.says(tokens=100)
+        log.assistant(tokens=100)
         log.user(tokens=100)
-    log.says(tokens=10)
+    log.assistant(tokens=10)
     context = plan_of_sent(log).context
     behind = 8 * 200  # sent to the model before its last response
-    assert worth(context, {old: 1_000}, CACHE) is None
+    assert payoff_seq(context, {old: 1_000}, CACHE) is None
     cheap = replace(CACHE, write_price=0.1 + 1_000 / (behind + 1))
-    assert worth(context, {old: 1_000}, cheap) == old
+    assert payoff_seq(context, {old: 1_000}, cheap) == old
     dear = replace(CACHE, write_price=0.1 + 1_000 / (behind - 1))
-    assert worth(context, {old: 1_000}, dear) is None
+    assert payoff_seq(context, {old: 1_000}, dear) is None
 
 
 def test_hiding_an_unsent_event_costs_nothing() -> None:
@@ -166,11 +168,11 @@ def test_hiding_an_unsent_event_costs_nothing() -> None:
     old = log.round(tokens=100)
     new = log.round(tokens=10)
     context = plan_of_sent(log).context
-    assert worth(context, {new: 0}, CACHE) == new
-    assert worth(context, {old: 50, new: 5}, CACHE) == new
+    assert payoff_seq(context, {new: 0}, CACHE) == new
+    assert payoff_seq(context, {old: 50, new: 5}, CACHE) == new
     log = Log()
     only = log.user()
-    assert worth(plan_of_sent(log).context, {only: 1}, CACHE) == only
+    assert payoff_seq(plan_of_sent(log).context, {only: 1}, CACHE) == only
 
 
 def test_the_shown_text_is_what_is_counted() -> None:
@@ -188,10 +190,10 @@ def test_an_event_kept_next_to_its_summary_is_folded_once_unpinned() -> None:
     """The event was pinned when the summary replaced all around it, and is no longer pinned."""
     log = Log()
     log.user()
-    pinned = log.says(tokens=300, pinned=True)
-    log.says(tokens=300)
+    pinned = log.assistant(tokens=300, pinned=True)
+    log.assistant(tokens=300)
     log.user()
-    log.says(tokens=300)
+    log.assistant(tokens=300)
     cover = Summary("one", 1, 3, 0, 20, "what was said", 610, 3)
     read = PlanInputs(log.events, log.turn, COUNTER, tree=(cover,))
     folded = plan(read, budget(800), PLAIN, START)

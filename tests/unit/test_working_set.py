@@ -179,7 +179,7 @@ def test_a_cold_cache_evicts_only_content_outside_the_working_set() -> None:
     search = add_search(log, 2_000)
     for _ in range(2):
         add_search(log, 40)
-    log.says()
+    log.assistant()
     log.user()
     kept, plain = make_plan(log, 1_000_000, now=400.0), make_plan(log, 1_000_000, PLAIN, now=400.0)
     assert kept.cause == plain.cause == "cold_cache"
@@ -192,7 +192,7 @@ def test_the_last_resort_drops_other_rounds_first() -> None:
     log.user()
     file = read(log, "a.py", 1_000)
     for _ in range(40):
-        log.says(300)
+        log.assistant(300)
     add_edit(log, "a.py")
     kept, plain = make_plan(log, 6_000), make_plan(log, 6_000, PLAIN)
     assert kept.state.drops and plain.state.drops
@@ -222,7 +222,7 @@ def test_a_fold_keeps_the_rounds_of_the_working_set_next_to_its_summary() -> Non
     file = read(log, "a.py", 900)
     search = add_search(log, 200)
     for _ in range(20):
-        log.says(400)
+        log.assistant(400)
     add_edit(log, "a.py")
     last = len(log.events) - 3
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
@@ -240,7 +240,7 @@ def test_covered_content_of_files_is_evicted_before_uncovered_rounds() -> None:
     last = log.events[-1].seq
     tree = (Summary("one", 1, last, 0, 60, "what was said", 9_000, last),)
     for _ in range(5):
-        log.says(600)
+        log.assistant(600)
     found = make_plan(log, 5_000, tree=tree)
     assert not found.state.drops
     assert set(range(last + 1, len(log.events) + 1)) <= whole_seqs(found)
@@ -261,10 +261,10 @@ def test_knowledge_of_files_is_independent_of_batches(steps: list[tuple[str, str
         else:
             add_call(log, "Write", {"file_path": path, "content": "new"})
     answers = log.plan(1_000_000).context.answers
-    at_once = WorkedFiles().then(answers)
+    at_once = WorkedFiles().extend(answers)
     for count in range(len(answers) + 1):
-        assert WorkedFiles().then(answers[:count]).then(answers[count:]) == at_once
-        assert list(WorkedFiles().then(answers[:count]).then(answers[count:]).shown_by) == list(at_once.shown_by)
+        assert WorkedFiles().extend(answers[:count]).extend(answers[count:]) == at_once
+        assert list(WorkedFiles().extend(answers[:count]).extend(answers[count:]).shown_by) == list(at_once.shown_by)
     results = {e.seq for e in log.events if e.type is EventType.TOOL_RESULT}
     calls = {e.seq for e in log.events if e.type is EventType.TOOL_CALL}
     assert {seq for seqs in at_once.shown_by.values() for seq in seqs} <= results | calls

@@ -19,7 +19,7 @@ def a_log() -> Log:
     log = Log()
     log.user()
     for _ in range(ROUNDS):
-        log.says()
+        log.assistant()
         log.round()
     log.user()
     return log

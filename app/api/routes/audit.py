@@ -7,16 +7,16 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
-from app.api.calls import again_json, call_item, diff_json, explained_json, seen_json
-from app.api.documents import problems
-from app.api.late import Late, late
+from app.api.auth import Caller, require_scope
+from app.api.calls import call_item, diff_json, explained_json, history_item_json, rendered_again_json
+from app.api.documents import authenticated_problems
+from app.api.late import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid
-from app.api.schemas.audit import CallPage, ContextAgain, DiffOut, HistoryPage, Manifest
+from app.api.schemas.audit import CallPage, DiffOut, HistoryPage, Manifest, RenderedCall
 from app.api.schemas.common import Moment
-from app.core.errors import OutOfReach
+from app.core.errors import OutsidePrefix
 from app.core.log.lines import ADDRESS_PATTERN
-from app.services.audit import Audit, Question
+from app.services.audit import Audit, CallConditions
 from app.services.explaining import Explaining
 from app.services.recordings import Recordings
 
@@ -31,21 +31,21 @@ View = Annotated[
 ]
 
 
-Records = Annotated[Late[Recordings], Depends(late(Recordings))]
-Explain = Annotated[Late[Explaining], Depends(late(Explaining))]
-Search = Annotated[Late[Audit], Depends(late(Audit))]
-Reader = Annotated[Caller, Depends(caller("read"))]
-Auditor = Annotated[Caller, Depends(caller("audit"))]
+Records = Annotated[ReplicaRead[Recordings], Depends(replica_read(Recordings))]
+Explain = Annotated[ReplicaRead[Explaining], Depends(replica_read(Explaining))]
+Search = Annotated[ReplicaRead[Audit], Depends(replica_read(Audit))]
+Reader = Annotated[Caller, Depends(require_scope("read"))]
+Auditor = Annotated[Caller, Depends(require_scope("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEMS = problems("not-found", "not-reproducible")
+_PROBLEMS = authenticated_problems("not-found", "not-reproducible")
 
 
 @router.get(
     "/v1/sessions/{sid}/calls",
     operation_id="list_calls",
     response_model=CallPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
@@ -54,7 +54,7 @@ async def list_calls(
 
     For the id of a session these are the calls on all of its lines, for the id of a line only those on that line.
     """
-    before = paging.identified(cursor)
+    before = paging.decode_id(cursor)
     calls = await records(lambda own: own.page(who.tenant_id, sid, view=view, before=before, limit=limit + 1))
     return paging.page([call_item(line, call) for line, call in calls], limit, lambda item: item["call_id"])
 
@@ -62,20 +62,20 @@ async def list_calls(
 @router.get("/v1/sessions/{sid}/calls/{call_id}", operation_id="get_call", response_model=Manifest, responses=_PROBLEMS)
 async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Mapping[str, Any]:
     """Get the record of a call: everything its context was made from, and how it showed every event."""
-    return explained_json(sid, await records(lambda own: own.explained(who.tenant_id, sid, call_id)))
+    return explained_json(sid, await records(lambda own: own.explain(who.tenant_id, sid, call_id)))
 
 
 @router.get(
     "/v1/sessions/{sid}/calls/{call_id}/context",
     operation_id="get_call_context",
     summary="Render a call again",
-    response_model=ContextAgain,
+    response_model=RenderedCall,
     responses=_PROBLEMS,
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:
     """Render a recorded call again, to the same bytes as when it was made."""
     done = await records(lambda own: own.context(who.tenant_id, sid, call_id))
-    return Response(again_json(sid, done), media_type="application/json")
+    return Response(rendered_again_json(sid, done), media_type="application/json")
 
 
 @router.get(
@@ -108,9 +108,9 @@ async def get_event_history(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List how the context of each call since an event was logged has shown it, oldest first, and why."""
-    after = paging.identified(cursor)
+    after = paging.decode_id(cursor)
     found = await explain(lambda own: own.history(who.tenant_id, sid, seq, view=view, after=after, limit=limit + 1))
-    return paging.page([seen_json(seen) for seen in found], limit, lambda item: item["call_id"])
+    return paging.page([history_item_json(seen) for seen in found], limit, lambda item: item["call_id"])
 
 
 @router.get(
@@ -118,7 +118,7 @@ async def get_event_history(
     operation_id="audit_calls",
     summary="Search calls",
     response_model=CallPage,
-    responses=problems(),
+    responses=authenticated_problems(),
 )
 async def audit_calls(
     who: Auditor,
@@ -172,12 +172,12 @@ async def audit_calls(
     A page may have fewer than `limit` calls although more follow: check `next_cursor`. With a key that is limited to a
     session prefix, `session` is required.
     """
-    place_of_page = paging.dated(cursor)
+    place_of_page = paging.decode_date_and_id(cursor)
     if session is None and who.session_prefix:
-        raise OutOfReach(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
-    if session is not None and not who.reaches(session):
+        raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}: name one of them")
+    if session is not None and not who.may_access(session):
         return {"items": [], "next_cursor": None}
-    asked = Question(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
+    asked = CallConditions(session, model, since, until, summary, evicted_seq, overflow, min_evicted_tokens)
     found, after = await search(lambda own: own.calls(who.tenant_id, asked, before=place_of_page, limit=limit))
     place = None if after is None else paging.encode(after)
     return {"items": [call_item(name, call) for name, call in found], "next_cursor": place}

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Body, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from app.api.addresses import address
-from app.api.auth import Caller, Forbidden, caller
+from app.api.addresses import session_in_path
+from app.api.auth import Caller, Forbidden, require_scope
 from app.api.body import BodyRoute
 from app.api.contexts import ContextBody, context_body, preview_json, reconciled_body
-from app.api.documents import parameters_of, problems
+from app.api.documents import authenticated_problems, parameters_of
 from app.api.metrics import RETRIES
-from app.api.once import Key, Once
+from app.api.once import Idempotency, Key
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
@@ -25,13 +25,13 @@ from app.core.view.request import ContextRequest, Injection
 from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import ClientList
 from app.services.feedback import Feedback
-from app.services.layers import content_of
+from app.services.layers import check_content
 from app.services.lines import Lines
 from app.services.preview import Preview
 from app.services.reconcile import Reconcile
 from app.services.reconciled import Reconciled
 from app.services.recordings import Recordings
-from app.store.answers import AnsweredBefore
+from app.store.answers import AlreadyAnswered
 
 router = APIRouter(tags=["context"], route_class=BodyRoute)
 
@@ -43,10 +43,10 @@ _PROBLEM_SLUGS: Final = (
     "injection-over-reserve",
     "conflict",
 )
-_PROBLEMS = problems(*_PROBLEM_SLUGS)
+_PROBLEMS = authenticated_problems(*_PROBLEM_SLUGS)
 
 
-_reader = caller("read")
+_reader = require_scope("read")
 Service = Annotated[Assembly, Depends(service(Assembly))]
 Reader = Annotated[Caller, Depends(_reader)]
 
@@ -66,7 +66,7 @@ async def get_context(request: Request) -> Response:
     The call is recorded before the response is sent. If nothing has changed, another request returns the same bytes.
     """
     who = await _reader(request)
-    sid = address(request)
+    sid = session_in_path(request)
     try:
         query = ContextQuery.model_validate(dict(request.query_params), context=QUERY)
     except ValidationError as error:
@@ -90,7 +90,7 @@ async def get_context(request: Request) -> Response:
     operation_id="post_context",
     summary="Get the next context, with options in a body",
     response_model=ContextOut,
-    responses=problems(
+    responses=authenticated_problems(
         *_PROBLEM_SLUGS,
         "invalid-message",
         "invalid-event",
@@ -122,31 +122,31 @@ async def post_context(
     conversation continues: one request per call instead of an append and a context. The append stays even if no context
     can be made.
     """
-    once = Once(request, who, sid, key, body)
+    once = Idempotency(request, who, sid, key, body)
     recordings: Recordings = request.state.services.recordings
-    if (kept := await once.before()) is not None:
+    if (kept := await once.stored_response()) is not None:
         return await _again(recordings, who, kept)
     line = sid if body.retry_of is None else await lines.of_call(who.tenant_id, sid, body.retry_of)
     asked = await _asked(body, who, line, feedback)
     try:
         if body.messages is None:
             _check_alone(body)
-            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.keep(_kept)))
+            made = context_body(await assembly.context(who.tenant_id, line, asked, keep=once.storing(_kept)))
         else:
             made = await _reconciled(reconcile, who, sid, body, asked, once)
-    except AnsweredBefore:
-        return await _again(recordings, who, await once.first())
+    except AlreadyAnswered:
+        return await _again(recordings, who, await once.concurrent_response())
     if body.retry_of is not None:
         RETRIES.inc()
     return Response(made.json(), media_type="application/json")
 
 
 async def _kept(answer: ContextAnswer) -> Mapping[str, Any]:
-    return context_body(answer).around()
+    return context_body(answer).stored()
 
 
 async def _kept_reconciled(done: Reconciled) -> Mapping[str, Any]:
-    return reconciled_body(done).around()
+    return reconciled_body(done).stored()
 
 
 def _check_alone(body: ContextIn) -> None:
@@ -160,18 +160,18 @@ async def _again(recordings: Recordings, who: Caller, kept: Mapping[str, Any]) -
     """Return the first response to a repeated request, its context rendered again."""
     head, tail = kept["head"], kept["tail"]
     found = await recordings.context(who.tenant_id, head["line"], UUID(head["call_id"]))
-    return Response(ContextBody(head, found.again.request, tail).json(), media_type="application/json")
+    return Response(ContextBody(head, found.replayed.request, tail).json(), media_type="application/json")
 
 
 async def _reconciled(
-    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest, once: Once
+    reconcile: Reconcile, who: Caller, sid: str, body: ContextIn, asked: ContextRequest, once: Idempotency
 ) -> ContextBody:
-    if not who.may("ingest"):
+    if not who.has_scope("ingest"):
         raise Forbidden("this key lacks the scope 'ingest', which messages require")
     none = body.system is not None and not body.system
     sent = ClientList(asked.format, body.messages or [], body.system, body.tools, all_prompts=none)
     given = await reconcile.read(who.tenant_id, sid, sent)
-    done = await reconcile.context(who.tenant_id, sid, given, asked, once.keep(_kept_reconciled))
+    done = await reconcile.context(who.tenant_id, sid, given, asked, once.storing(_kept_reconciled))
     return reconciled_body(done)
 
 
@@ -180,7 +180,7 @@ async def _reconciled(
     operation_id="preview_context",
     summary="Preview the next context",
     response_model=PreviewOut,
-    responses=problems(*_PROBLEM_SLUGS, "not-reproducible"),
+    responses=authenticated_problems(*_PROBLEM_SLUGS, "not-reproducible"),
 )
 async def preview_context(
     sid: Sid,
@@ -216,11 +216,11 @@ async def _asked(body: ContextIn, who: Caller, sid: str, feedback: Feedback) -> 
         cache_last=body.cache_last,
         wait_ms=body.wait_ms,
         now=body.now,
-        injections=tuple(Injection(i.name, content_of(i.content), i.max_tokens) for i in body.injections),
+        injections=tuple(Injection(i.name, check_content(i.content), i.max_tokens) for i in body.injections),
     )
     if body.retry_of is None:
         return asked
-    return await feedback.retrying(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)
+    return await feedback.retry_request(who.tenant_id, sid, body.retry_of, asked, body.model_fields_set)
 
 
 async def _context(assembly: Assembly, who: Caller, sid: str, asked: ContextRequest) -> Response:

@@ -8,9 +8,9 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.once import Key
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.erasures import (
@@ -22,12 +22,12 @@ from app.api.schemas.erasures import (
     NewErasureIn,
 )
 from app.api.service import service
-from app.services.erasures import ErasureAsked, Erasures, ErasureState
+from app.services.erasures import ErasureRequest, Erasures, ErasureState
 
 router = APIRouter(tags=["retention"], route_class=BodyRoute)
 
 Service = Annotated[Erasures, Depends(service(Erasures))]
-Admin = Annotated[Caller, Depends(caller("admin"))]
+Admin = Annotated[Caller, Depends(require_scope("admin"))]
 ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
 
 
@@ -36,7 +36,7 @@ ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
     operation_id="create_erasure",
     status_code=202,
     response_model=ErasureOut,
-    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict", "erasure-count-conflict")},
+    responses={200: {"model": ErasureOut}, **authenticated_problems("idempotency-conflict", "erasure-count-conflict")},
 )
 async def create_erasure(
     body: NewErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
@@ -53,13 +53,16 @@ async def create_erasure(
 
 
 @router.post(
-    "/v1/erasures:preview", operation_id="preview_erasure", response_model=ErasurePreview, responses=problems()
+    "/v1/erasures:preview",
+    operation_id="preview_erasure",
+    response_model=ErasurePreview,
+    responses=authenticated_problems(),
 )
 async def preview_erasure(
     body: ErasureIn, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """Preview an erasure: list the sessions that it would erase now. Nothing is erased."""
-    found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.dated(cursor))
+    found = await erasures.preview(who.tenant_id, _asked(body), limit, paging.decode_date_and_id(cursor))
     place = None if found.next is None else paging.encode(found.next)
     counts = {"sessions": found.sessions, "kept": found.kept, "more": found.more}
     return {**counts, "items": found.items, "next_cursor": place}
@@ -69,17 +72,19 @@ async def preview_erasure(
     "/v1/erasures/{erasure_id}",
     operation_id="get_erasure",
     response_model=ErasureOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_erasure(erasure_id: ErasureId, who: Admin, erasures: Service) -> Mapping[str, Any]:
     """Get an erasure: its progress or, once it is done, its receipt."""
     return _out(await erasures.get(who.tenant_id, erasure_id))
 
 
-@router.get("/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=problems())
+@router.get(
+    "/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=authenticated_problems()
+)
 async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's erasures, newest first."""
-    found = await erasures.page(who.tenant_id, paging.identified(cursor), limit + 1)
+    found = await erasures.page(who.tenant_id, paging.decode_id(cursor), limit + 1)
     return paging.page([_out(one) for one in found], limit, lambda one: one["id"])
 
 
@@ -87,18 +92,18 @@ async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor
     "/v1/erasures/{erasure_id}/sessions",
     operation_id="list_erased_sessions",
     response_model=ErasedSessionPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_erased_sessions(
     erasure_id: ErasureId, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """List the sessions that an erasure has erased so far, by UUIDs derived from their names."""
-    found = await erasures.sessions(who.tenant_id, erasure_id, paging.identified(cursor), limit + 1)
+    found = await erasures.sessions(who.tenant_id, erasure_id, paging.decode_id(cursor), limit + 1)
     return paging.page(found, limit, lambda one: one.session_id)
 
 
-def _asked(body: ErasureIn) -> ErasureAsked:
-    return ErasureAsked(body.metadata, body.model, body.since, body.until, body.forks == "erase")
+def _asked(body: ErasureIn) -> ErasureRequest:
+    return ErasureRequest(body.metadata, body.model, body.since, body.until, body.forks == "erase")
 
 
 def _out(state: ErasureState) -> Mapping[str, Any]:

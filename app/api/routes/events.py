@@ -7,10 +7,10 @@ from typing import Annotated, Any, get_args
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
-from app.api.addresses import address
-from app.api.auth import Caller, caller
+from app.api.addresses import session_in_path
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute, read_json
-from app.api.documents import KEY_CHARS_MAX, append_of, problems
+from app.api.documents import KEY_CHARS_MAX, append_operation, authenticated_problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.api.service import service
@@ -25,7 +25,7 @@ from app.services.redaction import Redaction
 router = APIRouter(tags=["events"], route_class=BodyRoute)
 
 Seq = Annotated[int, Path(description="Seq of the event.")]
-_writer = caller("ingest")
+_writer = require_scope("ingest")
 _APPEND_PROBLEMS = (
     "invalid-event",
     "unknown-call",
@@ -46,15 +46,15 @@ _APPEND_PROBLEMS = (
     operation_id="append_events",
     status_code=201,
     response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS)},
-    openapi_extra=append_of(EventsIn),
+    responses={200: {"model": AppendedOut}, **authenticated_problems(*_APPEND_PROBLEMS)},
+    openapi_extra=append_operation(EventsIn),
 )
 async def append_events(request: Request) -> Response:
     """Append 1 to 1,000 events to the log, all or none. A session that does not exist is created.
 
     If the same request, or events with the same ids, were sent before, the first response is returned with 200.
     """
-    who, sid, key = await _writer(request), address(request), _key(request)
+    who, sid, key = await _writer(request), session_in_path(request), _key(request)
     body, raw = await read_json(request, frozenset(EventsIn.model_fields))
     asked = events_request(body.get("events"), _head(body), key, raw)
     return await _append(request, who, sid, asked)
@@ -65,8 +65,8 @@ async def append_events(request: Request) -> Response:
     operation_id="append_messages",
     status_code=201,
     response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS, "invalid-message")},
-    openapi_extra=append_of(MessagesIn),
+    responses={200: {"model": AppendedOut}, **authenticated_problems(*_APPEND_PROBLEMS, "invalid-message")},
+    openapi_extra=append_operation(MessagesIn),
 )
 async def append_messages(request: Request) -> Response:
     """Append 1 to 1,000 messages in a provider's own format, all or none. A session that does not exist is created.
@@ -74,7 +74,7 @@ async def append_messages(request: Request) -> Response:
     Contexts in the same format show the messages unchanged. If the same request was sent before, the first response is
     returned with 200.
     """
-    who, sid, key = await _writer(request), address(request), _key(request)
+    who, sid, key = await _writer(request), session_in_path(request), _key(request)
     body, raw = await read_json(request, frozenset(MessagesIn.model_fields))
     if body.get("format") not in get_args(NativeFormat):
         raise InvalidRequest(f"format must be one of {', '.join(get_args(NativeFormat))}", field="format")
@@ -89,11 +89,11 @@ async def append_messages(request: Request) -> Response:
     "/v1/sessions/{sid}/events",
     operation_id="list_events",
     response_model=EventPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_events(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     reading: Annotated[Reading, Depends(service(Reading))],
     after: Annotated[
         int, Query(ge=0, lt=2**63, description="Seq after which to begin; ignored if a `cursor` is given.")
@@ -110,12 +110,12 @@ async def list_events(
 
     With `type` or `author` a page may have fewer than `limit` events although more follow: check `next_cursor`.
     """
-    start = paging.numbered(cursor, below=2**63)
+    start = paging.decode_number(cursor, below=2**63)
     start = after if start is None else start
     if kind is None and author is None:
         items = await reading.events(who.tenant_id, sid, start, limit + 1)
         return _json(paging.page(items, limit, itemgetter("seq")))
-    items, end = await reading.of_kind(who.tenant_id, sid, start, limit, kind=kind, author=author)
+    items, end = await reading.events_of_kind(who.tenant_id, sid, start, limit, kind=kind, author=author)
     return _json({"items": items, "next_cursor": None if end is None else paging.encode(end)})
 
 
@@ -123,12 +123,12 @@ async def list_events(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="get_event",
     response_model=EventOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_event(
     sid: Sid,
     seq: Seq,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     reading: Annotated[Reading, Depends(service(Reading))],
 ) -> Response:
     """Get an event as it was appended."""
@@ -143,12 +143,12 @@ async def get_event(
     operation_id="redact_event",
     status_code=204,
     response_class=Response,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def redact_event(
     sid: Sid,
     seq: Seq,
-    who: Annotated[Caller, Depends(caller("admin"))],
+    who: Annotated[Caller, Depends(require_scope("admin"))],
     redaction: Annotated[Redaction, Depends(service(Redaction))],
 ) -> None:
     """Redact an event: its content is permanently erased, its place in the log stays.

@@ -7,11 +7,11 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query, Request
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
-from app.api.metrics import told
-from app.api.once import Key, Once
+from app.api.documents import authenticated_problems
+from app.api.metrics import observe_report
+from app.api.once import Idempotency, Key
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
@@ -22,8 +22,8 @@ router = APIRouter(tags=["feedback"], route_class=BodyRoute)
 
 
 Service = Annotated[Feedback, Depends(service(Feedback))]
-Writer = Annotated[Caller, Depends(caller("ingest"))]
-Reader = Annotated[Caller, Depends(caller("read"))]
+Writer = Annotated[Caller, Depends(require_scope("ingest"))]
+Reader = Annotated[Caller, Depends(require_scope("read"))]
 Id = Annotated[UUID, Path(description="Id of the recorded call.")]
 
 
@@ -32,7 +32,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     operation_id="report_outcome",
     response_model=OutcomeOut,
     response_model_exclude_none=True,
-    responses=problems("not-found", "conflict", "idempotency-conflict"),
+    responses=authenticated_problems("not-found", "conflict", "idempotency-conflict"),
 )
 async def report_outcome(
     request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
@@ -50,10 +50,10 @@ async def report_outcome(
 
     async def reported() -> Mapping[str, Any]:
         verdict = await feedback.report(who.tenant_id, sid, call_id, report)
-        told(verdict)
+        observe_report(verdict)
         return _out(session_of(sid), verdict)
 
-    out: Mapping[str, Any] = await Once(request, who, sid, key, body).repeatable(OutcomeOut, reported)
+    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_repeatable(OutcomeOut, reported)
     return out
 
 
@@ -61,7 +61,7 @@ async def report_outcome(
     "/v1/calibrations",
     operation_id="list_calibrations",
     response_model=CalibrationPage,
-    responses=problems(),
+    responses=authenticated_problems(),
 )
 async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
@@ -76,10 +76,10 @@ async def list_calibrations(
     operation_id="delete_calibrations",
     summary="Forget calibrations",
     response_model=CalibrationsForgotten,
-    responses=problems(),
+    responses=authenticated_problems(),
 )
 async def delete_calibrations(
-    who: Annotated[Caller, Depends(caller("admin"))],
+    who: Annotated[Caller, Depends(require_scope("admin"))],
     feedback: Service,
     model: Annotated[
         str | None, Query(min_length=1, max_length=256, description="Name of a model: forget only its calibrations.")
@@ -120,5 +120,5 @@ def _out(session: str, verdict: Verdict) -> Mapping[str, Any]:
 
 
 def _after(cursor: str | None) -> tuple[str, str] | None:
-    names = paging.named(cursor, 2)
+    names = paging.decode_names(cursor, 2)
     return None if names is None else (names[0], names[1])

@@ -5,15 +5,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
-from app.api.once import Key, Once
+from app.api.documents import authenticated_problems
+from app.api.once import Idempotency, Key
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn, ForkOut
 from app.api.service import service
-from app.core.errors import OutOfReach
-from app.services.answers import Keep
+from app.core.errors import OutsidePrefix
+from app.services.answers import ResponseToStore
 from app.services.forks import Forked, Forks
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -26,7 +26,9 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     response_model=ForkOut,
     responses={
         200: {"model": ForkOut},
-        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
+        **authenticated_problems(
+            "not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"
+        ),
     },
 )
 async def fork_session(
@@ -34,7 +36,7 @@ async def fork_session(
     sid: Sid,
     body: ForkIn,
     response: Response,
-    who: Annotated[Caller, Depends(caller("ingest"))],
+    who: Annotated[Caller, Depends(require_scope("ingest"))],
     forks: Annotated[Forks, Depends(service(Forks))],
     key: Key = None,
 ) -> Mapping[str, Any]:
@@ -44,17 +46,17 @@ async def fork_session(
     that seq; after it the two are independent. A fork in the middle of parallel tool calls has calls without results,
     which its contexts show as pending; `left_out` lists the events that were cut off.
     """
-    if not who.reaches(body.id):
-        raise OutOfReach(f"this key is limited to sessions of {who.session_prefix!r}, including forks")
+    if not who.may_access(body.id):
+        raise OutsidePrefix(f"this key is limited to sessions of {who.session_prefix!r}, including forks")
 
     def shown(made: Forked) -> Mapping[str, Any]:
         return {**session_out(made.row, who), "left_out": made.left_out}
 
-    async def forked(keep: Keep[Forked] | None) -> Forked:
+    async def forked(keep: ResponseToStore[Forked] | None) -> Forked:
         made = await forks.fork(who.tenant_id, sid, body.id, at=body.at, metadata=body.metadata, keep=keep)
         response.status_code = 201 if made.created else 200
         return made
 
     response.status_code = 200
-    out: Mapping[str, Any] = await Once(request, who, sid, key, body).done(ForkOut, forked, shown)
+    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_once(ForkOut, forked, shown)
     return out

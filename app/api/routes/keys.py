@@ -8,19 +8,19 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.api.service import service
-from app.services.tenants import KeyAsked, Tenants
+from app.services.tenants import KeyRequest, Tenants
 
 router = APIRouter(tags=["keys"], route_class=BodyRoute)
 
 
 Service = Annotated[Tenants, Depends(service(Tenants))]
-Admin = Annotated[Caller, Depends(caller("admin"))]
+Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
 @router.post(
@@ -28,7 +28,7 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     operation_id="create_key",
     status_code=201,
     response_model=KeyMade,
-    responses=problems(),
+    responses=authenticated_problems(),
 )
 async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
@@ -36,15 +36,15 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
     Once there is a key, every request needs one. The first key must therefore have the scope `admin`, and neither
     `expires_at` nor `session_prefix`.
     """
-    asked = KeyAsked(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
+    asked = KeyRequest(body.name, list(dict.fromkeys(body.scopes)), body.expires_at, body.session_prefix)
     row, secret = await tenants.make_key(who, asked)
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
+@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=authenticated_problems())
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first. A key limited to a session prefix lists only keys within its prefix."""
-    rows = await tenants.keys(who, paging.dated(cursor), limit + 1)
+    rows = await tenants.keys(who, paging.decode_date_and_id(cursor), limit + 1)
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -53,7 +53,7 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cur
     operation_id="revoke_key",
     status_code=204,
     response_class=Response,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""

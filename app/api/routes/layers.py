@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Response
 
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
 from app.api.service import service
@@ -26,16 +26,18 @@ Kind = Annotated[
     ),
 ]
 Service = Annotated[Layers, Depends(service(Layers))]
-Writer = Annotated[Caller, Depends(caller("ingest"))]
+Writer = Annotated[Caller, Depends(require_scope("ingest"))]
 
 
 @router.get(
     "/v1/sessions/{sid}/layers",
     operation_id="get_layers",
     response_model=LayersOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
-async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], layers: Service) -> Mapping[str, Any]:
+async def get_layers(
+    sid: Sid, who: Annotated[Caller, Depends(require_scope("read"))], layers: Service
+) -> Mapping[str, Any]:
     """Get the layers that the next context shows."""
     found = {one.layer.kind: _out(one) for one in await layers.current(who.tenant_id, sid)}
     return {kind: found.get(kind) for kind in LAYERS}
@@ -46,7 +48,7 @@ async def get_layers(sid: Sid, who: Annotated[Caller, Depends(caller("read"))], 
     operation_id="put_layer",
     summary="Set a layer",
     response_model=LayerOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
     """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
@@ -61,7 +63,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
     operation_id="delete_layer",
     status_code=204,
     response_class=Response,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""

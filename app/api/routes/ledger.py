@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from app.api import paging
-from app.api.auth import Caller, caller
-from app.api.documents import problems
-from app.api.late import Late, late
+from app.api.auth import Caller, require_scope
+from app.api.documents import authenticated_problems
+from app.api.late import ReplicaRead, replica_read
 from app.api.ledgers import tenant_ledger_json, view_ledger_json
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
@@ -18,26 +18,26 @@ from app.services.ledger import Ledger
 router = APIRouter(tags=["audit"])
 
 
-Service = Annotated[Late[Ledger], Depends(late(Ledger))]
+Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
 
 
 @router.get(
     "/v1/sessions/{sid}/ledger",
     operation_id="get_ledger",
     response_model=LedgerOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_ledger(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     ledger: Service,
     view: ViewParameter = "main",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """Get the ledger of a view: the cost of each call, newest first, cost and gain of each epoch, and the totals."""
-    before = paging.identified(cursor)
-    found = await ledger(lambda own: own.of_view(who.tenant_id, sid, view, before, limit))
+    before = paging.decode_id(cursor)
+    found = await ledger(lambda own: own.view_ledger(who.tenant_id, sid, view, before, limit))
     made = view_ledger_json(found)
     return {**made, "next_cursor": None if found.ends else paging.encode(made["calls"][-1]["call_id"])}
 
@@ -47,10 +47,10 @@ async def get_ledger(
     operation_id="get_audit_ledger",
     summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
-    responses=problems(),
+    responses=authenticated_problems(),
 )
 async def get_audit_ledger(
-    who: Annotated[Caller, Depends(caller("audit"))],
+    who: Annotated[Caller, Depends(require_scope("audit"))],
     ledger: Service,
     since: Annotated[Moment, Query(description="Earliest time of the calls, inclusive, in ISO 8601.")],
     until: Annotated[
@@ -65,5 +65,5 @@ async def get_audit_ledger(
     ] = None,
 ) -> Mapping[str, Any]:
     """Get the token usage and price of the calls of all sessions that the key can access, by model."""
-    found = await ledger(lambda own: own.of_tenant(who.tenant_id, since, until, model, who.session_prefix))
+    found = await ledger(lambda own: own.tenant_ledger(who.tenant_id, since, until, model, who.session_prefix))
     return tenant_ledger_json(found)

@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
-from app.api.once import Key, Once
+from app.api.documents import authenticated_problems
+from app.api.once import Idempotency, Key
 from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
 from app.api.schemas.forks import RewindOut
 from app.api.schemas.sessions import LinePage, RewindIn
 from app.api.service import service
 from app.core.log.lines import line_of, session_of
-from app.services.answers import Keep
+from app.services.answers import ResponseToStore
 from app.services.forks import Forked
 from app.services.lines import Lines
 
@@ -28,17 +28,17 @@ Service = Annotated[Lines, Depends(service(Lines))]
     "/v1/sessions/{sid}/lines",
     operation_id="list_lines",
     response_model=LinePage,
-    responses=problems("not-found", "invalid-request"),
+    responses=authenticated_problems("not-found", "invalid-request"),
 )
 async def list_lines(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     lines: Service,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the lines (branches) of a session, oldest first. The session's id means the current one."""
-    after = paging.numbered(cursor, below=2**31)
+    after = paging.decode_number(cursor, below=2**31)
     rows, current = await lines.page(who.tenant_id, sid, after or 0, limit + 1)
     page = paging.page(rows, limit, lambda row: row.number)
     return {
@@ -48,8 +48,8 @@ async def list_lines(
                 "id": line_of(row.external_id),
                 "head": row.head,
                 "current": line_of(row.external_id) == current,
-                "parent": parent_of(row.parent, session_of(sid)) if row.parent and who.reaches(row.parent) else None,
-                "at": row.parent_at if row.parent and who.reaches(row.parent) else None,
+                "parent": parent_of(row.parent, session_of(sid)) if row.parent and who.may_access(row.parent) else None,
+                "at": row.parent_at if row.parent and who.may_access(row.parent) else None,
                 "created_at": row.created_at,
             }
             for row in page["items"]
@@ -61,13 +61,15 @@ async def list_lines(
     "/v1/sessions/{sid}/rewind",
     operation_id="rewind_session",
     response_model=RewindOut,
-    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
+    responses=authenticated_problems(
+        "invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"
+    ),
 )
 async def rewind_session(
     request: Request,
     sid: Sid,
     body: RewindIn,
-    who: Annotated[Caller, Depends(caller("ingest"))],
+    who: Annotated[Caller, Depends(require_scope("ingest"))],
     lines: Service,
     key: Key = None,
 ) -> Mapping[str, Any]:
@@ -81,8 +83,8 @@ async def rewind_session(
     def shown(made: Forked) -> Mapping[str, Any]:
         return {**session_out(made.row, who), "left_out": made.left_out}
 
-    async def rewound(keep: Keep[Forked] | None) -> Forked:
+    async def rewound(keep: ResponseToStore[Forked] | None) -> Forked:
         return await lines.rewind(who.tenant_id, sid, body.to, keep)
 
-    out: Mapping[str, Any] = await Once(request, who, sid, key, body).done(RewindOut, rewound, shown)
+    out: Mapping[str, Any] = await Idempotency(request, who, sid, key, body).run_once(RewindOut, rewound, shown)
     return out

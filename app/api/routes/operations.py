@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.api.documents import anyones
-from app.api.metrics import tell_pool
+from app.api.documents import open_problems
+from app.api.metrics import set_pool_gauges
 from app.api.query import check_query
-from app.api.told import WorkersCollector, read
+from app.api.told import WorkersCollector, read_workers_state
 from app.core.errors import StoreUnavailable
-from app.services.late import LateReads
+from app.services.late import ReplicaReads
 from app.store.engine import Database
 from app.version import VERSION
 
@@ -25,20 +25,20 @@ WORKERS_SECONDS: Final = 2.0
 """The timeout for reading the workers' metrics; a scrape without these figures is better than a late one."""
 
 
-@router.get("/healthz", operation_id="healthz", summary="Liveness", responses=anyones())
+@router.get("/healthz", operation_id="healthz", summary="Liveness", responses=open_problems())
 async def healthz() -> dict[str, str]:
     """Check that the process is running, without using the database."""
     return {"status": "ok", "service": "palimpsest", "version": VERSION}
 
 
-@router.get("/readyz", operation_id="readyz", summary="Readiness", responses=anyones("store-unavailable"))
+@router.get("/readyz", operation_id="readyz", summary="Readiness", responses=open_problems("store-unavailable"))
 async def readyz(request: Request) -> dict[str, str]:
     """Check that requests can be served: the database responds, and has not just refused a write for lack of space.
 
     If there is a replica, `replica` is its state; the primary is used while the replica cannot be.
     """
     await request.state.services.database.ready()
-    reads: LateReads = request.state.services.late
+    reads: ReplicaReads = request.state.services.late
     replica = reads.replica
     return {"status": "ready"} if replica is None else {"status": "ready", "replica": replica.state}
 
@@ -52,7 +52,7 @@ async def readyz(request: Request) -> dict[str, str]:
             "description": "Metrics in Prometheus' text format",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
-        **anyones("not-local", "store-unavailable"),
+        **open_problems("not-local", "store-unavailable"),
     },
 )
 async def metrics(request: Request) -> Response:
@@ -62,7 +62,7 @@ async def metrics(request: Request) -> Response:
     """
     database: Database = request.state.services.database
     workers = await _workers(database)
-    tell_pool(database)
+    set_pool_gauges(database)
     own = REGISTRY
     if SHARED in os.environ:
         own = CollectorRegistry()
@@ -75,7 +75,7 @@ async def _workers(database: Database) -> CollectorRegistry:
     registry = CollectorRegistry()
     try:
         async with asyncio.timeout(WORKERS_SECONDS):
-            registry.register(WorkersCollector(await read(database)))
+            registry.register(WorkersCollector(await read_workers_state(database)))
     except (StoreUnavailable, TimeoutError):
         pass
     return registry

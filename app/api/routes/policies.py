@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
-from app.api.body import parsed
-from app.api.documents import problems
+from app.api.auth import Caller, require_scope
+from app.api.body import parse_json
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.api.service import service
@@ -29,14 +29,14 @@ Service = Annotated[Policies, Depends(service(Policies))]
     operation_id="put_policy",
     summary="Store a policy",
     response_model=PolicyOut,
-    responses={201: {"model": PolicyOut}, **problems("invalid-policy", "body-too-large")},
+    responses={201: {"model": PolicyOut}, **authenticated_problems("invalid-policy", "body-too-large")},
     openapi_extra=policy_body(),
 )
 async def put_policy(
     name: Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the policy, not that of a preset.")],
     request: Request,
     response: Response,
-    who: Annotated[Caller, Depends(caller("admin"))],
+    who: Annotated[Caller, Depends(require_scope("admin"))],
     policies: Service,
 ) -> PolicyRow:
     """Store a document as the newest version of a policy (201); 200 if the newest version is the same document.
@@ -52,7 +52,7 @@ async def put_policy(
     "/v1/policies/{name}",
     operation_id="get_policy",
     response_model=PolicyOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_policy(
     name: Annotated[
@@ -63,7 +63,7 @@ async def get_policy(
             "given as a document.",
         ),
     ],
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     policies: Service,
     version: Annotated[
         int | None, Query(ge=1, le=VERSION_MAX, description="Version of the policy. Default: the newest.")
@@ -73,9 +73,9 @@ async def get_policy(
     return await policies.find(who.tenant_id, name, version)
 
 
-@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems())
+@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=authenticated_problems())
 async def list_policies(
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     policies: Service,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -86,11 +86,13 @@ async def list_policies(
 
 
 async def _document(request: Request) -> Json:
-    return await parsed(await request.body(), request.app.state.json_limits, strict=False)  # the core names the knob
+    return await parse_json(
+        await request.body(), request.app.state.json_limits, strict=False
+    )  # the core names the knob
 
 
 def _place(cursor: str | None) -> str | None:
-    [name] = paging.named(cursor, 1) or (None,)
+    [name] = paging.decode_names(cursor, 1) or (None,)
     if name is None or re.fullmatch(NAME_PATTERN, name):
         return name
     raise InvalidRequest("the cursor is not valid for this list", field="cursor")

@@ -5,11 +5,11 @@ from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Query
 
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Sid
-from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, asked
+from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, to_request
 from app.api.service import service
 from app.core.recall.tool import definition
 from app.core.render.formats.tools import NativeFormat
@@ -25,12 +25,12 @@ router = APIRouter(tags=["recall"], route_class=BodyRoute)
     summary="Recall originals",
     response_model=RecallOut,
     response_model_exclude_none=True,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def post_recall(
     sid: Sid,
     body: RecallIn,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     recall: Annotated[Recall, Depends(service(Recall))],
     lines: Annotated[Lines, Depends(service(Lines))],
 ) -> Recalled:
@@ -40,7 +40,7 @@ async def post_recall(
     session's line on which the call was made.
     """
     line = await lines.of_call(who.tenant_id, sid, body.call_id)
-    return await recall.of(who.tenant_id, line, asked(body))
+    return await recall.find(who.tenant_id, line, to_request(body))
 
 
 @router.get(
@@ -48,8 +48,8 @@ async def post_recall(
     operation_id="recall_tool",
     summary="Get the recall tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems(),
-    dependencies=[Depends(caller("read"))],
+    responses=authenticated_problems(),
+    dependencies=[Depends(require_scope("read"))],
 )
 async def recall_tool(
     shape: Annotated[

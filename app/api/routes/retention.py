@@ -7,42 +7,49 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.api.service import service
 from app.core.log.lifetime import Lifetimes
-from app.services.retention import Retaining
+from app.services.retention import RetentionRules
 from app.store.retention import RetentionRow
 
 router = APIRouter(tags=["retention"], route_class=BodyRoute)
 
-Service = Annotated[Retaining, Depends(service(Retaining))]
-Admin = Annotated[Caller, Depends(caller("admin"))]
+Service = Annotated[RetentionRules, Depends(service(RetentionRules))]
+Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
-@router.put("/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=problems())
+@router.put(
+    "/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=authenticated_problems()
+)
 async def put_retention(body: RetentionIn, who: Admin, retention: Service) -> Mapping[str, Any]:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
-@router.get("/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=problems())
+@router.get(
+    "/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=authenticated_problems()
+)
 async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
     """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
 
 
 @router.get(
-    "/v1/retention:preview", operation_id="preview_retention", response_model=RetentionPreview, responses=problems()
+    "/v1/retention:preview",
+    operation_id="preview_retention",
+    response_model=RetentionPreview,
+    responses=authenticated_problems(),
 )
 async def preview_retention(
     who: Admin, retention: Service, limit: Limit = 100, cursor: Cursor = None
 ) -> Mapping[str, Any]:
     """Preview the rules: list the data that they would erase now. Nothing is erased."""
-    found = await retention.preview(who.tenant_id, limit, paging.dated(cursor))
+    found = await retention.preview(who.tenant_id, limit, paging.decode_date_and_id(cursor))
     place = None if found.next is None else paging.encode(found.next)
     return {"rules": found.rules, "items": found.items, "next_cursor": place}
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import SID_DESCRIPTION, problems
+from app.api.documents import SID_DESCRIPTION, authenticated_problems
 from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
@@ -41,14 +41,16 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
+        **authenticated_problems(
+            "invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"
+        ),
     },
 )
 async def put_session(
     sid: Sid,
     body: Annotated[SessionIn, Body(default_factory=SessionIn)],
     response: Response,
-    who: Annotated[Caller, Depends(caller("ingest"))],
+    who: Annotated[Caller, Depends(require_scope("ingest"))],
     sessions: Service,
 ) -> Mapping[str, Any]:
     """Create a session (201), or change the settings of an existing one (200).
@@ -68,18 +70,23 @@ async def put_session(
 
 
 @router.get(
-    "/v1/sessions/{sid}", operation_id="get_session", response_model=SessionOut, responses=problems("not-found")
+    "/v1/sessions/{sid}",
+    operation_id="get_session",
+    response_model=SessionOut,
+    responses=authenticated_problems("not-found"),
 )
 async def get_session(
-    sid: Sid, who: Annotated[Caller, Depends(caller("read"))], sessions: Service
+    sid: Sid, who: Annotated[Caller, Depends(require_scope("read"))], sessions: Service
 ) -> Mapping[str, Any]:
     """Get a session: its settings, the end of its log and its size."""
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
-@router.get("/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems())
+@router.get(
+    "/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=authenticated_problems()
+)
 async def list_sessions(
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     sessions: Service,
     limit: Limit = 50,
     cursor: Cursor = None,
@@ -110,9 +117,9 @@ async def list_sessions(
 
     With `model` or `metadata` a page may have fewer than `limit` sessions although more follow: check `next_cursor`.
     """
-    after = paging.dated(cursor)
+    after = paging.decode_date_and_id(cursor)
     wanted = {} if metadata is None else _metadata(metadata)
-    if parent is not None and not who.reaches(parent):
+    if parent is not None and not who.may_access(parent):
         return {"items": [], "next_cursor": None}
     asked = SessionFilter(parent, who.session_prefix, since, until, model, wanted)
     rows, ended = await sessions.page(who.tenant_id, limit + 1, after, asked)
@@ -126,11 +133,11 @@ async def list_sessions(
     operation_id="delete_session",
     status_code=204,
     response_class=Response,
-    responses=problems("not-found", "conflict"),
+    responses=authenticated_problems("not-found", "conflict"),
 )
 async def delete_session(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("admin"))],
+    who: Annotated[Caller, Depends(require_scope("admin"))],
     sessions: Service,
     forks: Annotated[
         Literal["keep", "erase"],
@@ -148,18 +155,18 @@ async def delete_session(
     "/v1/sessions/{sid}/epochs",
     operation_id="list_epochs",
     response_model=EpochPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_epochs(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     sessions: Service,
     view: ViewParameter = "main",
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the epochs of a view in order, each with its cause: the times at which its contexts were rewritten."""
-    after = paging.numbered(cursor, below=2**31)
+    after = paging.decode_number(cursor, below=2**31)
     rows = await sessions.epochs(who.tenant_id, sid, view, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.epoch)
 
@@ -177,7 +184,7 @@ def _metadata(text: str) -> Mapping[str, Any]:
 
 def session_out(row: SessionRow, who: Caller) -> Mapping[str, Any]:
     """Return the session as the API does, without a parent to which the caller's key has no access."""
-    parent = row.parent if row.parent is not None and who.reaches(row.parent[0]) else None
+    parent = row.parent if row.parent is not None and who.may_access(row.parent[0]) else None
     session = session_of(row.external_id)
     return {
         "id": session,

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
-from app.api.auth import Caller, Forbidden, Unauthorized, caller
-from app.api.busy import place_of
-from app.api.documents import problems
+from app.api.auth import Caller, Forbidden, Unauthorized, require_scope
+from app.api.busy import slot_of
+from app.api.documents import authenticated_problems
 from app.api.metrics import STREAMS
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
@@ -31,7 +31,7 @@ RETRY_MILLISECONDS: Final = 1_000
 
 _MODELS: Final[dict[str, type[BaseModel]]] = {"epoch": EpochChange, "compaction": CompactionChange}
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-_read = caller("read")
+_read = require_scope("read")
 _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "Endless server-sent events. `event` is `appended` (`data` is an `EventOut`), `epoch` (an"
@@ -59,7 +59,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     operation_id="stream_session",
     summary="Stream a session",
     response_class=StreamingResponse,
-    responses={**_DESCRIBED, **problems("not-found", "conflict", "too-many-streams")},
+    responses={**_DESCRIBED, **authenticated_problems("not-found", "conflict", "too-many-streams")},
 )
 async def stream_session(
     sid: Sid,
@@ -110,9 +110,9 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(SEND_SECONDS):
                 await send(message)
 
-        place = place_of(scope)
+        place = slot_of(scope)
         if place is not None:
-            place.leave()  # streams have their own limit
+            place.release()  # streams have their own limit
         try:
             with STREAMS.track_inprogress():
                 await super().__call__(scope, receive, timely)

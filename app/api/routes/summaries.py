@@ -7,9 +7,9 @@ from uuid import UUID
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
@@ -36,15 +36,15 @@ State = Literal["scheduled", "running", "succeeded", "skipped", "failed"]
 
 
 Service = Annotated[CompactionQueries, Depends(service(CompactionQueries))]
-Reader = Annotated[Caller, Depends(caller("read"))]
-Writer = Annotated[Caller, Depends(caller("ingest"))]
+Reader = Annotated[Caller, Depends(require_scope("read"))]
+Writer = Annotated[Caller, Depends(require_scope("ingest"))]
 
 
 @router.get(
     "/v1/sessions/{sid}/summaries",
     operation_id="list_summaries",
     response_model=SummaryPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_summaries(
     sid: Sid,
@@ -55,7 +55,9 @@ async def list_summaries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the summaries of a session, oldest first."""
-    rows = await requests.summaries(who.tenant_id, sid, live=live, after=paging.dated(cursor), limit=limit + 1)
+    rows = await requests.summaries(
+        who.tenant_id, sid, live=live, after=paging.decode_date_and_id(cursor), limit=limit + 1
+    )
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -63,7 +65,7 @@ async def list_summaries(
     "/v1/sessions/{sid}/summaries/{summary_id}",
     operation_id="get_summary",
     response_model=SummaryWhole,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
@@ -75,13 +77,13 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
     operation_id="get_coverage",
     response_model=CoverageOut,
     response_model_exclude_none=True,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
 ) -> CoverageProof:
     """Prove that a view accounts for every event of the log exactly once, and say how each is shown."""
-    return await coverage.of(who.tenant_id, sid, view)
+    return await coverage.prove(who.tenant_id, sid, view)
 
 
 @router.post(
@@ -90,7 +92,7 @@ async def get_coverage(
     summary="Request a compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses={200: {"model": CompactionRun}, **problems("not-found")},
+    responses={200: {"model": CompactionRun}, **authenticated_problems("not-found")},
 )
 async def compact(
     sid: Sid,
@@ -114,8 +116,8 @@ async def compact(
     operation_id="compact_tool",
     summary="Get the compaction tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=problems(),
-    dependencies=[Depends(caller("read"))],
+    responses=authenticated_problems(),
+    dependencies=[Depends(require_scope("read"))],
 )
 async def compact_tool(
     shape: Annotated[
@@ -135,7 +137,7 @@ async def compact_tool(
     "/v1/sessions/{sid}/compactions",
     operation_id="list_compactions",
     response_model=CompactionPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_compactions(
     sid: Sid,
@@ -146,7 +148,9 @@ async def list_compactions(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the compaction runs of a session, newest first."""
-    rows = await requests.runs(who.tenant_id, sid, state=state, after=paging.dated(cursor), limit=limit + 1)
+    rows = await requests.runs(
+        who.tenant_id, sid, state=state, after=paging.decode_date_and_id(cursor), limit=limit + 1
+    )
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -154,7 +158,7 @@ async def list_compactions(
     "/v1/sessions/{sid}/compactions/{compaction_id}",
     operation_id="get_compaction",
     response_model=CompactionRun,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
@@ -166,7 +170,7 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     operation_id="retry_compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses=problems("not-found", "conflict"),
+    responses=authenticated_problems("not-found", "conflict"),
 )
 async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION, problems
+from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION, authenticated_problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.api.service import service
@@ -25,17 +25,17 @@ Service = Annotated[Turns, Depends(service(Turns))]
     "/v1/sessions/{sid}/turns",
     operation_id="list_turns",
     response_model=TurnPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_turns(
     sid: Sid,
-    who: Annotated[Caller, Depends(caller("read"))],
+    who: Annotated[Caller, Depends(require_scope("read"))],
     turns: Service,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the turns of a session in order, each with its range of seqs and its state."""
-    after = paging.numbered(cursor, below=2**31 - 1001)
+    after = paging.decode_number(cursor, below=2**31 - 1001)
     rows = await turns.page(who.tenant_id, sid, after or 0, limit + 1)
     return paging.page(rows, limit, lambda row: row.turn)
 
@@ -47,14 +47,14 @@ async def list_turns(
     response_model=TurnEndedOut,
     responses={
         200: {"model": TurnEndedOut},
-        **problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
+        **authenticated_problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
     },
 )
 async def end_turn(
     sid: Sid,
     body: Annotated[TurnEndIn, Body(default_factory=TurnEndIn)],
     response: Response,
-    who: Annotated[Caller, Depends(caller("ingest"))],
+    who: Annotated[Caller, Depends(require_scope("ingest"))],
     turns: Service,
     rates: Annotated[EventRates, Depends(service(EventRates))],
     key: Annotated[

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
 from app.api.service import service
@@ -22,12 +22,12 @@ router = APIRouter(tags=["visibility"], route_class=BodyRoute)
     operation_id="patch_visibility",
     summary="Hide, show and pin events",
     response_model=VisibilityOut,
-    responses=problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
+    responses=authenticated_problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
     sid: Sid,
     body: VisibilityIn,
-    who: Annotated[Caller, Depends(caller("ingest"))],
+    who: Annotated[Caller, Depends(require_scope("ingest"))],
     visibility: Annotated[Visibility, Depends(service(Visibility))],
 ) -> Mapping[str, Any]:
     """Hide, show, pin and unpin events for all future contexts. Each item is accepted or refused separately."""

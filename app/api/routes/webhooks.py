@@ -8,9 +8,9 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
-from app.api.auth import Caller, caller
+from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import problems
+from app.api.documents import authenticated_problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
@@ -32,7 +32,7 @@ Name = Annotated[str, Path(pattern=NAME_PATTERN, description="Name of the webhoo
 
 
 Service = Annotated[Webhooks, Depends(service(Webhooks))]
-Admin = Annotated[Caller, Depends(caller("admin"))]
+Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
 @router.put(
@@ -40,7 +40,7 @@ Admin = Annotated[Caller, Depends(caller("admin"))]
     operation_id="put_webhook",
     summary="Create or change a webhook",
     response_model=WebhookMade,
-    responses={201: {"model": WebhookMade}, **problems()},
+    responses={201: {"model": WebhookMade}, **authenticated_problems()},
 )
 async def put_webhook(
     name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
@@ -54,10 +54,12 @@ async def put_webhook(
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
+@router.get(
+    "/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=authenticated_problems()
+)
 async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
-    [after] = paging.named(cursor, 1) or ("",)
+    [after] = paging.decode_names(cursor, 1) or ("",)
     return paging.page(await webhooks.page(who.tenant_id, after, limit + 1), limit, lambda row: row.name)
 
 
@@ -65,7 +67,7 @@ async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor
     "/v1/webhooks/{name}",
     operation_id="get_webhook",
     response_model=WebhookOut,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
@@ -77,7 +79,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     operation_id="delete_webhook",
     status_code=204,
     response_class=Response,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     """Delete a webhook and its deliveries; pending ones are not attempted."""
@@ -88,7 +90,7 @@ async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     "/v1/webhooks/{name}/deliveries",
     operation_id="list_deliveries",
     response_model=DeliveryPage,
-    responses=problems("not-found"),
+    responses=authenticated_problems("not-found"),
 )
 async def list_deliveries(
     name: Name,
@@ -101,7 +103,9 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Mapping[str, Any]:
     """List the deliveries of a webhook, newest first. Delivered and failed ones are kept for 30 days."""
-    rows = await webhooks.deliveries(who.tenant_id, name, state=state, after=paging.dated(cursor), limit=limit + 1)
+    rows = await webhooks.deliveries(
+        who.tenant_id, name, state=state, after=paging.decode_date_and_id(cursor), limit=limit + 1
+    )
     return paging.page(rows, limit, lambda row: (row.created_at, row.id))
 
 
@@ -110,7 +114,7 @@ async def list_deliveries(
     operation_id="retry_delivery",
     status_code=202,
     response_model=DeliveryOut,
-    responses=problems("not-found", "conflict"),
+    responses=authenticated_problems("not-found", "conflict"),
 )
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service

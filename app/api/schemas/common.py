@@ -54,7 +54,7 @@ def _said(value: Any) -> Any:
     return readable(value) if isinstance(value, str) else value
 
 
-Said = Annotated[str, BeforeValidator(_said)]
+LenientText = Annotated[str, BeforeValidator(_said)]
 """Text from third parties: characters that the database cannot store are replaced instead of refused."""
 
 
@@ -66,13 +66,13 @@ Id = Annotated[str, BeforeValidator(_id)]
 """A UUID in a response."""
 
 
-def kinds_of(annotation: Any) -> frozenset[Any]:
+def value_types(annotation: Any) -> frozenset[Any]:
     """Return the types of the values that an annotation allows, including those of items and of literals."""
     if get_origin(annotation) is Literal:
         return frozenset(map(type, get_args(annotation)))
     if get_origin(annotation) is Annotated:
-        return kinds_of(get_args(annotation)[0])
-    inner = [kinds_of(one) for one in get_args(annotation)]
+        return value_types(get_args(annotation)[0])
+    inner = [value_types(one) for one in get_args(annotation)]
     return frozenset().union(*inner) if inner else frozenset({annotation})
 
 
@@ -80,16 +80,16 @@ QUERY: Final = "query"
 """The validation context for values that are text because they come from a query."""
 
 
-class Closed(BaseModel):
+class StrictRequest(BaseModel):
     """An object in a request: unknown fields are errors, values must have their declared JSON type, and text must be
     storable.
 
-    `as_it_was` names the fields whose text is not checked: third parties wrote them, or they are checked where they are
-    interpreted.
+    `unchecked_text` names the fields whose text is not checked: third parties wrote them, or they are checked where
+    they are interpreted.
     """
 
     model_config = ConfigDict(extra="forbid")
-    as_it_was: ClassVar[frozenset[str]] = frozenset()
+    unchecked_text: ClassVar[frozenset[str]] = frozenset()
 
     @field_validator("*", mode="before")
     @classmethod
@@ -97,14 +97,14 @@ class Closed(BaseModel):
         name = info.field_name or ""
         if info.context != QUERY:
             _check_type(value, _kinds(cls, name))
-        if name not in cls.as_it_was and not _is_readable(value):
+        if name not in cls.unchecked_text and not _is_readable(value):
             raise ValueError("must hold neither NUL nor lone surrogates")
         return value
 
 
 @cache
 def _kinds(model: type[BaseModel], name: str) -> frozenset[Any]:
-    return kinds_of(model.model_fields[name].annotation)
+    return value_types(model.model_fields[name].annotation)
 
 
 _NUMBERS: Final = frozenset({int, float})

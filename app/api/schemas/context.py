@@ -12,7 +12,6 @@ from app.api.schemas.common import (
     CallId,
     CallModel,
     Clock,
-    Closed,
     Depth,
     FromSeq,
     LineName,
@@ -20,6 +19,7 @@ from app.api.schemas.common import (
     RequestSha256,
     Seq,
     SessionName,
+    StrictRequest,
     SummaryId,
     ToSeq,
     ViewName,
@@ -41,7 +41,7 @@ ProviderRequest = Annotated[
 ]
 
 
-class InjectionIn(Closed):
+class InjectionIn(StrictRequest):
     """Content for one call only, placed at the end of its context and never logged as an event."""
 
     name: str = Field(
@@ -58,7 +58,7 @@ class InjectionIn(Closed):
     )
 
 
-class ContextQuery(Closed):
+class ContextQuery(StrictRequest):
     """Parameters of a context request. Those omitted keep the view's current value, unless they have a default."""
 
     view: ViewName = "main"
@@ -121,7 +121,7 @@ class ContextIn(ContextQuery):
         json_schema_extra={"examples": [{"format": "anthropic", "model": "claude-sonnet-5-5", "max_tokens": 60000}]},
     )
 
-    as_it_was = frozenset({"policy", "messages", "system", "tools"})
+    unchecked_text = frozenset({"policy", "messages", "system", "tools"})
 
     messages: list[dict[str, Any]] | None = Field(
         None,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, Id, Moment, NextCursor, SessionName
+from app.api.schemas.common import CreatedAt, Id, Moment, NextCursor, SessionName, StrictRequest
 from app.services.erasures import UNEXPECTED_MAX
 
 FORKS = (
@@ -14,7 +14,7 @@ FORKS = (
 )
 
 
-class ErasureIn(Closed):
+class ErasureIn(StrictRequest):
     """Conditions for the sessions to erase; all of them must hold."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"metadata": {"user": "ann"}}]})

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import (
-    Closed,
     CreatedAt,
     EventTokens,
     LineName,
@@ -14,6 +13,7 @@ from app.api.schemas.common import (
     NextCursor,
     Seq,
     SessionName,
+    StrictRequest,
     TurnNumber,
 )
 from app.core.log.events import EVENTS_PER_BATCH_MAX, EventType
@@ -27,7 +27,7 @@ def _logged(name: str, description: str) -> Any:
     return Field(None, max_length=rule.chars_max, ge=rule.least, description=description)
 
 
-class EventIn(Closed):
+class EventIn(StrictRequest):
     """An event to append. A `tool.call` requires `call_id` and `tool`, a `tool.result` requires `call_id`; all other
     types except `turn.start` and `turn.end` require `content`."""
 
@@ -115,7 +115,7 @@ ExpectedHead = Annotated[
 ]
 
 
-class EventsIn(Closed):
+class EventsIn(StrictRequest):
     """Events to append, all or none."""
 
     model_config = ConfigDict(
@@ -131,7 +131,7 @@ class EventsIn(Closed):
     expected_head: ExpectedHead = None
 
 
-class MessagesIn(Closed):
+class MessagesIn(StrictRequest):
     """Messages in a provider's own format to append, all or none."""
 
     model_config = ConfigDict(

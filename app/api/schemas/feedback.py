@@ -4,12 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, NextCursor, Said, UpdatedAt
+from app.api.schemas.common import LenientText, NextCursor, StrictRequest, UpdatedAt
 
 Count = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
 
-class UsageIn(Closed):
+class UsageIn(StrictRequest):
     """Token usage of a call, as reported by the provider. Omitted figures count as not reported."""
 
     input_tokens: Count = Field(
@@ -22,20 +22,22 @@ class UsageIn(Closed):
     output_tokens: Count = Field(None, description="Tokens of the model's answer.")
 
 
-class ErrorIn(Closed):
+class ErrorIn(StrictRequest):
     """Error that the provider returned. Its text shows whether the context was too long."""
 
-    as_it_was = frozenset({"message", "code"})
+    unchecked_text = frozenset({"message", "code"})
 
     status: int | None = Field(None, ge=100, le=999, description="HTTP status of the provider's response.")
-    message: Said | None = Field(None, max_length=1_000_000, description="Text of the error, as the provider wrote it.")
-    code: Said | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
+    message: LenientText | None = Field(
+        None, max_length=1_000_000, description="Text of the error, as the provider wrote it."
+    )
+    code: LenientText | None = Field(None, max_length=1_000, description="Provider's code or type of the error.")
 
 
-class OutcomeIn(Closed):
+class OutcomeIn(StrictRequest):
     """Outcome of a call. At least one of the fields must be given."""
 
-    as_it_was = frozenset({"error"})
+    unchecked_text = frozenset({"error"})
 
     model_config = ConfigDict(
         extra="forbid",

@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, Seq, SessionId
+from app.api.schemas.common import Seq, SessionId, StrictRequest
 from app.api.schemas.sessions import SessionOut
 
 
-class ForkIn(Closed):
+class ForkIn(StrictRequest):
     """Request for a new session that begins with the log of another, up to a seq."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"id": "demo-try-2", "at": 120}]})

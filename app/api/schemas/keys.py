@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, Id, Moment, NextCursor
+from app.api.schemas.common import CreatedAt, Id, Moment, NextCursor, StrictRequest
 from app.core.log.events import SESSION_ID_PATTERN
 
 Scope = Literal["ingest", "read", "audit", "admin"]
@@ -17,7 +17,7 @@ SCOPES: Final = (
 )
 
 
-class KeyIn(Closed):
+class KeyIn(StrictRequest):
     """Request for an API key for the caller's tenant."""
 
     model_config = ConfigDict(

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from app.api.schemas.common import Closed, CreatedAt, NextCursor
+from app.api.schemas.common import CreatedAt, NextCursor, StrictRequest
 from app.api.schemas.events import LoggedEvent, LogGrown
 
 LayerKind = Literal["sources", "announce"]
@@ -32,7 +32,7 @@ class TurnPage(BaseModel):
     next_cursor: NextCursor
 
 
-class TurnEndIn(Closed):
+class TurnEndIn(StrictRequest):
     """Request to end the running turn."""
 
     turn_id: str | None = Field(
@@ -65,7 +65,7 @@ class TurnEndedOut(LogGrown):
     )
 
 
-class LayerIn(Closed):
+class LayerIn(StrictRequest):
     """Content of a layer, which replaces its previous content."""
 
     content: str | list[dict[str, Any]] = Field(description="Text, or a list of parts as in an event's `content`.")

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, model_validator
 
-from app.api.schemas.common import Closed
+from app.api.schemas.common import StrictRequest
 from app.core.log.events import EventType
 from app.core.recall import answer as recall
 from app.services.recall import RecallRequest
@@ -15,10 +15,10 @@ Seq = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class RecallIn(Closed):
+class RecallIn(StrictRequest):
     """Request for originals, by at least one of `seqs`, `paths` and `query`."""
 
-    as_it_was = frozenset({"query", "paths"})
+    unchecked_text = frozenset({"query", "paths"})
 
     seqs: list[Seq] = Field(
         [], max_length=recall.SEQS_MAX, description="Seqs of events to return; they do not count towards `limit`."
@@ -73,7 +73,7 @@ class RecallIn(Closed):
         return self
 
 
-def asked(body: RecallIn) -> RecallRequest:
+def to_request(body: RecallIn) -> RecallRequest:
     """Return the request in the form that the service takes."""
     return RecallRequest(
         tuple(body.seqs), tuple(body.paths), body.query, body.limit, body.max_tokens, body.call_id, body.offset

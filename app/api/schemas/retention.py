@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, NextCursor, SessionName
+from app.api.schemas.common import CreatedAt, NextCursor, SessionName, StrictRequest
 from app.core.log.lifetime import DAYS_MAX, DELIVERY_DAYS_MAX
 
 SESSION_DAYS = "Days after its creation at which a session is erased, used or not; null or 0: never."
@@ -22,7 +22,7 @@ CHANGE_DAYS = "Days for which changes other than events (epochs, compactions) ca
 DELIVERY_DAYS = "Days for which finished deliveries are kept; null or 0: 30."
 
 
-class RetentionIn(Closed):
+class RetentionIn(StrictRequest):
     """Rules for how long the tenant's data is kept. They replace all previous rules; an omitted one is null."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"idle_days": 180, "call_days": 30}]})

@@ -6,7 +6,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.schemas.common import (
-    Closed,
     CreatedAt,
     EpochCause,
     EpochHead,
@@ -18,11 +17,12 @@ from app.api.schemas.common import (
     MainEpoch,
     NextCursor,
     SessionName,
+    StrictRequest,
 )
 from app.api.schemas.policies import PolicyGiven, PolicyRef
 
 
-class SessionIn(Closed):
+class SessionIn(StrictRequest):
     """Settings of a session. Those omitted keep their current value."""
 
     model_config = ConfigDict(
@@ -32,7 +32,7 @@ class SessionIn(Closed):
         },
     )
 
-    as_it_was = frozenset({"policy"})
+    unchecked_text = frozenset({"policy"})
 
     policy: PolicyGiven = None
     model: str | None = Field(
@@ -122,7 +122,7 @@ class LinePage(BaseModel):
     next_cursor: NextCursor
 
 
-class RewindIn(Closed):
+class RewindIn(StrictRequest):
     """Request to rewind a session."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"to": 12}]})

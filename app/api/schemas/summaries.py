@@ -6,7 +6,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from app.api.schemas.common import (
-    Closed,
     CoveringSummary,
     CreatedAt,
     Depth,
@@ -14,6 +13,7 @@ from app.api.schemas.common import (
     FromSeq,
     Id,
     NextCursor,
+    StrictRequest,
     SummaryId,
     ToSeq,
 )
@@ -73,7 +73,7 @@ class SummaryWhole(SummaryOut):
     complaints: list[str] = Field(description="Complaints of the quality gate, one sentence each; empty if it passed.")
 
 
-class CompactionIn(Closed):
+class CompactionIn(StrictRequest):
     """Request to summarize the older part of the log now."""
 
     focus: str | None = Field(

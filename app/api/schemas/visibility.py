@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.api.schemas.common import Closed, SessionName, ViewName
+from app.api.schemas.common import SessionName, StrictRequest, ViewName
 from app.core.recall.visibility import ITEMS_MAX, PATH_CHARS_MAX, REPLACEMENT_CHARS_MAX, Action, Reason
 
 Seq = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
@@ -12,7 +12,7 @@ Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 Path = Annotated[Text, Field(min_length=1, max_length=PATH_CHARS_MAX)]
 
 
-class TargetIn(Closed):
+class TargetIn(StrictRequest):
     """Target of a decision: one event by its seq, or all events in the context that concern a path. Exactly one of the
     two must be given."""
 
@@ -38,7 +38,7 @@ class HideIn(TargetIn):
     )
 
 
-class VisibilityIn(Closed):
+class VisibilityIn(StrictRequest):
     """Decisions on the events that contexts show. They apply to every view of the session, in this order: unpin, show,
     hide, pin. An item is the seq of an event, or a target."""
 

@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.schemas.common import Closed, CreatedAt, Id, NextCursor, SessionName, UpdatedAt
+from app.api.schemas.common import CreatedAt, Id, NextCursor, SessionName, StrictRequest, UpdatedAt
 from app.core.network.webhooks import URL_CHARS_MAX, WebhookEvent
 
 DeliveryState = Literal["pending", "delivered", "failed"]
 
 
-class WebhookIn(Closed):
+class WebhookIn(StrictRequest):
     """A webhook: a URL that is notified of events in the tenant's sessions.
 
     A delivery is a POST of `{"type", "timestamp", "data"}` with `data` as in `CompactionChange`, signed as Standard

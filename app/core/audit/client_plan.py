@@ -183,8 +183,8 @@ def _between(units: Sequence[Unit], index_of: Mapping[int, int], start: int) -> 
                 text = content_text(block.content or "")
                 found.append(Inserted(max(end, position_after(item.event.seq)), "note", role, text))
         seqs = [item.event.seq for item in unit.all_items if item.event.seq in index_of]
-        end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late)])
-        for place in sorted(index_of[seq] for seq in unit.late if seq in index_of):
+        end = max([end, *(index_of[seq] + 1 for seq in seqs if seq not in unit.late_results)])
+        for place in sorted(index_of[seq] for seq in unit.late_results if seq in index_of):
             end += place == end  # unless another message of the client is in between
         waiting = unit.open_calls
         found += [Inserted(end, "pending", "tool", PENDING, call_id=one.call_id) for one in waiting]

@@ -42,7 +42,7 @@ def eviction_of(row: Mapping[str, Any]) -> Eviction:
     return Eviction(**row)
 
 
-def unfit(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
+def format_evictions(losses: Iterable[Loss], form: str) -> tuple[Eviction, ...]:
     """Return content that a format cannot express as evictions, one for consecutive blocks of a kind with equal losses.
 
     It is a fact about rendering, not a decision: no epoch records it, and the log and other formats keep the content.
@@ -167,7 +167,7 @@ def stable_tokens(context: Context, state: Frontier, before: Frontier, changed_s
     return stable + sum(item.tokens for item in context.items if item.event.seq < changed_seq)
 
 
-def tokens_behind(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
+def tokens_up_to(context: Context, state: Frontier, seqs: Collection[int]) -> dict[int, int]:
     """Return the context's tokens up to and including the item, note or summary at each of `seqs` that has one."""
     front = sum(event.tokens for event in context.prefix)
     found = {event.seq: front for event in context.prefix if event.seq in seqs}

@@ -68,7 +68,7 @@ class Explainer:
         """Return the context that the frontier makes of `events`, which must include the call of each result."""
         return project(events, self._state, NO_COUNT, turn=0, shows=self._shows)
 
-    def told(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
+    def fates(self, events: Sequence[Event], erased: Iterable[int] = ()) -> dict[int, EventFate]:
         """Return the fate of each of `events`; `erased` are the seqs that had been redacted by then."""
         words = dispositions(events, self.context(events), self._state, erased)
         return {event.seq: self._of(event, words[event.seq]) for event in events}

@@ -75,7 +75,7 @@ class CountedCall:
     ephemeral: int = 0
     left_out: int = 0
     window: int = 0
-    marks: tuple[LedgerBreakpoint, ...] = ()
+    breakpoints: tuple[LedgerBreakpoint, ...] = ()
     usage: Usage | None = None
     failed: bool = False
     prices: Prices = field(default_factory=Prices)
@@ -192,7 +192,7 @@ def _stored(call: CountedCall, scale: float) -> tuple[LedgerBreakpoint, ...]:
     """Return the places up to which the provider caches: the markers, or for an automatic cache the stable part."""
     if call.rules.lookback_blocks is None:
         return (LedgerBreakpoint(call.head, call.stable, None),) if call.stable else ()
-    return tuple(mark for mark in call.marks if mark.tokens * scale >= call.rules.minimum_tokens)
+    return tuple(mark for mark in call.breakpoints if mark.tokens * scale >= call.rules.minimum_tokens)
 
 
 def _found(call: CountedCall, scale: float, entries: Sequence[_Entry], common: Common) -> _Entry | None:
@@ -259,7 +259,7 @@ def _line(
 ) -> LedgerLine:
     actual = _actual(call, expected)
     idle = _idle(call, before)
-    left = 0 if before is None else min(left_behind(before), round(call.stable * scale))
+    left = 0 if before is None else min(cacheable_tokens(before), round(call.stable * scale))
     missed = max(0, left - actual.read)
     margin = tolerance(actual.tokens)
     cause, place = None, None
@@ -295,12 +295,12 @@ def _actual(call: CountedCall, expected: Bill) -> Bill:
     return priced(call.rules, read, write, usage.input - read - write)
 
 
-def left_behind(line: LedgerLine) -> int:
+def cacheable_tokens(line: LedgerLine) -> int:
     """Return the provider's tokens that a call leaves for the next one to read, ignoring the cacheable minimum."""
     call = line.call
     if call.rules.lookback_blocks is None:
         return round(call.stable * line.scale)
-    return max((round(mark.tokens * line.scale) for mark in call.marks), default=0)
+    return max((round(mark.tokens * line.scale) for mark in call.breakpoints), default=0)
 
 
 def _reason(
@@ -310,18 +310,18 @@ def _reason(
     last = before.call
     if call.provider != last.provider:
         return "model" if call.model != last.model else "format"
-    if min(left_behind(before), round(call.stable * scale)) < last.rules.minimum_tokens:
+    if min(cacheable_tokens(before), round(call.stable * scale)) < last.rules.minimum_tokens:
         return "below_minimum"
     if last.at + last.rules.ttl_seconds <= call.at:
         return "time_to_live"
-    if common(last.epoch, call.epoch) * before.scale + ROUNDING < left_behind(before):
+    if common(last.epoch, call.epoch) * before.scale + ROUNDING < cacheable_tokens(before):
         one, other = epochs.get(last.epoch), epochs.get(call.epoch)
         if one is not None and other is not None and one.tools_seq != other.tools_seq:
             return "tools"
         if one is not None and other is not None and one.system_seq != other.system_seq:
             return "system_prompt"
         return "epoch"
-    return "lookback" if call.marks else "markers"
+    return "lookback" if call.breakpoints else "markers"
 
 
 def _unexpected(call: CountedCall, scale: float, expected: Bill, found: _Entry | None, idle: float) -> str:
@@ -356,9 +356,9 @@ def _place(call: CountedCall, before: LedgerLine, cause: str, epochs: Mapping[in
 
 def _seq_after(before: LedgerLine | None, call: CountedCall, read: float) -> int:
     """Return the seq after the last known position up to which `read` tokens were read."""
-    places = [(mark.tokens, mark.seq) for mark in call.marks]
+    places = [(mark.tokens, mark.seq) for mark in call.breakpoints]
     if before is not None:
-        places += [(mark.tokens, mark.seq) for mark in before.call.marks]
+        places += [(mark.tokens, mark.seq) for mark in before.call.breakpoints]
         places.append((before.call.stable, before.call.head))
     margin = tolerance(round(read))
     return max((seq for tokens, seq in places if tokens <= read + margin), default=0) + 1

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Final
 
 from app.core.audit.bill import Bill, divide
-from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, left_behind
+from app.core.audit.ledger import CountedCall, CountedEpoch, LedgerLine, cacheable_tokens
 from app.core.policy.provider import Prices
 
 REPLANNED: Final = frozenset({"start", "model", "window", "policy", "redaction"})
@@ -40,7 +40,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class CurrencyTotals:
     """Amounts in one currency: the amount billed, output included, and the amount of an append-only context."""
 
     billed: float = 0.0
@@ -60,7 +60,7 @@ class Totals:
     output: int
     append_only: Bill
     beyond_window: int
-    money: Mapping[str, Sums]
+    money: Mapping[str, CurrencyTotals]
 
 
 def accounts(lines: Sequence[LedgerLine], epochs: Sequence[CountedEpoch]) -> tuple[Account, ...]:
@@ -120,7 +120,7 @@ def _would_be_found(line: LedgerLine, before: LedgerLine | None) -> int:
         return 0
     if before.call.at + before.call.rules.ttl_seconds <= line.call.at:
         return 0
-    left = left_behind(before)
+    left = cacheable_tokens(before)
     return left if left >= line.call.rules.minimum_tokens else 0
 
 
@@ -133,14 +133,14 @@ def _saved_by_opening(line: LedgerLine, found: int, removed: int) -> float:
 
 def totals(lines: Sequence[LedgerLine]) -> Totals:
     """Return the sums over all lines."""
-    money: dict[str, Sums] = {}
+    money: dict[str, CurrencyTotals] = {}
     append_only = _append_only(lines)
     for line, whole in zip(lines, append_only, strict=True):
         prices, output = line.call.prices, line.call.usage.output if line.call.usage else None
         ours, theirs = money_of(prices, line.actual.billed, output), money_of(prices, whole.billed, output)
         if ours is not None and theirs is not None:
-            sums = money.get(prices.currency, Sums())
-            money[prices.currency] = Sums(sums.billed + ours, sums.append_only + theirs)
+            sums = money.get(prices.currency, CurrencyTotals())
+            money[prices.currency] = CurrencyTotals(sums.billed + ours, sums.append_only + theirs)
     sent = [line for line in lines if not line.call.failed]
     return Totals(
         calls=len(lines),

@@ -75,7 +75,7 @@ class CallManifest:
     injections: tuple[tuple[str, Content], ...] = ()
 
     @property
-    def said_outside(self) -> int | None:
+    def stated_outside(self) -> int | None:
         """The tokens outside the request as the call, its policy or its session stated; None if learned or unknown."""
         return None if self.outside_by in (None, "learned") else self.outside
 

@@ -88,7 +88,7 @@ def _texts(summaries: tuple[Summary, ...]) -> tuple[Summary, ...]:
     return tuple(one if one.text else replace(one, text=ERASED) for one in summaries)
 
 
-def told_of(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
+def seqs_in_request(seqs: Iterable[int], context: Context, state: Frontier) -> list[int]:
     """Return those of `seqs` whose content a call's bytes hold: shown, quoted by the note, or in a shown summary. A
     redacted event that the note quoted is found by the marker left there."""
     shown = {item.event.seq for item in context.items if item.shown} | {event.seq for event in context.prefix}

@@ -145,9 +145,9 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     kept: events that the last resort would drop are better summarized.
     """
     prefix = sum(event.tokens for event in context.prefix)
-    keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.most else None
+    keep_max = max(1, int(budget.target * (1 - COVER_SHARE - SLACK)) - prefix) if budget.fallback_target else None
     kept = keep_tokens(budget, policy.cut, prefix)
-    if kept is not None and policy.summarize.view == "latest" and not budget.most:
+    if kept is not None and policy.summarize.view == "latest" and not budget.fallback_target:
         least = sizes(policy, budget, replaced, prefix).least
         keep_max = max(_room(budget, replaced + prefix) - least, int(kept * KEPT_LEAST_SHARE))
     point = find(context, budget, newest_part(policy, budget), keep_max)
@@ -155,7 +155,9 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
     newest_tokens = sum(item.tokens for item in items[0 if point is None else point.index :])
     summary = sizes(policy, budget, replaced, prefix).summary
     if newest_tokens > (_room(budget, summary + prefix) if kept is None else budget.target - replaced - prefix):
-        point = find(context, budget, part_by_room(policy, budget), keep_max if budget.most else None) or point
+        point = (
+            find(context, budget, part_by_room(policy, budget), keep_max if budget.fallback_target else None) or point
+        )
     return None if point is None else Boundary(items[point.index].event.seq, point.split_turn)
 
 
@@ -163,20 +165,20 @@ def boundary(context: Context, budget: Budget, policy: Policy, replaced: int = 0
 class Span:
     """The events from_seq..to_seq of one summary, as far as a model may see them.
 
-    `split_turn` is the turn that the span's end cuts through. `late` are its events from the user's message on, if that
-    turn is summarized separately; all others are in `events`.
+    `split_turn` is the turn that the span's end cuts through. `split_events` are its events from the user's message on,
+    if that turn is summarized separately; all others are in `events`.
     """
 
     from_seq: int
     to_seq: int
     events: tuple[Event, ...]
-    late: tuple[Event, ...] = ()
+    split_events: tuple[Event, ...] = ()
     split_turn: int | None = None
 
     @property
     def all_events(self) -> tuple[Event, ...]:
         """All events in the log's order."""
-        return self.events + self.late
+        return self.events + self.split_events
 
     @property
     def tokens(self) -> int:
@@ -191,13 +193,13 @@ def next_span(
     policy: Policy,
     size: Sizes,
     *,
-    asked: bool,
+    requested: bool,
     covered_turn: int | None = None,
 ) -> Span | None:
     """Return the oldest span after `covered_to` that is ready to be summarized; None while it is too small.
 
     `context` holds the log from there on, and the span ends before `stop`. If the context ends earlier, its last unit
-    may be incomplete and is left for later. `asked`: a compaction was requested, so a smaller span will do.
+    may be incomplete and is left for later. `requested`: a compaction was requested, so a smaller span will do.
     `covered_turn` is the turn that `covered_to` cuts through: its beginning has been summarized already.
     """
     rules, units, stop_seq = policy.summarize, context.units, stop.seq
@@ -213,7 +215,7 @@ def next_span(
                 break
     count, tokens, events = best
     enough = tokens >= size.least or (rules.chunk_events is not None and events >= rules.chunk_events)
-    if tokens < SPAN_TOKENS_MIN or not (enough or asked):
+    if tokens < SPAN_TOKENS_MIN or not (enough or requested):
         return None
     taken = units[:count]
     items = sorted((item.event for unit in taken for item in unit.all_items), key=lambda event: event.seq)
@@ -249,7 +251,7 @@ def nothing_to_summarize(context: Context, state: Frontier, budget: Budget, poli
     stop = boundary(rest, budget, policy)
     if stop is None:
         return "nothing to compact: the policy keeps all that is not summarized yet verbatim, as the newest part"
-    if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), asked=True) is None:
+    if next_span(rest, state.folded_to, stop, policy, sizes(policy, budget), requested=True) is None:
         return f"nothing to compact: fewer than {SPAN_TOKENS_MIN} tokens are older than the newest part that is kept"
     return None
 

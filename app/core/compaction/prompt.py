@@ -171,7 +171,7 @@ def merge_ask(
     return Prompt(f"{form}\n\n{prompts[MERGE].strip()}", "\n\n".join(parts), max_tokens, temperature)
 
 
-def again(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
+def retry_ask(ask: Prompt, answer: Completion, complaints: Sequence[str], chars: int | None = None) -> Prompt:
     """Repeat a request, with the rejected answer and the complaints about it, both in about `chars` characters."""
     parts = [ask.prompt]
     faults = "\n".join(f"- {complaint}" for complaint in complaints)

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 from uuid import UUID, uuid5
 
 from app.core.log.events import canonical_json
-from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.policy.shows import SHOW_ALL, ViewFilter
 from app.core.policy.summarize import Summarize
 
 COVER_SHARE: Final = 0.4
@@ -110,7 +110,7 @@ def tiling(tree: Iterable[Summary], from_seq: int, to_seq: int) -> tuple[Summary
     return best.get(from_seq, ())
 
 
-def refined(
+def refine(
     tree: Sequence[Summary], shown: Sequence[Summary], room: int, cost: Callable[[Summary], int]
 ) -> tuple[Summary, ...]:
     """Return the tiling `shown` with merged summaries replaced by finer ones, newest first, within `room` more tokens.
@@ -183,7 +183,7 @@ def _due_by_level(cover: Sequence[Summary], rules: Summarize) -> tuple[Summary, 
 
 def cover_id(session_id: UUID, shows: ViewFilter) -> UUID:
     """Return the id of the cover that views with the filter `shows` share in a session."""
-    if shows == EVERYTHING:
+    if shows == SHOW_ALL:
         return session_id
     authors, types = (None if names is None else sorted(names) for names in (shows.authors, shows.types))
     # A filter by authors alone keeps its earlier form, because covers stored before filters had types use it.

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from app.core.digest.files import command_of, files_of, named
+from app.core.digest.files import command_of, files_of, named_paths
 from app.core.digest.prompts import own_messages
 from app.core.digest.rejections import is_rejected, words_of
-from app.core.digest.sentences import own_words, plain, prompt_command, sentences, shortened
+from app.core.digest.sentences import own_words, plain, prompt_command, sentences, shorten
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import EventType
@@ -117,7 +117,7 @@ def user_lines(events: Sequence[Event], said: str = "") -> Iterator[tuple[int, s
         elif event.seq in own:
             words = prompt_command(event.text) or " ".join(own_words(event.text).split())
             if words and not _MARKED.fullmatch(words):
-                yield event.seq, words, asked(words, said)
+                yield event.seq, words, answered_question(words, said)
                 said = ""
 
 
@@ -129,14 +129,16 @@ def _rejection(result: Event, call: Event | None) -> str:
     """
     tool, arguments = result.tool or "a tool", {} if call is None else call.arguments
     command = command_of(tool, arguments)
-    detail = shortened(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named(arguments)), "")
+    detail = (
+        shorten(" ".join(command.split()), COMMAND_CHARS_MAX) if command else next(iter(named_paths(arguments)), "")
+    )
     tried = " ".join(filter(None, (tool, detail)))
     trusted = result.is_error or (command is None and files_of(tool, arguments).modified)
     words = words_of(result.text) if trusted else ""
     return f"{words} (rejected: {tried})" if words else f"Rejected: {tried}"
 
 
-def asked(answer: str, text: str) -> str:
+def answered_question(answer: str, text: str) -> str:
     """Return the option that an answer names and the question that it answers, in the text before it; empty if none.
 
     A message that agrees to a text without a question answers the text's proposal.
@@ -157,7 +159,7 @@ def asked(answer: str, text: str) -> str:
     if not options and not question:
         return _proposal(text) if agrees and len(words) <= ANSWER_WORDS_MAX else ""
     chosen = "; ".join(options) + ("." if options else "")
-    return shortened(" ".join(filter(None, (chosen, question))), ASKED_CHARS_MAX)
+    return shorten(" ".join(filter(None, (chosen, question))), ASKED_CHARS_MAX)
 
 
 def _shares_words(answer: str, question: str) -> bool:
@@ -166,7 +168,7 @@ def _shares_words(answer: str, question: str) -> bool:
     return bool(given) and len(given & content_words(question)) >= min(SHARED_WORDS, len(given))
 
 
-def answers(words: str, question: str) -> str:
+def with_question(words: str, question: str) -> str:
     """Return a user's message on one line with the question that it answers, or the proposal that it agrees to."""
     label = "asked" if "?" in question or _begins_with_option(question) else "about"
     return f'{words} ({label}: "{question}")' if question else words
@@ -278,7 +280,7 @@ def _proposal(text: str) -> str:
 
 def _plain(text: str, chars: int) -> str:
     """Return the text without Markdown's emphasis and heading marks, shortened."""
-    return shortened(plain(text), max(chars, CHARS_MIN))
+    return shorten(plain(text), max(chars, CHARS_MIN))
 
 
 def asking_part(answer: str, text: str) -> str:
@@ -286,7 +288,7 @@ def asking_part(answer: str, text: str) -> str:
 
     Empty if the text asks nothing that the answer answers.
     """
-    if not asked(" ".join(own_words(answer).split()), text):
+    if not answered_question(" ".join(own_words(answer).split()), text):
         return ""
     begin = max(0, len(text.rstrip()) - ASKED_WITHIN)
     begin = text.find("\n", begin) + 1 if begin and "\n" in text[begin:].strip() else begin

@@ -14,7 +14,7 @@ from typing import Final
 from app.core.digest.outcomes import ERROR, OK, UNKNOWN, is_check, is_idle
 from app.core.digest.packing import Packing
 from app.core.digest.record import Command, Digest, Search
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.digest.shell import programs
 from app.core.tokens.counter import Counter, TextKind
 
@@ -68,10 +68,10 @@ _MAKING: Final = re.compile(r"(?:git add [^&]{0,300}&& )?git (?:commit|push|rese
 Measure = Callable[[str], int]
 
 
-def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") -> str:
+def appendix(digest: Digest, counter: Counter, tokens: int, body: str = "") -> str:
     """Write the non-empty parts of a digest as tagged sections, in at most `tokens` tokens by the counter's estimator.
 
-    `beside` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests come
+    `body` is the summary's own text; requests, constraints and names that occur in it are not repeated. Requests come
     first, shortened to their share if necessary. All constraints, with the directives at their end, and all modified
     files are included. Only if these alone exceed `tokens` are the oldest constraints and the least used files replaced
     by their number.
@@ -79,7 +79,7 @@ def appendix(digest: Digest, counter: Counter, tokens: int, beside: str = "") ->
     room, measure = tokens, _measure(counter)
     best = ""
     for _ in range(PASSES):
-        text = _write_sections(digest, measure, room, beside)
+        text = _write_sections(digest, measure, room, body)
         excess = measure(text) - tokens
         if excess <= 0 and len(text) > len(best):
             best = text
@@ -172,7 +172,7 @@ def _write_sections(digest: Digest, measure: Measure, tokens: int, beside: str) 
     page.add_all("modified-files", modified, tokens, order=str)
     rest = page.room
     lists = {
-        "hidden": [shortened(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
+        "hidden": [shorten(text, REPLACEMENT_CHARS) for _, text in digest.hidden],
         "artifacts": [f"{a.path} ({a.mime})" if a.mime else a.path for a in digest.artifacts],
         "repository": digest.made,
         "errors": digest.errors,
@@ -193,7 +193,7 @@ def _add_requests(digest: Digest, page: _Page, beside: str) -> None:
     lines = [f"- {request}" for request in missing]
     while chars > REQUEST_CHARS_MIN and page.measure(_section("requests", lines)) > min(limit, page.room):
         chars = chars * 3 // 4
-        lines = [f"- {shortened(request, chars)}" for request in missing]
+        lines = [f"- {shorten(request, chars)}" for request in missing]
     page.add("requests", lines, limit)
 
 
@@ -217,7 +217,7 @@ def _commands(digest: Digest, beside: str) -> Sequence[str]:
     others = [
         one for at, one in enumerate(others) if not (one.state == ERROR and _is_superseded(one, others[at + 1 :]))
     ]
-    stated = (f"[{one.state}] {shortened(one.text, COMMAND_CHARS_MAX)}" for one in others)
+    stated = (f"[{one.state}] {shorten(one.text, COMMAND_CHARS_MAX)}" for one in others)
     checks = [run.line(beside) for run in digest.checks]
     # If there are checks, only failed commands are worth the room.
     return [*(one for one in stated if not checks or one.startswith(f"[{ERROR}]")), *checks]

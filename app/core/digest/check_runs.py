@@ -26,12 +26,12 @@ class CheckRun:
     seq: int = 0
     is_before_edits: bool = False
 
-    def line(self, beside: str = "") -> str:
+    def line(self, body: str = "") -> str:
         """Return the run as a line of a list of commands, with details as a shell comment.
 
         The report is left out if the text around the list contains it.
         """
-        told = self.told if self.told not in beside else ""
+        told = self.told if self.told not in body else ""
         about = [
             *([f"failed: {told}" if self.state == ERROR else told] if told else []),
             *([BEFORE_EDITS] if self.is_before_edits and self.state != UNKNOWN else []),
@@ -54,7 +54,7 @@ def runs_in(commands: Iterable[tuple[str, str, int]]) -> Iterator[CheckRun]:
             yield CheckRun(checks[0].text, state, "", checks[0].folder, seq)
 
 
-def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
+def newest_runs(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
     """Return the newest run of each check in order, at most CHECKS_MAX.
 
     A check also leaves once a later one that covers it has passed.
@@ -71,6 +71,6 @@ def standing(runs: Iterable[CheckRun]) -> tuple[CheckRun, ...]:
     return tuple(reversed(kept[:CHECKS_MAX]))
 
 
-def before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
+def mark_before_edits(runs: Sequence[CheckRun]) -> Iterator[CheckRun]:
     """Return the runs, marked as older than the last edits."""
     return (replace(run, is_before_edits=True) for run in runs)

@@ -20,7 +20,7 @@ _SHOWING: Final = re.compile(
 """Commands whose diffs show history or other places, not a change that the command or the session made."""
 
 
-def diffed(text: str) -> Iterator[str]:
+def diffed_paths(text: str) -> Iterator[str]:
     """Yield the files of the unified diffs in a text, including deleted files and diffs inside JSON."""
     text = text[:TEXT_CHARS_MAX]
     if "+++ " not in text and "rename to " not in text:
@@ -34,7 +34,7 @@ def diffed(text: str) -> Iterator[str]:
     yield from (path.strip() for path in _RENAMED.findall(text) if path.strip())
 
 
-def shows_what_it_did(tool: str, arguments: Mapping[str, Json]) -> bool:
+def shows_own_change(tool: str, arguments: Mapping[str, Json]) -> bool:
     """Return whether a diff in a call's result shows a change that this call or session made.
 
     A call that reads, searches or looks into history shows other changes.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from app.core.digest.appendix import appendix, requests_tokens
-from app.core.digest.check_runs import CheckRun, run_of, standing
-from app.core.digest.diff import diffed, shows_what_it_did
+from app.core.digest.check_runs import CheckRun, newest_runs, run_of
+from app.core.digest.diff import diffed_paths, shows_own_change
 from app.core.digest.files import FileUse, command_of, files_of, is_temporary
 from app.core.digest.names import heaviest, names_in, weigh
 from app.core.digest.outcomes import bare_command, is_refused, outcomes_of, reads_only, state_of
@@ -36,9 +36,9 @@ from app.core.digest.record import (
     unite,
 )
 from app.core.digest.rejections import is_rejected
-from app.core.digest.repository import made_by
-from app.core.digest.reversals import standing_rules
-from app.core.digest.sentences import ask_of, shortened
+from app.core.digest.repository import repository_lines
+from app.core.digest.reversals import rules_with_reversals
+from app.core.digest.sentences import ask_of, shorten
 from app.core.digest.shell import programs
 from app.core.digest.steps import PlanStep, plan_of
 from app.core.log.event import Event
@@ -92,13 +92,13 @@ def digest_of(events: Sequence[Event], hidden: Mapping[int, str] | None = None) 
         outputs=_outputs(results),
         searches=newest(_searches(calls), lambda search: (search.tool, search.query), SEARCHES_MAX),
         commands=newest(_commands(calls), lambda command: bare_command(command.text), COMMANDS_MAX),
-        checks=standing(_checks(calls)),
+        checks=newest_runs(_checks(calls)),
         edits=sum(_edits(call, result) for call, result in calls),
-        made=made_by(_run(calls)),
+        made=repository_lines(_run(calls)),
         errors=newest(_errors(calls), str, ERRORS_MAX),
         hidden=tuple((event.seq, replacements[event.seq]) for event in events if event.seq in replacements),
         identifiers=heaviest(weigh(events)),
-        constraints=rules(standing_rules([event.text for event in user_messages])),
+        constraints=rules(rules_with_reversals([event.text for event in user_messages])),
         asks=ends(newest(asks, str), ASKS),
         directives=rules(_directives(events)),
         plan=_plan(calls),
@@ -109,7 +109,7 @@ def _directives(events: Iterable[Event]) -> Iterable[str]:
     """Yield the system messages among the events, each on one line."""
     for event in events:
         if event.type is EventType.SYSTEM_MESSAGE and (text := " ".join(event.text.split())):
-            yield shortened(text, DIRECTIVE_CHARS_MAX)
+            yield shorten(text, DIRECTIVE_CHARS_MAX)
 
 
 def _plan(calls: Sequence[tuple[Event, Event | None]]) -> tuple[PlanStep, ...]:
@@ -153,8 +153,8 @@ def _shown(call: Event, result: Event | None) -> Sequence[str]:
     """Return the files that a call's result shows as modified."""
     if result is None or result.body is None or _failed(call, result):
         return ()
-    diffs = tuple(diffed(result.text))
-    return diffs if diffs and shows_what_it_did(call.tool or "", call.arguments) else ()
+    diffs = tuple(diffed_paths(result.text))
+    return diffs if diffs and shows_own_change(call.tool or "", call.arguments) else ()
 
 
 def _files(calls: Iterable[tuple[Event, Event | None]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -194,9 +194,9 @@ def _provenance(metadata: Mapping[str, Json]) -> tuple[str | None, tuple[str | i
     """Return the valid parts of `visibility` and `sources_used` in an event's metadata."""
     visibility, used = metadata.get("visibility"), metadata.get("sources_used")
     names = used if isinstance(used, list) else ()
-    found = (shortened(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
+    found = (shorten(name, SOURCE_CHARS_MAX) if isinstance(name, str) else name for name in names[:SOURCES_MAX])
     return (
-        shortened(visibility, SOURCE_CHARS_MAX) if isinstance(visibility, str) else None,
+        shorten(visibility, SOURCE_CHARS_MAX) if isinstance(visibility, str) else None,
         tuple(name for name in found if isinstance(name, str | int) and not isinstance(name, bool)),
     )
 
@@ -217,7 +217,7 @@ def _searches(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Search]:
             continue
         text = "" if result is None or result.is_error else result.text
         found = [name for name in names_in(text[:SCANNED_CHARS]) if "/" in name]
-        words = shortened(query, QUERY_CHARS_MAX)
+        words = shorten(query, QUERY_CHARS_MAX)
         answer = 0 if result is None else result.seq
         yield Search(call.tool or "", words, _hits(text), tuple(found[:FOUND_MAX]), call.call_id, call.seq, answer)
 
@@ -239,7 +239,7 @@ def _commands(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[Command]:
     for call, result in calls:
         text = command_of(call.tool or "", call.arguments)
         if text and text.strip():
-            words = shortened(" ".join(text.split()), COMMAND_CHARS_MAX)
+            words = shorten(" ".join(text.split()), COMMAND_CHARS_MAX)
             answer = 0 if result is None else result.seq
             yield Command(words, state_of(result, text), call.call_id, call.seq, answer)
 
@@ -286,6 +286,6 @@ def _errors(calls: Iterable[tuple[Event, Event | None]]) -> Iterable[str]:
         text = result.text if failed else ""
         line = next((line for raw in text[:4096].splitlines() if (line := " ".join(raw.split()))), "")
         if line:
-            line = shortened(line, ERROR_CHARS_MAX)
+            line = shorten(line, ERROR_CHARS_MAX)
             found[kind] = f"{result.tool}: {line}" if result.tool else line
     yield from found.values()

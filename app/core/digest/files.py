@@ -46,7 +46,7 @@ def files_of(tool: str, arguments: Mapping[str, Json]) -> FileUse:
     command = command_of(tool, arguments)
     if command is not None:
         return FileUse(modified=tuple(written_paths(command)))
-    paths = tuple(named(arguments))
+    paths = tuple(named_paths(arguments))
     changed = tuple(_patched(arguments))
     if changed:
         return FileUse(modified=tuple(dict.fromkeys((*paths, *changed))))
@@ -93,7 +93,7 @@ def _has(arguments: Mapping[str, Json], names: Iterable[str]) -> bool:
     return any(isinstance(arguments.get(name), str) for name in names)
 
 
-def named(arguments: Mapping[str, Json]) -> Iterable[str]:
+def named_paths(arguments: Mapping[str, Json]) -> Iterable[str]:
     """Yield the paths in a call's arguments, single or in a list."""
     for name in _NAMES_FILES:
         value = arguments.get(name)
@@ -107,9 +107,9 @@ def _patched(arguments: Mapping[str, Json]) -> Iterable[str]:
     for name in _PATCHES:
         text = arguments.get(name)
         if isinstance(text, str):
-            yield from patched(text)
+            yield from patched_paths(text)
 
 
-def patched(text: str) -> Iterable[str]:
+def patched_paths(text: str) -> Iterable[str]:
     """Return the paths that a patch names, in order; none if the text is not a patch."""
     return (path for path in _PATCHED.findall(text) if path != "/dev/null")

@@ -98,7 +98,7 @@ def _join_ids(names: Names) -> None:
                 names[whole] += names.pop(part, 0.0)
 
 
-def decayed(names: Mapping[str, float], events: int) -> Names:
+def decay(names: Mapping[str, float], events: int) -> Names:
     """Return the weights after `events` more events."""
     share: float = 0.5 ** (events / HALF_LIFE)
     return {name: weight * share for name, weight in names.items()}

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from app.core.digest.checks import Check, checks_of
 from app.core.digest.rejections import is_rejected
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.digest.shell import Step, programs, steps, written_paths
 from app.core.log.event import Event
 
@@ -101,11 +101,11 @@ _LOOKS_OF_GIT: Final = frozenset(
 
 
 class Outcome(NamedTuple):
-    """The outcome of a check; `told` are the tests that failed, or the first error line, or the counts of passes."""
+    """The outcome of a check; `report` are the tests that failed, or the first error line, or the counts of passes."""
 
     check: Check
     state: str
-    told: str
+    report: str
 
 
 def state_of(result: Event | None, command: str | None = None) -> str:
@@ -189,12 +189,12 @@ def _failure(text: str, kind: str) -> str:
     whole = set(names)
     names = [name for name in names if name.split("/", 1)[0] == name or name.split("/", 1)[0] not in whole]
     if names:
-        shown = ", ".join(shortened(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
+        shown = ", ".join(shorten(name, NAME_CHARS_MAX) for name in names[:NAMES_MAX])
         report = shown + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
     else:
         found = _ERROR_LINE.search(text)
         report = found[0] if found else _line_at(text, _RED_OF[kind].search(text))
-        report = shortened(" ".join(report.split()), ERROR_CHARS_MAX)
+        report = shorten(" ".join(report.split()), ERROR_CHARS_MAX)
     return report
 
 

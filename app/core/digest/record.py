@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain
 from typing import Final, TypeVar
 
-from app.core.digest.check_runs import CheckRun, before_edits, runs_in, standing
-from app.core.digest.names import Names, decayed, heaviest
+from app.core.digest.check_runs import CheckRun, mark_before_edits, newest_runs, runs_in
+from app.core.digest.names import Names, decay, heaviest
 from app.core.digest.outcomes import bare_command
-from app.core.digest.repository import united
+from app.core.digest.repository import unite_lines
 from app.core.digest.steps import PlanStep
 from app.core.log.events import Json
 
@@ -148,7 +148,7 @@ def unite(digests: Sequence[Digest]) -> Digest:
     outputs: dict[str, Output] = {}
     names: Names = {}
     for digest in digests:
-        names = decayed(names, digest.events)
+        names = decay(names, digest.events)
         for name, weight in digest.identifiers:
             names[name] = names.get(name, 0.0) + weight
         for new in digest.outputs:
@@ -162,9 +162,9 @@ def unite(digests: Sequence[Digest]) -> Digest:
         outputs=tuple(outputs.values()),
         searches=newest(chain.from_iterable(d.searches for d in digests), _tool_and_query, SEARCHES_MAX),
         commands=newest(chain.from_iterable(d.commands for d in digests), _bare, COMMANDS_MAX),
-        made=united(chain.from_iterable(d.made for d in digests)),
+        made=unite_lines(chain.from_iterable(d.made for d in digests)),
         edits=sum(d.edits for d in digests),
-        checks=standing(chain.from_iterable(_dated_checks(digests))),
+        checks=newest_runs(chain.from_iterable(_dated_checks(digests))),
         errors=newest(chain.from_iterable(d.errors for d in digests), str, ERRORS_MAX),
         hidden=newest(chain.from_iterable(d.hidden for d in digests), _seq),
         identifiers=heaviest(names),
@@ -191,7 +191,7 @@ def _bare(command: Command) -> str:
 def _dated_checks(digests: Sequence[Digest]) -> Iterator[Iterable[CheckRun]]:
     """Yield the checks of each digest, marked as older if a later digest has edits."""
     for number, digest in enumerate(digests):
-        yield before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
+        yield mark_before_edits(digest.checks) if any(d.edits for d in digests[number + 1 :]) else digest.checks
 
 
 def _seq(hidden: tuple[int, str]) -> int:
@@ -242,7 +242,7 @@ def from_json(document: Mapping[str, Json]) -> Digest:
         field.name: _MAKERS[field.name](whole[field.name]) for field in fields(Digest) if field.name in whole
     }
     if "checks" not in whole:
-        values["checks"] = standing(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
+        values["checks"] = newest_runs(runs_in((one.text, one.state, one.seq) for one in values.get("commands", ())))
     return Digest(**values)
 
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from app.core.digest.files import is_temporary
 from app.core.digest.outcomes import ERROR
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.digest.shell import Step, steps
 
 TITLE_CHARS_MAX: Final = 72
@@ -35,12 +35,12 @@ class Undone(NamedTuple):
     keeps_changes: bool = False
 
 
-def made_by(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
-    """Return the lines on work that commands made or undid, given their text, state and output; see `united`."""
-    return united(line for command, state, output in calls for line in _lines(command, state, output))
+def repository_lines(calls: Iterable[tuple[str, str, str]]) -> tuple[str, ...]:
+    """Return the lines on work that commands made or undid, given their text, state and output; see `unite_lines`."""
+    return unite_lines(line for command, state, output in calls for line in _lines(command, state, output))
 
 
-def united(lines: Iterable[str]) -> tuple[str, ...]:
+def unite_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines in order, the newest MADE_MAX, without the commits that later lines undo or replace.
 
     Uncommitted changes that were undone before a commit are no longer mentioned.
@@ -80,7 +80,7 @@ def _lines(command: str, state: str, output: str) -> Iterator[str]:
             title = next((word for before, word in pairwise(rest) if before in ("-t", "--title")), "")
             for number in _OPENED.findall(output)[-1:]:
                 yield f"created {_THINGS[action]} #{number}" + (f" {_quoted(title)}" if title else "")
-    for back in undone(command, state):
+    for back in undone_changes(command, state):
         kept = ", their changes kept" if back.keeps_changes else ""
         if back.commits:
             yield f"undone: {back.commits} newest commits{kept}"
@@ -96,10 +96,10 @@ def commits_in(command: str, output: str) -> bool:
 
 
 def _quoted(title: str) -> str:
-    return f'"{shortened(title, TITLE_CHARS_MAX)}"'
+    return f'"{shorten(title, TITLE_CHARS_MAX)}"'
 
 
-def undone(command: str, state: str) -> Iterator[Undone]:
+def undone_changes(command: str, state: str) -> Iterator[Undone]:
     """Yield the earlier changes and commits that a command took back, if it did not fail."""
     if state == ERROR or not _MAY_MAKE.search(command):
         return

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from app.core.digest.sentences import constraints_of, own_words, sentences, shortened
+from app.core.digest.sentences import constraints_of, own_words, sentences, shorten
 
 MESSAGES_BACK: Final = 3
 """The number of preceding messages that a reversal may refer to."""
@@ -30,7 +30,7 @@ _OVER: Final = re.compile(r"\bno longer (?:necessary|needed|required|relevant|ap
 _WORD: Final = re.compile(r"[^\W\d_]{4,}")
 
 
-def standing_rules(messages: Sequence[str]) -> Iterator[str]:
+def rules_with_reversals(messages: Sequence[str]) -> Iterator[str]:
     """Yield the rules in a user's messages, oldest first; one that was taken back quotes the words that did so."""
     found: list[tuple[int, str]] = []
     reversals: dict[int, str] = {}
@@ -38,7 +38,7 @@ def standing_rules(messages: Sequence[str]) -> Iterator[str]:
         for sentence in sentences(own_words(text)):
             if _BACK.search(sentence) or _OVER.search(sentence):
                 for at in _matching_rules(sentence, number, found):
-                    reversals.setdefault(at, shortened(sentence, REVERSAL_CHARS_MAX))
+                    reversals.setdefault(at, shorten(sentence, REVERSAL_CHARS_MAX))
         found += [(number, rule) for rule in constraints_of(text) if not _OVER.search(rule)]
     for at, (_, rule) in enumerate(found):
         yield f'{rule} (taken back later: "{reversals[at]}")' if at in reversals else rule

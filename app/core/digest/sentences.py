@@ -122,7 +122,7 @@ def sentences(text: str) -> Iterator[str]:
                 yield sentence
 
 
-def shortened(text: str, chars: int) -> str:
+def shorten(text: str, chars: int) -> str:
     """Return the text, or its first words and an ellipsis in at most `chars` characters.
 
     Only a word that is too long alone is cut.
@@ -141,7 +141,7 @@ def constraints_of(text: str) -> tuple[str, ...]:
     """
     lines = "\n".join(line for line in own_words(text).split("\n") if not _QUOTED.match(line))
     found = (
-        shortened(sentence, SENTENCE_CHARS_MAX)
+        shorten(sentence, SENTENCE_CHARS_MAX)
         for sentence in sentences(lines)
         if len(sentence.split()) > 2 and _states_rule(sentence) and not _LOG_LINE.match(sentence)
     )
@@ -162,7 +162,7 @@ def request_of(text: str) -> str:
     if is_loaded(text):
         return ""
     words = prompt_command(text) or own_words(text) or text[:TEXT_CHARS_MAX]
-    return shortened(" ".join(words.split()), REQUEST_CHARS_MAX)
+    return shorten(" ".join(words.split()), REQUEST_CHARS_MAX)
 
 
 def ask_of(text: str) -> str | None:
@@ -170,4 +170,4 @@ def ask_of(text: str) -> str | None:
     line = " ".join(own_words(text).split())
     if is_loaded(text) or _BRACKETED.fullmatch(line):
         return None
-    return shortened(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None
+    return shorten(line, ASK_CHARS_MAX) if len(line.split()) > 1 and any(c.isalpha() for c in line) else None

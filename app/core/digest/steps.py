@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.log.events import Json
 
 STEPS_MAX: Final = 50
@@ -49,4 +49,4 @@ def _steps(items: list[Json]) -> Iterator[PlanStep]:
         text = next((item[name] for name in _TEXTS if isinstance(item.get(name), str) and item[name].strip()), None)
         if state is None or text is None:
             return
-        yield PlanStep(shortened(" ".join(text.split()), STEP_CHARS_MAX), state)
+        yield PlanStep(shorten(" ".join(text.split()), STEP_CHARS_MAX), state)

@@ -128,7 +128,7 @@ class ErasureCountConflict(Conflict):
         )
 
 
-class Moved(Conflict):
+class LineChanged(Conflict):
     """The session's name means another line than the one it was resolved to; `line` is the id of that line."""
 
     def __init__(self, line: str) -> None:
@@ -152,7 +152,7 @@ class NotReproducible(ContextError):
     """A recorded call no longer renders to the same bytes; fields: `call_id`, `recorded_sha256`, `rendered_sha256`."""
 
 
-class OutOfReach(ContextError):
+class OutsidePrefix(ContextError):
     """The request concerns sessions to which the key has no access."""
 
 

@@ -50,8 +50,9 @@ class CallConversation:
     """A call's conversation, in its provider's format.
 
     `attribution` are the blocks of the system prompt that are kept unchanged. `previous` is the id of the reply that
-    the messages continue; `named`: a later call may name this call's reply. `stored`: the provider keeps the reply's
-    items. `swallows`: the usage at the end of the stream is for the gateway, and is not passed to the client.
+    the messages continue; `continuable`: a later call may name this call's reply. `stored`: the provider keeps the
+    reply's items. `hides_usage`: the usage at the end of the stream is for the gateway, and is not passed to the
+    client.
     """
 
     format: NativeFormat
@@ -61,8 +62,8 @@ class CallConversation:
     model: str | None = None
     attribution: tuple[Json, ...] = ()
     previous: str | None = None
-    named: bool = False
-    swallows: bool = False
+    continuable: bool = False
+    hides_usage: bool = False
     stored: bool = True
 
     def accumulator(self) -> Accumulator:
@@ -91,7 +92,7 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversati
         raise NotBudgeted("no-messages")
     if endpoint.format == "openai":
         swallows = body.get("stream") is True and mapping(body.get("stream_options")).get("include_usage") is not True
-        return CallConversation("openai", messages, None, tools, name, swallows=swallows)
+        return CallConversation("openai", messages, None, tools, name, hides_usage=swallows)
     if body.get("compaction") is not None:  # the response is no reply, and replaces the client's list only
         raise NotBudgeted("compaction")
     attribution, system = _attributed(body.get("system"))
@@ -99,7 +100,7 @@ def conversation(endpoint: Endpoint, body: Mapping[str, Json]) -> CallConversati
     previous = thread.get("previous_message_id") if thread.get("type") == "continue" else None
     if previous is not None and not isinstance(previous, str):
         raise NotBudgeted(AT_PROVIDER)
-    return CallConversation("anthropic", messages, system, tools, name, attribution, previous, named=bool(thread))
+    return CallConversation("anthropic", messages, system, tools, name, attribution, previous, continuable=bool(thread))
 
 
 def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversation:
@@ -118,7 +119,7 @@ def _of_responses(body: Mapping[str, Json], model: str | None) -> CallConversati
         body.get("tools"),
         model,
         previous=previous if isinstance(previous, str) else None,
-        named=True,
+        continuable=True,
         stored=body.get("store") is not False,
     )
 
@@ -143,7 +144,7 @@ def rewritten(
         replaced = _anthropic_members(body.value, of, request, following, counts=counts)
     elif of.format == "openai":
         replaced["messages"] = request.raw("messages") or "[]"
-        if of.swallows:
+        if of.hides_usage:
             options = mapping(body.value.get("stream_options"))
             replaced["stream_options"] = json.dumps({**options, "include_usage": True})
     else:

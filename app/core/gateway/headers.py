@@ -28,7 +28,7 @@ _NOT_SENT_DOWN: Final = frozenset((b"date", b"server"))
 """Every server sets its own."""
 
 
-def upward(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
+def request_fields(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
     """Return the fields of a request to send upstream, without hop-by-hop fields and ours.
 
     `plain`: the gateway reads the response, which must not be compressed.
@@ -38,7 +38,7 @@ def upward(fields: Fields, *, plain: bool) -> list[tuple[bytes, bytes]]:
     return [*kept, (b"accept-encoding", b"identity")] if plain else kept
 
 
-def downward(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
+def response_fields(fields: Fields, *, changed: bool) -> list[tuple[bytes, bytes]]:
     """Return the fields of a response to send to the client. `changed`: its bytes are not those that were received."""
     changing = {b"content-length", b"content-encoding"} if changed else set()
     return _kept(fields, _NOT_SENT_DOWN | _of_connection(fields) | changing)

@@ -23,10 +23,10 @@ _SESSION_OF_USER: Final = re.compile(r"_session_([A-Za-z0-9-]{8,})$")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A session's name. `own` names were configured for Palimpsest; others are the client's own."""
+    """A session's name. `configured` names were configured for Palimpsest; others are the client's own."""
 
     session: str
-    own: bool
+    configured: bool
 
 
 def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Json] | None) -> Identity | None:
@@ -41,9 +41,9 @@ def identify(headers: Mapping[str, str], path: str | None, body: Mapping[str, Js
         if name is not None:
             if _NAME.fullmatch(name) is None:
                 raise InvalidRequest(f"{where} must match {SESSION_ID_PATTERN}", field=where)
-            return Identity(name, own=True)
+            return Identity(name, configured=True)
     sent = _from_headers(headers) or _from_body(body)
-    return None if sent is None else Identity(legal_name(sent), own=False)
+    return None if sent is None else Identity(legal_name(sent), configured=False)
 
 
 def legal_name(text: str) -> str:

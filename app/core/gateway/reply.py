@@ -14,13 +14,13 @@ class Reply:
     """A provider's reply.
 
     `messages` are in the format of the request, empty if there is nothing to log. `usage` has the names of a reported
-    outcome. `whole`: the reply is complete. `id` is the provider's own if a later request can name it. `error` is the
-    error that the provider reported in the middle of a stream.
+    outcome. `complete`: the reply is complete. `id` is the provider's own if a later request can name it. `error` is
+    the error that the provider reported in the middle of a stream.
     """
 
     messages: tuple[Message, ...] = ()
     usage: Mapping[str, int | None] | None = None
-    whole: bool = False
+    complete: bool = False
     id: str | None = None
     error: Mapping[str, Json] | None = None
 

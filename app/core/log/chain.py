@@ -93,12 +93,12 @@ def pieces(body: Mapping[str, Json]) -> list[str] | None:
     return [str(kind), call_id, flag, *parts]
 
 
-def prompt_said(content: Json) -> bytes:
+def canonical_prompt(content: Json) -> bytes:
     """Return the canonical form of a system prompt, which equivalent spellings share."""
     return _join(_parts(content))
 
 
-def tools_said(definitions: Iterable[Json]) -> bytes:
+def canonical_tool_list(definitions: Iterable[Json]) -> bytes:
     """Return the canonical form of tool definitions, which equivalent spellings share."""
     return _text([_clean(definition) for definition in definitions]).encode("utf-8", "surrogatepass")
 

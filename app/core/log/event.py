@@ -29,7 +29,7 @@ ERASED: Final = "[This was erased on request.]"
 ERASED_TOKENS: Final = 40
 """An upper bound on the tokens of a redacted event, for every estimator."""
 GIST_CHARS_MAX: Final = 120
-TIES: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
+KEPT_FIELDS: Final = ("type", "id", "turn_id", "author", "call_id", "tool", "is_error", "pinned", "occurred_at")
 """The fields of an event that a redaction keeps."""
 AGES: Final = ("ttl_turns", "ttl_seconds")
 EXPIRING: Final = frozenset({*AGES, "supersedes"})
@@ -105,7 +105,7 @@ class Event:
         return arguments_object((self.body or {}).get("arguments"))
 
     @lazy
-    def asks(self) -> tuple[str, ...]:
+    def request_keys(self) -> tuple[str, ...]:
         """The keys by which calls that repeat each other are found: the exact call, and the tool with its file. Empty
         for a call that names no file."""
         arguments = self.arguments
@@ -113,7 +113,7 @@ class Event:
         return (f"{self.tool} {canonical_json(arguments)}", f"{self.tool} of {path}") if isinstance(path, str) else ()
 
     @lazy
-    def asks_for_all(self) -> bool:
+    def has_single_argument(self) -> bool:
         """Whether the call has a single argument: if that is a path, its result is the whole file."""
         return sum(value is not None for value in self.arguments.values()) == 1
 
@@ -137,7 +137,7 @@ class Event:
         return self.body is not None and not EXPIRING.isdisjoint(self.body)
 
     @lazy
-    def passes(self) -> bool:
+    def expires_by_age(self) -> bool:
         """Whether the event expires at an age that its author set, so that no summary should preserve it."""
         body = self.body or {}
         return not self.pinned and any(isinstance(body.get(name), int) for name in AGES)
@@ -288,14 +288,14 @@ def as_stored(
                 pinned=bool(draft.pinned),
                 is_error=bool(draft.is_error),
                 gist=placed.gist,
-                at=occurred(body, stored_at),
+                at=event_time(body, stored_at),
                 body=body,
             )
         )
     return tuple(events)
 
 
-def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
+def event_time(body: Mapping[str, Json] | None, stored_at: float) -> float:
     """Return the time of an event in epoch seconds: its `occurred_at`, as UTC if without a zone, else `stored_at`."""
     stated = body.get("occurred_at") if body else None
     if not isinstance(stated, str):
@@ -308,7 +308,7 @@ def occurred(body: Mapping[str, Json] | None, stored_at: float) -> float:
 
 def tombstone(body: Mapping[str, Json]) -> dict[str, Json]:
     """Return the body of a redacted event: the fields in TIES, which connect it to other events."""
-    kept = {name: body[name] for name in TIES if name in body}
+    kept = {name: body[name] for name in KEPT_FIELDS if name in body}
     if body["type"] == EventType.TOOL_CALL:
         return {**kept, "arguments": {}, "redacted": True}
     if body["type"] in BOOKKEEPING:

@@ -50,22 +50,27 @@ class Lifetimes:
         days = self.of_sessions().values()
         return now - timedelta(days=min(days)) if days else None
 
-    def over(self, life: "Life", now: datetime) -> SessionRule | None:
+    def expired_rule(self, life: "Life", now: datetime) -> SessionRule | None:
         """Return the rule by which a session is past its time; None if it is not."""
         if self.session_days is not None and life.created_at < now - timedelta(days=self.session_days):
             return "age"
-        if self.idle_days is not None and not life.busy and life.used_at < now - timedelta(days=self.idle_days):
+        if (
+            self.idle_days is not None
+            and not life.has_running_compaction
+            and life.used_at < now - timedelta(days=self.idle_days)
+        ):
             return "idle"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The creation and last use of a session, with all of its lines; `busy`: a summary of it is being written."""
+    """The creation and last use of a session, with all of its lines; `has_running_compaction`: a summary of it is being
+    written."""
 
     created_at: datetime
     used_at: datetime
-    busy: bool = False
+    has_running_compaction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class DueSession:
     used_at: datetime
 
 
-def checked(asked: Lifetimes) -> Lifetimes:
+def validate(asked: Lifetimes) -> Lifetimes:
     """Return the rules with None in place of 0, which means the same. Raises InvalidRequest for days out of range."""
     values: dict[str, int | None] = {}
     for one in fields(asked):
@@ -90,11 +95,11 @@ def checked(asked: Lifetimes) -> Lifetimes:
     return Lifetimes(**values)
 
 
-def due(
+def due_sessions(
     rules: Lifetimes, now: datetime, lives: Mapping[str, Life], families: Mapping[str, Collection[str]]
 ) -> list[DueSession]:
     """Return the sessions past their time whose family, which shares their events, is past its time, too."""
-    over = {name: rules.over(life, now) for name, life in lives.items()}
+    over = {name: rules.expired_rule(life, now) for name, life in lives.items()}
     found = []
     for name, family in families.items():
         rule = over.get(name)

@@ -42,7 +42,7 @@ def shared_to(segments: Segments) -> int:
     return segments[-1].to_seq if segments else 0
 
 
-def whole(segments: Segments, session_id: UUID, head: int) -> Segments:
+def log_segments(segments: Segments, session_id: UUID, head: int) -> Segments:
     """Return the segments of a session's log up to `head`: those shared with its ancestors, then its own."""
     return clip((*segments, Segment(session_id, shared_to(segments) + 1, head)), 1, head)
 

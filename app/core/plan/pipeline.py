@@ -14,19 +14,19 @@ from app.core.plan.reducers import ttl
 from app.core.plan.reducers.caps import CAUSE as CAP
 from app.core.plan.reducers.caps import CapsReducer, SummaryCapReducer
 from app.core.plan.reducers.cut import newest_from, newest_part, room_for_newest
-from app.core.plan.reducers.earnings import credited
+from app.core.plan.reducers.earnings import with_credit
 from app.core.plan.reducers.economics import EconomicReducer, Moment
 from app.core.plan.reducers.expiry import ExpiryReducer
 from app.core.plan.reducers.fold import FoldReducer, HealReducer, fold_all, show_fewer
 from app.core.plan.reducers.last_resort import LastResortReducer, restore, shorten_all
-from app.core.plan.reducers.once import OnceReducer, once
+from app.core.plan.reducers.once import OnceReducer, once_reducer
 from app.core.plan.reducers.questions import keep_questions
 from app.core.plan.reducers.retention import RetentionReducer
 from app.core.plan.reducers.ttl import TtlReducer
 from app.core.plan.reducers.visibility import PinnedReducer, is_pinned_stub
 from app.core.plan.reducers.window import WindowReducer
 from app.core.plan.reducers.worth import stall_reason
-from app.core.plan.update import PlanInputs, updated
+from app.core.plan.update import PlanInputs, update_with_cause
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
 
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `AT_ONCE`.
+    """The facts by which rows decide; `moment` and `before`, the state before evictions, are set after `UNCONDITIONAL`.
 
     `keep_from` is the first seq of the policy's newest part; it is set for a forced reduction and for a retry.
     """
@@ -79,13 +79,13 @@ class Situation:
     @property
     def evict_before(self) -> int | None:
         """The seq from which a retry evicts nothing; None for any other context."""
-        return self.keep_from if self.budget.most else None
+        return self.keep_from if self.budget.fallback_target else None
 
     @property
     def once(self) -> OnceReducer:
         """The reducer of results that are shown once."""
         read = self.read
-        return once(self.policy, read.cache, read.outside_tokens, recall=read.recall and read.caching)
+        return once_reducer(self.policy, read.cache, read.outside_tokens, recall=read.recall and read.caching)
 
     @property
     def at_every_assembly(self) -> bool:
@@ -140,7 +140,7 @@ def _fold(at: Situation) -> Reducer:
 
 def _fold_requested(at: Situation) -> Reducer:
     tree, rules = at.read.tree, at.policy.summarize
-    last = FoldReducer(tree, rules).reach(at.read.fold_to)
+    last = FoldReducer(tree, rules).fold_end(at.read.fold_to)
     return FoldReducer(tuple(one for one in tree if one.to_seq <= last), rules, all_there_is=True)
 
 
@@ -159,7 +159,7 @@ HEALING: Final = Row(
     lambda at, done: bool(at.read.tree and done.state.drops),
     "healed",
 )
-AT_ONCE: Final = (
+UNCONDITIONAL: Final = (
     Row(lambda at: ExpiryReducer(at.read.now), lambda _, done: bool(done.context.perishable), "expiry"),
     Row(
         lambda at: TtlReducer(at.policy.ttl_pruning, at.read.now, at.read.used_at, recall=at.read.recall),
@@ -202,7 +202,7 @@ EVICTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PlanStart:
     """A plan before evictions: `at.moment` is the moment to plan for, `base` and `cause` are the changes so far.
 
     `initial` is the context before anything left it, `before` the frontier it starts from; the other fields are those
@@ -236,11 +236,11 @@ def plan(
     return finish(begin(read, budget, policy, state, force=force), evictions)
 
 
-def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> Begun:
+def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, force: bool = False) -> PlanStart:
     """Bring the context up to date, run the rows that apply at any moment, and determine the moment to plan for."""
-    initial, cause, tokens_before = updated(read, budget, policy, state)
+    initial, cause, tokens_before = update_with_cause(read, budget, policy, state)
     at = Situation(read, budget, policy, force)
-    base, causes = _run(AT_ONCE, initial, at)
+    base, causes = _run(UNCONDITIONAL, initial, at)
     cause = causes[-1] if causes else cause
     pruning, pruned = policy.ttl_pruning, ttl.CAUSE in causes
     status = ttl.status(pruning, read.now, read.used_at, initial.context, changed=pruned)
@@ -250,18 +250,18 @@ def begin(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier, *, 
     else:
         moment = "cold" if _rewrites_all(read, cause) else "warm"
     at = replace(at, moment=moment, before=base.state)
-    return Begun(at, base, initial.context, state, cause, tokens_before, notice, status)
+    return PlanStart(at, base, initial.context, state, cause, tokens_before, notice, status)
 
 
-def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
+def finish(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     """Complete the plan with evictions. Raises CannotFit."""
     at, base, state, cause = begun.at, begun.base, begun.before, begun.cause
     read, budget, pressed = at.read, at.budget, at.moment == "pressed"
-    if at.force or budget.most:
+    if at.force or budget.fallback_target:
         at = replace(at, keep_from=newest_from(base.context, budget, at.policy))
     after, stalled = base, None
     reduced, causes = _run(evictions, base, at)
-    if budget.most:  # rules that evict all they may leave room that a retry can use
+    if budget.fallback_target:  # rules that evict all they may leave room that a retry can use
         reduced = restore(reduced, base.state, budget, budget.goal)
     if reduced.state != base.state:
         stalled = None if at.force or not pressed else stall_reason(base, reduced, budget)
@@ -281,7 +281,7 @@ def finish(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan:
     return Plan(after.context, after.state, cause, before, stalled, begun.notice, begun.pruning, at.moment, end)
 
 
-def continued(begun: Begun, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
+def finish_unchanged(begun: PlanStart, evictions: Sequence[Row] = EVICTIONS) -> Plan | None:
     """Complete the plan if it evicts nothing and opens no epoch, without computing evictions; else return None."""
     at, base = begun.at, begun.base
     if at.moment != "warm" or base.state is not begun.before or base.context.tokens > at.budget.target:
@@ -302,7 +302,7 @@ def _rewrites_all(read: PlanInputs, cause: str | None) -> bool:
     return read.is_cold or (read.caching and cause in PREFIX_CAUSES and read.used_at is not None)
 
 
-def _credit_frontier(after: Reduced, begun: Begun) -> Frontier:
+def _credit_frontier(after: Reduced, begun: PlanStart) -> Frontier:
     """Return a changed frontier with the number of decisions that it reflects and the earnings of its evictions."""
     read, state = begun.at.read, after.state
     if state.decisions != read.decisions:
@@ -312,7 +312,7 @@ def _credit_frontier(after: Reduced, begun: Begun) -> Frontier:
     whole = _rewrites_all(read, begun.cause) or read.used_at is None
     head = read.events[-1].seq if read.events else 0
     outside, end = read.outside_tokens, begun.at.once.written_to(begun.base.context)
-    return credited(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside, end=end)
+    return with_credit(after.context, begun.before, state, read.cache, head, cold=whole, outside=outside, end=end)
 
 
 def _run(rows: Sequence[Row], done: Reduced, at: Situation) -> tuple[Reduced, list[str]]:
@@ -338,11 +338,11 @@ def _fit_target(
         after = restore(after, base.state, budget, budget.refill, ranked(after.context))
     if any(drop.reason == demanded.UNREAD for drop in set(after.state.drops) - set(state.drops)):
         after = restore(after, state, budget, budget.low)
-    if after.context.tokens > max(budget.target, budget.most):
+    if after.context.tokens > max(budget.target, budget.fallback_target):
         after, cause = _smallest(base, read, budget, policy), "budget"
     if not read.recall:
         after = omit_recall_hints(state, after, (*read.folded, *read.tree), policy.summarize)
-    if after.context.tokens > max(budget.target, budget.most):
+    if after.context.tokens > max(budget.target, budget.fallback_target):
         least, limit = budget.shown(after.context.tokens), budget.limit or budget.target
         raise CannotFit(
             f"the smallest legal context takes {least} tokens, but the target is {limit}",
@@ -377,7 +377,7 @@ def _last_resort(
     done = fold_all(after, read.tree, known, budget, policy.summarize, held)
     worked = held_content(done.context, policy.retention.working_set, budget.goal)
     last = LastResortReducer(policy.cut, held=worked)
-    if budget.most:
+    if budget.fallback_target:
         last = LastResortReducer(newest_part(policy, budget), room_for_newest(done.context, budget), worked)
     done = last.reduce(done.context, budget, done.state)
     done = show_fewer(done, budget.target, known, policy.summarize)
@@ -389,7 +389,7 @@ def _smallest(base: Reduced, read: PlanInputs, budget: Budget, policy: Policy) -
 
     Reducing step by step, the least valuable first, may end above a target that reducing everything would reach.
     """
-    nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, most=0)
+    nothing = replace(budget, window=0, target=0, goal=0, threshold=0, low_water=0.0, fallback_target=0)
     known = (*read.folded, *read.tree)
     bare = show_fewer(shorten_all(base), 0, known, policy.summarize)
     done, _ = _last_resort(base, read, nothing, policy, None)

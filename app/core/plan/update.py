@@ -16,7 +16,7 @@ from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.plan.reducers.fold import FoldReducer, fold
 from app.core.plan.reducers.visibility import NewestDecision, VisibilityReducer
 from app.core.policy.policy import Policy
-from app.core.policy.shows import EVERYTHING
+from app.core.policy.shows import SHOW_ALL
 from app.core.tokens.budget import Budget
 from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
@@ -78,10 +78,12 @@ class PlanInputs:
 
 def update_context(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> Reduced:
     """Bring the context up to date with the log and visibility decisions, without new evictions."""
-    return updated(read, budget, policy, state)[0]
+    return update_with_cause(read, budget, policy, state)[0]
 
 
-def updated(read: PlanInputs, budget: Budget, policy: Policy, state: Frontier) -> tuple[Reduced, str | None, int]:
+def update_with_cause(
+    read: PlanInputs, budget: Budget, policy: Policy, state: Frontier
+) -> tuple[Reduced, str | None, int]:
     """Like `update_context`, with the cause of a change, and the context's tokens before visibility is applied."""
     grown = _grow(read, policy, state)
     context, settled, cause = (grown, state, None) if grown else _reconcile_log(read, policy, state)
@@ -93,7 +95,7 @@ def _grow(read: PlanInputs, policy: Policy, state: Frontier) -> Context | None:
     before = read.before
     if before is None or before.state is not state or before.context.counter != read.counter:
         return None
-    if policy.shows != EVERYTHING:
+    if policy.shows != SHOW_ALL:
         return None
     return grow(before.context, read.events[before.count :], turn=read.turn, ephemeral_tokens=read.ephemeral_tokens)
 
@@ -106,7 +108,7 @@ def _reconcile_log(read: PlanInputs, policy: Policy, state: Frontier) -> tuple[C
     context = _project(read, policy, settled)
     if read.tree and context.unread.to_seq > settled.floor:
         folding = FoldReducer(read.tree, policy.summarize)
-        cover = tiling(read.tree, 1, folding.reach(context.unread.to_seq))
+        cover = tiling(read.tree, 1, folding.fold_end(context.unread.to_seq))
         if cover and cover[-1].to_seq > settled.folded_to:
             folded = fold(context, settled, cover, policy.summarize)
             context, settled, cause = folded.context, folded.state, "budget"

@@ -27,7 +27,7 @@ class ViewFilter:
         return any(_left_out(self.types, name) for name in kinds)
 
 
-EVERYTHING: Final = ViewFilter()
+SHOW_ALL: Final = ViewFilter()
 
 
 def is_mixed(names: Collection[str]) -> bool:

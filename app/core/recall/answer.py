@@ -9,7 +9,7 @@ from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.projection import project
-from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.policy.shows import SHOW_ALL, ViewFilter
 from app.core.recall.search import query_terms
 from app.core.tokens.counter import Counter, TextKind
 
@@ -37,15 +37,15 @@ _CHARS_PER_TOKEN_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenCall:
     """The head of a recorded call, the frontier of its epoch, and the filter of its policy."""
 
     head: int = 0
     frontier: Frontier = START
-    shows: ViewFilter = EVERYTHING
+    shows: ViewFilter = SHOW_ALL
 
 
-def visible(events: Sequence[Event], seen: Seen, counter: Counter) -> frozenset[int]:
+def visible(events: Sequence[Event], seen: SeenCall, counter: Counter) -> frozenset[int]:
     """Return the seqs of the events that the call showed verbatim. A result's call must be among the events."""
     before = [event for event in events if event.seq <= seen.head]
     context = project(before, seen.frontier, counter, turn=0, shows=seen.shows)
@@ -178,7 +178,7 @@ def kind_of(event: Event) -> TextKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class RecalledEvent:
     """An event in the response; if it is visible, `content` is None and `snippet` may quote it.
 
     The content begins at character `start` and ends at `end`, None for the end of the text.
@@ -193,22 +193,22 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounded:
+class RecallAnswer:
     """The events in the response, the tokens they take, and the number of events left out for lack of tokens."""
 
-    given: tuple[Given, ...]
+    given: tuple[RecalledEvent, ...]
     tokens: int
     left_out: int
 
 
-def give(
+def fill(
     events: Sequence[Event],
     shown: Collection[int],
     weights: Mapping[str, float],
     room: int,
     counter: Counter,
     start: int = 0,
-) -> Bounded:
+) -> RecallAnswer:
     """Return the events in order within `room` tokens: visible ones without content, long ones cut.
 
     A cut event is shown from `start`; if that is 0 and the best match is after the cut, from there.
@@ -226,19 +226,19 @@ def give(
     hidden = [event for event in events if event.seq not in shown]
     costs = [counter.estimator.count(event.text[start:], kind_of(event)) for event in hidden]
     allotments = portions(costs, room - spent)
-    given: dict[int, Given] = {}
+    given: dict[int, RecalledEvent] = {}
     for event, cost, allotment in zip(hidden, costs, allotments, strict=False):
         part = _cut(event, start, cost, allotment, places.get(event.seq, 0), counter)
         given[event.seq] = part
         spent += counter.estimator.count(part.content or "", kind_of(event))
-    given |= {e.seq: Given(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
-    return Bounded(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
+    given |= {e.seq: RecalledEvent(e, True, snippet=hints.get(e.seq)) for e in events if e.seq in shown}
+    return RecallAnswer(tuple(given[e.seq] for e in events if e.seq in given), spent, len(hidden) - len(allotments))
 
 
-def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> Given:
+def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, counter: Counter) -> RecalledEvent:
     text = event.text
     if cost <= allotment:
-        return Given(event, False, text[start:], start)
+        return RecalledEvent(event, False, text[start:], start)
     kind = kind_of(event)
 
     def count(piece: str) -> int:
@@ -248,4 +248,4 @@ def _cut(event: Event, start: int, cost: int, allotment: int, match_at: int, cou
     if not start and match_at >= part.end:
         part = excerpt(text, max(0, match_at - LEAD_CHARS), allotment, count)
     end = part.end if part.end < len(text) else None
-    return Given(event, False, part.text, part.start, end)
+    return RecalledEvent(event, False, part.text, part.start, end)

@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
-from app.core.digest.diff import diffed
-from app.core.digest.files import files_of, named
+from app.core.digest.diff import diffed_paths
+from app.core.digest.files import files_of, named_paths
 from app.core.lexicon.times import from_seconds
-from app.core.lexicon.tools import is_own
+from app.core.lexicon.tools import is_recall_tool
 from app.core.lexicon.words import term_counts, terms
 from app.core.log.event import PATHS, Event
 from app.core.log.events import DIALOGUE, EventType, readable
@@ -44,7 +44,7 @@ TERMS_VERSION: Final = 3
 QUERY_TERMS_MAX: Final = 64
 EVENT_TERMS_MAX: Final = 20_000
 COUNT_MAX: Final = 32_767
-ASKING: Final = "asks a question"
+QUESTION_MARK: Final = "asks a question"
 """The mark of an event that ends with a question."""
 ENDING_CHARS: Final = 400
 
@@ -95,7 +95,7 @@ class Ranked:
 
 def entry(event: Event) -> IndexEntry | None:
     """Return the index entry of an event; None for bookkeeping, the prefix, recalls and redacted events."""
-    if not event.rendered or event.body is None or event.body.get("redacted") or is_own(event.tool):
+    if not event.rendered or event.body is None or event.body.get("redacted") or is_recall_tool(event.tool):
         return None
     words = term_counts(event.text)
     words.update(_metadata_terms(event))
@@ -110,12 +110,12 @@ def _marks(event: Event) -> Iterable[str]:
     if event.type not in DIALOGUE:
         return
     if _QUESTION.search(event.text[-ENDING_CHARS:]):
-        yield ASKING
+        yield QUESTION_MARK
     speaker = _SPEAKER.match(event.text)
-    yield from speaking(terms(event.author or (speaker[1] if speaker else "")))
+    yield from author_marks(terms(event.author or (speaker[1] if speaker else "")))
 
 
-def speaking(words: Iterable[str]) -> Iterable[str]:
+def author_marks(words: Iterable[str]) -> Iterable[str]:
     """Return the marks of events whose author's name consists of these terms."""
     return (f"said by {word}" for word in words)
 
@@ -144,10 +144,10 @@ def files(event: Event) -> tuple[str, ...]:
     """
     found = paths(event)
     if event.type is EventType.TOOL_CALL:
-        more = (*named(event.arguments), *files_of(event.tool or "", event.arguments).modified)
+        more = (*named_paths(event.arguments), *files_of(event.tool or "", event.arguments).modified)
         found = tuple(dict.fromkeys((*found, *map(readable, more))))
     elif event.type is EventType.TOOL_RESULT:
-        found = tuple(dict.fromkeys((*found, *map(readable, diffed(event.text)))))
+        found = tuple(dict.fromkeys((*found, *map(readable, diffed_paths(event.text)))))
     return found
 
 

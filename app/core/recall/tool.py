@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from app.core.lexicon.tools import OWN_TOOL, is_own
+from app.core.lexicon.tools import OWN_TOOL, is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
 from app.core.log.parse import tool_definitions
@@ -61,7 +61,7 @@ PARAMETERS: Final[Mapping[str, Json]] = {
 def has_recall(events: Sequence[Event]) -> bool:
     """Return whether the newest tool list of a log has the recall tool, also under the names of MCP clients."""
     tools = next((event for event in reversed(events) if event.type is EventType.TOOLS), None)
-    return tools is not None and any(map(is_own, tool_names(tool_definitions(tools.block.content))))
+    return tools is not None and any(map(is_recall_tool, tool_names(tool_definitions(tools.block.content))))
 
 
 def definition(shape: NativeFormat) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import Context
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.item import Item
-from app.core.plan.reducers.economics import worth
+from app.core.plan.reducers.economics import payoff_seq
 from app.core.plan.reducers.visibility import NewestDecision, fixed_seqs, hidden_stubs
 from app.core.policy.evictions import VisibilityRules
 from app.core.recall.search import paths
@@ -270,7 +270,7 @@ class _VisibilityDecider:
         stubs = hidden_stubs(context, self._hidden_after(hiding).values())
         shown = {seq: stubs[seq].tokens if seq in stubs else 0 for seq in changed}
         saves = {seq: self._items[seq].tokens - shown[seq] for seq in changed}
-        return worth(context, saves, self._view.cache)
+        return payoff_seq(context, saves, self._view.cache)
 
     def _tokens_after(self) -> dict[int, int]:
         after: dict[int, int] = {}

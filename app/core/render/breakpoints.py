@@ -29,7 +29,7 @@ class Marking:
     """The rules for setting markers: a policy's `markers`, and the provider's limits.
 
     `lookback` is the number of blocks searched from a marker, its own included. `turn_seq` is the first seq of the
-    running turn, `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `once_from` the
+    running turn, `changed_seq` the first seq that a new epoch shows differently (0: none, or all), `uncached_from` the
     first that is not cached (0: all are). `tail`: the end of the cached part is marked, for the next call to read.
     """
 
@@ -38,7 +38,7 @@ class Marking:
     lookback: int = LOOKBACK_BLOCKS
     turn_seq: int = 0
     changed_seq: int = 0
-    once_from: int = 0
+    uncached_from: int = 0
     tail: bool = True
 
     @property
@@ -47,7 +47,7 @@ class Marking:
         return self.lookback - 1
 
 
-def choose(
+def choose_breakpoints(
     layout: Layout, places: Places, last_written: Collection[int] = (), marking: Marking = Marking()
 ) -> tuple[Breakpoint, ...]:
     """Return the breakpoints of a request, in order of their places. `places` are those of its layout, in order.
@@ -71,8 +71,8 @@ def choose(
         system = (Breakpoint(seq, "system"),)
     if marking.markers == "prefix":
         return system
-    if marking.once_from and marking.once_from in places:
-        end = places[marking.once_from].at
+    if marking.uncached_from and marking.uncached_from in places:
+        end = places[marking.uncached_from].at
         places = {seq: place for seq, place in places.items() if place.at < end}
     if not places:
         return system

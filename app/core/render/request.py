@@ -76,11 +76,11 @@ class Hashes:
 
 def write(form: str, layout: Layout, breakpoints: Sequence[Breakpoint] = ()) -> Request:
     """Write the layout in the format `form`, with those of the breakpoints that the format supports."""
-    stable, whole = written(FORMATS[form].writer(layout), layout.blocks)
+    stable, whole = write_blocks(FORMATS[form].writer(layout), layout.blocks)
     return request_of(stable, whole, breakpoints, Hashes(), 0)
 
 
-def written(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
+def write_blocks(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
     """Return the writer with the blocks before the ephemeral tail, and one with all; the same one without a tail.
 
     Both are ended; the blocks are added to `writer` itself.
@@ -101,7 +101,7 @@ def written(writer: Writer, blocks: Sequence[Block]) -> tuple[Writer, Writer]:
 def request_of(
     stable: Writer, whole: Writer, breakpoints: Sequence[Breakpoint], hashes: Hashes, settled: int
 ) -> Request:
-    """Return the request of the two writers that `written` returns, with cache markers.
+    """Return the request of the two writers that `write_blocks` returns, with cache markers.
 
     `settled` is the number of its messages that all requests of `hashes` have in common.
     """

@@ -17,13 +17,13 @@ from app.core.render.formats.fit import Loss, prepare
 from app.core.render.formats.layout import Breakpoint, Layout, Places
 from app.core.render.formats.writer import Mark, Writer
 from app.core.render.layers import Content
-from app.core.render.request import Hashes, Request, request_of, written
+from app.core.render.request import Hashes, Request, request_of, write_blocks
 
 MARK_UNITS: Final = 8
 """Units between two marks: the most that a new epoch writes again before its first change."""
 
 
-class Settling(NamedTuple):
+class SettledMark(NamedTuple):
     """The state of a settled text after some number of units: the lengths of its parts, and its writer's mark."""
 
     units: int
@@ -53,9 +53,9 @@ class Settled:
     writer: Writer
     hashes: Hashes
     chars: int
-    marks: tuple[Settling, ...]
+    marks: tuple[SettledMark, ...]
 
-    def begins(self, form: str, context: Context, state: Frontier) -> bool:
+    def is_prefix_of(self, form: str, context: Context, state: Frontier) -> bool:
         """Return whether a context in the format `form` begins with this text."""
         return (
             form == self.format
@@ -90,7 +90,7 @@ class Settled:
             layout=replace(self.layout, blocks=self.layout.blocks[: mark.blocks]),
             counts=mark.counts,
             losses=self.losses[: mark.losses],
-            writer=self.writer.back(mark.writer),
+            writer=self.writer.restored(mark.writer),
             hashes=self.hashes.up_to(mark.writer.messages),
             chars=mark.chars,
             marks=marks,
@@ -122,11 +122,11 @@ def write_text(
     form: str, context: Context, state: Frontier, injected: Sequence[Content] = (), before: Settled | None = None
 ) -> WrittenContext:
     """Write a context; if it begins with the text `before`, write only the rest."""
-    if before is None or not before.begins(form, context, state):
+    if before is None or not before.is_prefix_of(form, context, state):
         before = (before and before.up_to_change(form, context, state)) or _begin(form, context, state)
     settled = _settle(before, context)
     end = prepare(Layout(blocks=tuple(tail(context, injected))), form)
-    stable, whole = written(settled.writer.copy(), end.layout.blocks)
+    stable, whole = write_blocks(settled.writer.copy(), end.layout.blocks)
     layout = replace(settled.layout, blocks=settled.layout.blocks + end.layout.blocks)
     return WrittenContext(layout, settled.losses + _numbered(end.losses, settled.counts), settled, stable, whole)
 
@@ -151,7 +151,7 @@ def _begin(form: str, context: Context, state: Frontier) -> Settled:
         writer=writer,
         hashes=Hashes(),
         chars=0,
-        marks=(Settling(0, len(fitted.layout.blocks), len(fitted.losses), 0, counts, writer.mark()),),
+        marks=(SettledMark(0, len(fitted.layout.blocks), len(fitted.losses), 0, counts, writer.mark()),),
     )
 
 
@@ -176,7 +176,7 @@ def _settle(before: Settled, context: Context) -> Settled:
         chars += sum(map(len, writer.texts[settled:]))
         count = upto
         if count == marks[-1].units + MARK_UNITS:
-            marks = (*marks, Settling(count, len(blocks), len(losses), chars, counts, writer.mark()))
+            marks = (*marks, SettledMark(count, len(blocks), len(losses), chars, counts, writer.mark()))
     return replace(
         before,
         units=units,
@@ -190,7 +190,7 @@ def _settle(before: Settled, context: Context) -> Settled:
     )
 
 
-def _units(mark: Settling) -> int:
+def _units(mark: SettledMark) -> int:
     return mark.units
 
 

@@ -31,7 +31,7 @@ class Budget:
     estimator's; `ratio` is the provider's tokens per token of the estimator. `outside` is sent outside the request and
     is subtracted from the window first. `target` is the most that a context may take, `threshold` the size above which
     it is reduced, and `goal` the size that a reduction aims for: `low_water` of the threshold. `caps` are targets for
-    single kinds of content. If no valid context fits the target, one of up to `most` is accepted.
+    single kinds of content. If no valid context fits the target, one of up to `fallback_target` is accepted.
     """
 
     window: int
@@ -44,7 +44,7 @@ class Budget:
     caps: Mapping[str, int] = field(default_factory=dict)
     ratio: float = 1.0
     limit: int = 0
-    most: int = 0
+    fallback_target: int = 0
     outside: int = 0
 
     @property
@@ -85,9 +85,9 @@ class Budget:
             parts[name] += 1
         return parts
 
-    def held_to(self, tokens: int) -> int:
+    def applied_target(self, tokens: int) -> int:
         """Return the target of a context of `tokens`, in the provider's tokens: the tightened one, if it fits that."""
-        return self.shown(self.target) if self.most and tokens <= self.target else self.limit
+        return self.shown(self.target) if self.fallback_target and tokens <= self.target else self.limit
 
     @property
     def used_window(self) -> int:
@@ -110,7 +110,7 @@ class Budget:
             threshold=limit,
             goal=min(limit, int(min(self.target, target) * self.low_water)),
             caps={tier: min(cap, target) for tier, cap in self.caps.items()},
-            most=self.target,
+            fallback_target=self.target,
         )
 
 
@@ -119,7 +119,7 @@ def provider_tokens(tokens: int, ratio: float) -> int:
     return math.ceil(tokens * ratio - _ROUNDING)
 
 
-def beyond(goal: int, most: int) -> int:
+def allowed_excess(goal: int, most: int) -> int:
     """Return how far a unit may exceed `goal` if more than SLACK of it were otherwise unused: half way to `most`."""
     return max(0, most - goal) // 2
 

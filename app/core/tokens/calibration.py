@@ -214,7 +214,7 @@ def consistent(window: int, expected: float, sent: int | None) -> bool:
     return window <= expected * HEADROOM and expected <= doubt * window
 
 
-def claimed(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
+def with_claim(before: Calibration, claim: Claim, *, believed: bool) -> Calibration:
     """Return the calibration after an error's claim: applied if `believed` or confirmed, else kept as a claim."""
     if before.window_tokens is not None and before.window(claim.asked, claim.at) <= claim.window:
         return replace(before, window_at=max(before.window_at, claim.at))
@@ -234,7 +234,7 @@ def with_window(before: Calibration, asked: int, window: int, at: float = 0.0) -
     return replace(before, window_tokens=window, window_asked=asked, window_at=at, version=before.version + 1)
 
 
-def accepting(before: Calibration, reported: int, now: float = 0.0) -> Calibration:
+def with_accepted(before: Calibration, reported: int, now: float = 0.0) -> Calibration:
     """Return the calibration after a provider accepted an input of `reported` tokens, which refutes smaller windows.
 
     An input accepted long ago is forgotten: the model may be served with another window now.

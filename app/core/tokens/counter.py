@@ -148,7 +148,7 @@ class Formula:
 
 
 @dataclass(frozen=True, slots=True)
-class Densest:
+class LargerCount:
     """Two tokenizers as one, which counts a text by the tokenizer that makes more tokens of it.
 
     Beyond ASCII they differ up to threefold. In ASCII they hardly do, so `usual` alone counts it: the other takes
@@ -225,7 +225,7 @@ def estimator_named(name: str, tokenizers: Mapping[str, Tokenizer], own: Estimat
 
 def _usual(tokenizers: Mapping[str, Tokenizer]) -> Exact | None:
     usual, other = tokenizers.get(USUAL_ENCODING), tokenizers.get(OTHER_ENCODING)
-    return None if usual is None else Exact(usual if other is None else Densest(usual, other))
+    return None if usual is None else Exact(usual if other is None else LargerCount(usual, other))
 
 
 def estimator_for(profile: ModelProfile, tokenizers: Mapping[str, Tokenizer], named: str = HEURISTIC.name) -> Estimator:

@@ -67,15 +67,15 @@ class Learned:
 
     def samples(self, source: str = "") -> tuple[Sample, ...]:
         """Return the calls as samples, less the tokens sent outside the requests."""
-        samples = (Sample(p.counted, p.reported - self.beside(p), p.least, p.at, source) for p in self.points)
+        samples = (Sample(p.counted, p.reported - self.tokens_outside(p), p.least, p.at, source) for p in self.points)
         return tuple(sample for sample in samples if sample.sensible)
 
-    def beside(self, point: Point) -> int:
+    def tokens_outside(self, point: Point) -> int:
         """Return the tokens sent outside a call's request, as far as known."""
         return point.outside if point.outside is not None else self.outside or 0
 
 
-def started(model: str | None, estimator: str, own_margin: float) -> Learned:
+def initial_state(model: str | None, estimator: str, own_margin: float) -> Learned:
     """Return the initial state: a ratio of 1 and the estimator's own margin."""
     return Learned(model, Calibration(estimator, 1.0, own_margin))
 
@@ -97,7 +97,7 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     if point.least and any(not other.least for other in others):
         return before
     points = (*others, point)[-POINTS_MAX:]
-    outside = outside_of(points)
+    outside = fit_outside(points)
     if outside is None and before.outside is not None and _fits(before.outside, points):
         outside = before.outside
     after = replace(before, points=points, outside=outside)
@@ -109,7 +109,7 @@ def with_point(before: Learned, point: Point, own_margin: float) -> Learned:
     return replace(after, known=replace(known, samples=sum(not other.least for other in samples)))
 
 
-def outside_of(points: Sequence[Point]) -> int | None:
+def fit_outside(points: Sequence[Point]) -> int | None:
     """Return the tokens outside the requests, fitted to the calls that state none; None if they do not fit."""
     counts = _counts(points)
     if not _differ(counts):
@@ -144,7 +144,7 @@ def _fits(outside: int, points: Sequence[Point]) -> bool:
     return all(SLOPE_LEAST * counted <= reported - outside <= SLOPE_MOST * counted for counted, reported in counts)
 
 
-def applied(model: Calibration | None, own: Learned | None) -> Calibration | None:
+def applied_calibration(model: Calibration | None, own: Learned | None) -> Calibration | None:
     """Return the calibration for a view's contexts: its model's, unless the view's own calls contradict that.
 
     They do if a recent one exceeded the model's margin, or if there are many and they are far below its ratio.

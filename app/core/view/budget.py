@@ -8,14 +8,14 @@ from app.core.log.events import PREFIX
 from app.core.tokens.budget import Budget, budget_for
 from app.core.tokens.calibration import RATIO_LEAST, Calibration, Reported, Sample, local_ratio, retry_target
 from app.core.tokens.counter import Counter
-from app.core.tokens.learned import Learned, applied
+from app.core.tokens.learned import Learned, applied_calibration
 from app.core.view.request import ContextRequest, Retry, ViewSettings
 
 LEARNED_SHARE: Final = 0.5
 """The largest share of the window for an `outside` that was only learned."""
 
 
-class Known(Protocol):
+class BudgetFacts(Protocol):
     """The stored facts that determine a view's budget."""
 
     @property
@@ -43,10 +43,10 @@ class Outside(NamedTuple):
     """The provider's tokens sent outside a request, and their source: call, policy, session, learned or None."""
 
     tokens: int
-    said_by: str | None
+    source: str | None
 
 
-def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> Outside:
+def outside_of(view: BudgetFacts, settings: ViewSettings, request: ContextRequest) -> Outside:
     """Return the tokens stated by the call, else the policy, else the session, else learned from the view; else 0."""
     for stated, source in (
         (request.outside_tokens, "call"),
@@ -61,25 +61,25 @@ def outside_of(view: Known, settings: ViewSettings, request: ContextRequest) -> 
     return Outside(min(own.outside, int(settings.window_tokens * LEARNED_SHARE)), "learned")
 
 
-def calibration_of(view: Known, model: str | None, counter: Counter) -> Calibration | None:
+def calibration_of(view: BudgetFacts, model: str | None, counter: Counter) -> Calibration | None:
     """Return the model's calibration unless the view's own calls contradict it; None if there is none."""
     known = next((known for known in view.calibrations if known.estimator == counter.estimator.name), None)
-    return applied(known, _own(view, model, counter))
+    return applied_calibration(known, _own(view, model, counter))
 
 
-def _own(view: Known, model: str | None, counter: Counter) -> Learned | None:
+def _own(view: BudgetFacts, model: str | None, counter: Counter) -> Learned | None:
     own = view.learned
     return own if own and (own.model, own.known.estimator) == (model, counter.estimator.name) else None
 
 
-def real_window(view: Known, model: str | None, asked: int, now: float) -> int:
+def real_window(view: BudgetFacts, model: str | None, asked: int, now: float) -> int:
     """Return the window to plan for: `asked`, or a smaller one that a provider has reported."""
     own = view.learned
     known = (*view.calibrations, own.known) if own is not None and own.model == model else view.calibrations
     return min((calibration.window(asked, now) for calibration in known), default=asked)
 
 
-def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
+def measured_from(view: BudgetFacts, request: ContextRequest, counter: Counter, *, fresh: bool) -> Reported | None:
     """Return the reported call from which the view's next budget is extrapolated; None if there is none.
 
     It must be of the current epoch and counted by the same estimator. `fresh`: the epoch is disregarded.
@@ -93,7 +93,7 @@ def measured_from(view: Known, request: ContextRequest, counter: Counter, *, fre
 
 
 def budget_of(
-    view: Known,
+    view: BudgetFacts,
     settings: ViewSettings,
     request: ContextRequest,
     counter: Counter,
@@ -119,7 +119,7 @@ def budget_of(
     return budget_for(settings.policy, settings.window_tokens, margin, ratio, outside=outside.tokens, injected=injected)
 
 
-def _growth_ratio(view: Known, counter: Counter, ratio: float) -> float:
+def _growth_ratio(view: BudgetFacts, counter: Counter, ratio: float) -> float:
     """Return the ratio for events added since a view's last report: its model's if known, else `ratio`.
 
     The view's own ratio may be high because of content that does not grow.

@@ -15,7 +15,7 @@ from app.core.tokens.cache_profiles import CacheProfile
 from app.core.tokens.counter import Counter
 from app.core.view.loaded import LoadedView
 from app.core.view.request import ContextRequest, ViewSettings
-from app.core.view.standing import Standing
+from app.core.view.standing import LastContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class ContextInputs:
 
     `fresh`: the view's epoch is disregarded. `layers` are the layers to show, which take `layer_tokens` of the target;
     the tokens of injections have a reserve of their own and do not enter the plan. `keep_days` is the minimum time that
-    the call's record is kept, None for no limit. `standing` is the epoch's last context, None if it is not in memory.
-    `outside_by` is the source of the tokens sent outside the request (`core/view/budget`).
+    the call's record is kept, None for no limit. `last_context` is the epoch's last context, None if it is not in
+    memory. `outside_by` is the source of the tokens sent outside the request (`core/view/budget`).
     """
 
     events: tuple[Event, ...]
@@ -38,24 +38,24 @@ class ContextInputs:
     injected_tokens: int = 0
     layers: tuple[Layer, ...] = ()
     layer_tokens: int = 0
-    standing: Standing | None = None
+    last_context: LastContext | None = None
     now: float = 0.0
     cache: CacheProfile = CacheProfile()
     keep_days: int | None = None
     outside_by: str | None = None
 
     @property
-    def anew(self) -> bool:
+    def from_scratch(self) -> bool:
         """Whether the plan starts from an empty frontier: the epoch is disregarded, or the view has no current one."""
         return self.fresh or (self.request.at is None and self.loaded.epoch == 0)
 
 
-def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
+def plan_inputs(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
     """Return the inputs of the plan, and the frontier that it starts from."""
     loaded = inputs.loaded
     used_at = loaded.used_at
     state = loaded.frontier
-    if inputs.anew:
+    if inputs.from_scratch:
         state = replace(START, began=loaded.head)
         used_at = None if loaded.view is None else -math.inf  # nothing is cached for the new settings
     read = PlanInputs(
@@ -64,12 +64,12 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
         inputs.counter,
         loaded.unread,
         inputs.layer_tokens,
-        inputs.standing.plan if inputs.standing else None,
+        inputs.last_context.plan if inputs.last_context else None,
         inputs.now,
         used_at,
         inputs.cache,
-        tree_of(inputs),
-        () if inputs.anew else loaded.folded,
+        summary_tree(inputs),
+        () if inputs.from_scratch else loaded.folded,
         loaded.decided,
         loaded.decisions,
         inputs.budget.outside,
@@ -82,13 +82,13 @@ def read_of(inputs: ContextInputs) -> tuple[PlanInputs, Frontier]:
 
 def _with_tools(inputs: ContextInputs) -> Sequence[Event]:
     """Return enough of the events to include the current tools."""
-    if inputs.standing is None:
+    if inputs.last_context is None:
         return inputs.events
-    known = inputs.standing.plan
+    known = inputs.last_context.plan
     return (*known.context.prefix, *inputs.events[known.count :])
 
 
-def tree_of(inputs: ContextInputs) -> tuple[Summary, ...]:
+def summary_tree(inputs: ContextInputs) -> tuple[Summary, ...]:
     """Return the live summaries of the events that the view shows, and their sources."""
     loaded = inputs.loaded
     own = str(cover_id(loaded.session_id, inputs.settings.policy.shows))

@@ -8,7 +8,7 @@ from app.core.plan.context.drops import EXPIRY
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.reducers.fold import FoldReducer
 from app.core.plan.update import update_context
-from app.core.view.inputs import ContextInputs, read_of, tree_of
+from app.core.view.inputs import ContextInputs, plan_inputs, summary_tree
 
 
 def may_heal(state: Frontier) -> bool:
@@ -24,7 +24,7 @@ def covered(inputs: ContextInputs) -> tuple[UUID, int]:
 
 def heals(inputs: ContextInputs) -> bool:
     """Return whether the summaries that were read cover some of the dropped events."""
-    return FoldReducer(tree_of(inputs), inputs.settings.policy.summarize).healing(inputs.loaded.frontier) > 0
+    return FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize).heal_to(inputs.loaded.frontier) > 0
 
 
 def heals_in_part(inputs: ContextInputs) -> bool:
@@ -34,17 +34,17 @@ def heals_in_part(inputs: ContextInputs) -> bool:
     """
     if inputs.request.at is not None or not may_heal(inputs.loaded.frontier):
         return False
-    folding = FoldReducer(tree_of(inputs), inputs.settings.policy.summarize)
-    lost_to, drops = folding.healing(inputs.loaded.frontier), inputs.loaded.frontier.drops
+    folding = FoldReducer(summary_tree(inputs), inputs.settings.policy.summarize)
+    lost_to, drops = folding.heal_to(inputs.loaded.frontier), inputs.loaded.frontier.drops
     return lost_to > 0 and any(drop.to_seq > folding.last and drop.reducer != EXPIRY for drop in drops)
 
 
 def may_fold(inputs: ContextInputs) -> bool:
     """Return whether this context may fold summaries, or replace those that are folded."""
-    loaded, before = inputs.loaded, inputs.standing.plan if inputs.standing else None
+    loaded, before = inputs.loaded, inputs.last_context.plan if inputs.last_context else None
     if not loaded.cover:
         return False
-    if inputs.anew or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
+    if inputs.from_scratch or inputs.request.at is not None or inputs.request.force or may_heal(loaded.frontier):
         return True
     if loaded.requested_to > loaded.frontier.folded_to:
         return True
@@ -56,7 +56,7 @@ def may_fold(inputs: ContextInputs) -> bool:
 def wants_more(inputs: ContextInputs) -> bool:
     """Return whether unread older events may still fit: the events read need no reduction, or include only a part of
     the newest round."""
-    read, state = read_of(inputs)
+    read, state = plan_inputs(inputs)
     planned = update_context(read, inputs.budget, inputs.settings.policy, state)
     newest = next((event.seq for event in reversed(inputs.events) if event.rendered), 0)
     cut = any(d.from_seq <= newest <= d.to_seq and d.reason == UNREAD for d in planned.state.drops)

@@ -60,7 +60,7 @@ class ViewSettings:
     window_tokens: int
 
 
-def changed(view: ViewRow | None, settings: ViewSettings) -> str | None:
+def changed_setting(view: ViewRow | None, settings: ViewSettings) -> str | None:
     """Return the setting of a view that `settings` changes, after which nothing is cached for it; None if none."""
     if view is None:
         return None

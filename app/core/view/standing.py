@@ -8,7 +8,7 @@ from app.core.render.text import Settled
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LastContext:
     """The last context of an epoch: its plan, the settled part of its text, and its evictions.
 
     `chars` is the number of characters in the events read for it.

@@ -1,8 +1,8 @@
 """The base of the adapters: send a framework's messages to the server, and apply the server's plan to them.
 
-An adapter requests a `Fit` before each model call and reports the outcome of the call. It never blocks the framework:
-if the server is unreachable or refuses the messages, `fit` returns None, and the framework's messages go to the model
-unchanged.
+An adapter requests a `FittedContext` before each model call and reports the outcome of the call. It never blocks the
+framework: if the server is unreachable or refuses the messages, `fit` returns None, and the framework's messages go to
+the model unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from palimpsest._flows import Flow, arun, run
 from palimpsest._recall_tool import RECALL_PROPERTIES
 from palimpsest._refusals import OUTAGES, is_about, is_outage, reason
 from palimpsest._request import Request
-from palimpsest._sending import error_said
+from palimpsest._sending import error_report
 from palimpsest._transport import AsyncTransport, Connections, Transport
 from palimpsest.client import AsyncPalimpsest, Palimpsest
 from palimpsest.errors import ConflictError, PalimpsestError, StatusError, UnreadableAnswer
@@ -62,7 +62,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Fit:
+class FittedContext:
     """The context of one model call, as a plan for the messages that were sent for it."""
 
     session: str
@@ -74,7 +74,7 @@ class Fit:
     asked: Mapping[str, Any] = field(repr=False)
     began: float = field(default_factory=time.monotonic, repr=False)
 
-    def applied(
+    def apply(
         self,
         own: Sequence[T],
         replaced: Callable[[T, Mapping[str, Any]], T | None],
@@ -99,7 +99,7 @@ class Fit:
         return [*result, *(one for rest in before.values() for one in rest)]
 
 
-def change(step: Mapping[str, Any], call_id: str | None = None) -> tuple[str, str | None]:
+def part_change(step: Mapping[str, Any], call_id: str | None = None) -> tuple[str, str | None]:
     """Return the action, and the new text if any, for the part of a message with a tool call's id, or for its text.
 
     The new text of a tool call is its arguments as JSON. A part without an event of its own is kept.
@@ -121,7 +121,7 @@ class Budget:
         self._of_session: dict[str, Any] = _given(settings, "policy", "metadata")
         self._of_call: dict[str, Any] = _given(settings, "max_tokens", "outside_tokens")
         self._timeout = settings.get("timeout", TIMEOUT_SECONDS)
-        self._options = client._transport.options.changed(None, None, self._timeout, 0, None)
+        self._options = client._transport.options.replace(None, None, self._timeout, 0, None)
         http = client._transport.http if isinstance(client, Palimpsest) else Connections()
         self._transport = Transport(self._options, http)
         self._given = client._transport.http if isinstance(client, AsyncPalimpsest) else None
@@ -132,7 +132,7 @@ class Budget:
         """The number of model calls whose messages were sent unchanged, by session."""
         self._warned: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._served = False  # whether the settings have worked before
-        self.away = False
+        self.is_unreachable = False
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow, blocking."""
@@ -154,7 +154,7 @@ class Budget:
         model: str | None = None,
         system: Content | None = None,
         tools: Iterable[Message] | None = None,
-    ) -> Flow[Fit | None]:
+    ) -> Flow[FittedContext | None]:
         """Request the context for a call with these messages; None if they are to be sent unchanged.
 
         That is the case if the server is unreachable or refuses them, or if iterating over `messages` or `tools`, which
@@ -162,10 +162,10 @@ class Budget:
         """
         fit = yield from self._request_fit(session, messages, self.model or model, system, tools)
         if fit is None:
-            self.passes(session)
+            self.count_unchanged(session)
         return fit
 
-    def passes(self, session: str) -> None:
+    def count_unchanged(self, session: str) -> None:
         """Count a model call whose messages are sent unchanged."""
         _keep(self.passed_through, session, self.passed_through.get(session, 0) + 1)
 
@@ -176,7 +176,7 @@ class Budget:
         model: str | None,
         system: Content | None,
         tools: Iterable[Message] | None,
-    ) -> Flow[Fit | None]:
+    ) -> Flow[FittedContext | None]:
         try:
             asked: dict[str, Any] = {"format": self.format, "model": model, **self._of_call, "messages": list(messages)}
             asked |= {"system": system or "", "tools": None if tools is None else list(tools)}
@@ -184,47 +184,53 @@ class Budget:
             self._warn_refused(session, "unreadable", repr(error))
             return None
         if session not in self._sessions and self._of_session:
-            done = yield from self.ask(sessions.put_session(session, model=model, **self._of_session), session)
+            done = yield from self.request_or_none(
+                sessions.put_session(session, model=model, **self._of_session), session
+            )
             if done is None:
                 return None
         if self.recall:
             asked["recall"] = True
-        context = yield from self.ask(contexts.post_context(session, **asked), session)
+        context = yield from self.request_or_none(contexts.post_context(session, **asked), session)
         return None if context is None else self._fit(session, context, asked)
 
-    def _fit(self, session: str, context: ContextOut, asked: Mapping[str, Any]) -> Fit | None:
+    def _fit(self, session: str, context: ContextOut, asked: Mapping[str, Any]) -> FittedContext | None:
         try:
             sent = context.to_dict()
             if not _is_plan(sent, len(asked["messages"])):
                 raise UnreadableAnswer("the context has no plan for these messages")
         except (UnreadableAnswer, AttributeError) as error:
-            self.lost(error)
+            self.note_outage(error)
             return None
         _keep(self._sessions, session, context.call_id)
-        return Fit(session, context, sent["plan"], sent["inserted"], asked)
+        return FittedContext(session, context, sent["plan"], sent["inserted"], asked)
 
-    def answered(self, fit: Fit, *, usage: UsageIn | None = None, reply: Iterable[Message] = ()) -> Flow[None]:
+    def report_success(
+        self, fit: FittedContext, *, usage: UsageIn | None = None, reply: Iterable[Message] = ()
+    ) -> Flow[None]:
         """Report a successful call, and log the reply.
 
         Pass a `reply` only if the framework may not send it again, as for the last one of a run; any other is among the
         messages of the next call. Errors are logged, never raised.
         """
         latency = int((time.monotonic() - fit.began) * 1000)
-        yield from self.report(
+        yield from self.try_report(
             contexts.report_outcome(fit.session, fit.context.call_id, usage=usage, latency_ms=latency)
         )
         messages = list(reply)
         if messages:  # only directly after the call's own messages; otherwise the next call sends it
             line, head = fit.context.to_dict()["line"], fit.context.head
-            yield from self.report(
+            yield from self.try_report(
                 events.append_messages(line, format=self.format, messages=messages, expected_head=head)
             )
 
-    def failed(self, fit: Fit, error: BaseException) -> Flow[Fit | None]:
+    def report_failure(self, fit: FittedContext, error: BaseException) -> Flow[FittedContext | None]:
         """Report the provider's error. If the context was too long, return a smaller one for a retry."""
         latency = int((time.monotonic() - fit.began) * 1000)
-        report = contexts.report_outcome(fit.session, fit.context.call_id, error=error_said(error), latency_ms=latency)
-        outcome: OutcomeOut | None = yield from self.report(report)
+        report = contexts.report_outcome(
+            fit.session, fit.context.call_id, error=error_report(error), latency_ms=latency
+        )
+        outcome: OutcomeOut | None = yield from self.try_report(report)
         if not isinstance(outcome, OutcomeOut) or outcome.action != "retry" or outcome.next is None:
             return None
         wait = (outcome.next.body or {}).get(
@@ -233,18 +239,20 @@ class Budget:
         if wait is not None:
             wait = min(wait, int(self._timeout * 500))
         again = contexts.post_context(fit.session, **fit.asked, retry_of=fit.context.call_id, wait_ms=wait)
-        context = yield from self.ask(again, fit.session)
+        context = yield from self.request_or_none(again, fit.session)
         return None if context is None else self._fit(fit.session, context, fit.asked)
 
-    def logged(self, session: str, messages: Sequence[Message]) -> Flow[bool]:
+    def log_messages(self, session: str, messages: Sequence[Message]) -> Flow[bool]:
         """Log a complete list of messages without a model call. Return whether the server accepted it."""
-        context = yield from self.ask(contexts.post_context(session, format=self.format, messages=messages), session)
+        context = yield from self.request_or_none(
+            contexts.post_context(session, format=self.format, messages=messages), session
+        )
         if context is None or not context.call_id:
             return False
-        yield from self.report(contexts.report_outcome(session, context.call_id, error={"message": NOT_SENT}))
+        yield from self.try_report(contexts.report_outcome(session, context.call_id, error={"message": NOT_SENT}))
         return True
 
-    def recalled(self, session: str, arguments: Any) -> Flow[str]:
+    def recall_result(self, session: str, arguments: Any) -> Flow[str]:
         """Return the result of a call of the recall tool: JSON, or an error message for the model."""
         if not isinstance(arguments, Mapping):
             return "the arguments are not a JSON object"
@@ -253,11 +261,11 @@ class Budget:
             found: RecallOut = yield events.recall(session, call_id=self._sessions.get(session), **given)
         except PalimpsestError as error:
             if not isinstance(error, StatusError):
-                self.lost(error)
+                self.note_outage(error)
             return str(error)
         return json.dumps(found.to_dict(), ensure_ascii=False)
 
-    def ask(self, asked: Request[T], session: str) -> Flow[T | None]:
+    def request_or_none(self, asked: Request[T], session: str) -> Flow[T | None]:
         """Return the response to a request; None if the server is unreachable or refuses it. Raises as `guard` does."""
 
         def one() -> Flow[T]:
@@ -277,7 +285,7 @@ class Budget:
             if not self._served and is_about(error, Settings.__annotations__):
                 raise
             if is_outage(error):
-                self.lost(error)
+                self.note_outage(error)
             else:
                 self._warn_refused(session, getattr(error, "slug", None) or type(error).__name__, reason(error))
             return None
@@ -285,29 +293,29 @@ class Budget:
             self._warn_refused(session, "unreadable", repr(error))
             return None
         self._served = True
-        if self.away:
-            self.away = False
+        if self.is_unreachable:
+            self.is_unreachable = False
             _log.warning("the server is back at %s; contexts are within their budget again", self._options.base_url)
         return answer
 
-    def report(self, asked: Request[T]) -> Flow[T | None]:
+    def try_report(self, asked: Request[T]) -> Flow[T | None]:
         """Return the response to a request; on any error, log it and return None."""
         try:
             answer: T = yield asked
         except ConflictError:  # it was reported before, or the conversation has continued
             return None
         except OUTAGES as error:
-            self.lost(error)
+            self.note_outage(error)
             return None
         except (PalimpsestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("%s was not reported: %s", asked.path, error)
             return None
         return answer
 
-    def lost(self, error: Exception) -> None:
+    def note_outage(self, error: Exception) -> None:
         """Log an outage, once until the server is back."""
-        if not self.away:
-            self.away = True
+        if not self.is_unreachable:
+            self.is_unreachable = True
             _log.warning("the server is unreachable, so messages go to the model unchanged until it is back: %s", error)
 
     def _warn_refused(self, session: str, kind: str, reason: str) -> None:
@@ -346,7 +354,7 @@ def _keep(kept: OrderedDict[K, T], key: K, value: T) -> None:
 
 
 def _is_plan(sent: Mapping[str, Any], count: int) -> bool:
-    """Return whether a context has the fields that `Fit` and the adapters use."""
+    """Return whether a context has the fields that `FittedContext` and the adapters use."""
     plan, inserted = sent.get("plan"), sent.get("inserted")
     if not isinstance(plan, list) or not isinstance(inserted, list) or len(plan) != count:
         return False

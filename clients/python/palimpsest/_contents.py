@@ -9,7 +9,7 @@ from typing import Any
 from google.genai import types
 
 from palimpsest import _blocks
-from palimpsest._adapt import Fit, change
+from palimpsest._adapt import FittedContext, part_change
 from palimpsest.formats.gemini import call_id
 
 
@@ -56,21 +56,21 @@ def tools(given: Sequence[Any]) -> list[dict[str, Any]]:
     return [one.model_dump(mode="json", exclude_none=True) for one in given if isinstance(one, types.Tool)]
 
 
-def applied(fit: Fit, own: Sequence[types.Content]) -> list[types.Content]:
+def apply_fit(fit: FittedContext, own: Sequence[types.Content]) -> list[types.Content]:
     """Return the contents with the plan applied."""
     ids = call_ids(own)
 
     def replaced(content: types.Content, step: Mapping[str, Any]) -> types.Content | None:
         parts: list[types.Part] = []
         for part in content.parts or ():
-            action, text = change(step, ids.get(id(part)))
+            action, text = part_change(step, ids.get(id(part)))
             if action == "keep":
                 parts.append(part)
             elif action == "replace" and not (part.text and any(one.text for one in parts)):
                 parts += _changed(part, text or "")
         return content.model_copy(update={"parts": parts}) if parts else None
 
-    return fit.applied(own, replaced, lambda one: _inserted(one, own, ids))
+    return fit.apply(own, replaced, lambda one: _inserted(one, own, ids))
 
 
 def _changed(part: types.Part, text: str) -> list[types.Part]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from palimpsest._request import Request
-from palimpsest._transport import AsyncTransport, Transport, answer_of
+from palimpsest._transport import AsyncTransport, Transport, parse_response
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def run(flow: Flow[T], transport: Transport) -> T:
     return _finish(flow, _advance(lambda: next(flow)), transport)
 
 
-def until_emitted(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
+def run_to_chunk(flow: Flow[T], transport: Transport, *, goes_on: bool = False) -> tuple[Emit | None, T | None]:
     """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
     step = _advance(lambda: flow.send(None) if goes_on else next(flow))
     while not isinstance(step, (Emit, Done)):
@@ -119,7 +119,7 @@ def _do(effect: Effect, transport: Transport) -> Any:
         return transport.ask(effect)
     if isinstance(effect, WithStatus):
         response = transport.send(effect.asked)
-        return response.status_code, answer_of(effect.asked, response)
+        return response.status_code, parse_response(effect.asked, response)
     if isinstance(effect, Pull):
         return next(effect.chunks, END)
     if isinstance(effect, Emit):
@@ -137,7 +137,7 @@ async def arun(flow: Flow[T], transport: AsyncTransport) -> T:
     return await _afinish(flow, _advance(lambda: next(flow)), transport)
 
 
-async def auntil_emitted(
+async def arun_to_chunk(
     flow: Flow[T], transport: AsyncTransport, *, goes_on: bool = False
 ) -> tuple[Emit | None, T | None]:
     """Execute a flow up to its next chunk, and return the effect that emits it, or the flow's result."""
@@ -172,7 +172,7 @@ async def _ado(effect: Effect, transport: AsyncTransport) -> Any:
         return await transport.ask(effect)
     if isinstance(effect, WithStatus):
         response = await transport.send(effect.asked)
-        return response.status_code, answer_of(effect.asked, response)
+        return response.status_code, parse_response(effect.asked, response)
     if isinstance(effect, Pull):
         chunks = effect.chunks
         return await anext(chunks, END) if hasattr(chunks, "__anext__") else next(chunks, END)

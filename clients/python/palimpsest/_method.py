@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import httpx2
 
 from palimpsest._request import Listing, Request
-from palimpsest._transport import AsyncTransport, Transport, answer_of
+from palimpsest._transport import AsyncTransport, Transport, parse_response
 from palimpsest.pages import AsyncPager, Page
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class RawResponse(Generic[T]):
 
     def parse(self) -> T:
         """Return the typed response."""
-        return answer_of(self._asked, self.http_response)
+        return parse_response(self._asked, self.http_response)
 
 
 class Method(Generic[P, T]):

@@ -10,9 +10,9 @@ from palimpsest.errors import ConnectionFailed, NotReproducibleError, Palimpsest
 
 FIRST_SECONDS = 0.5
 LONGEST_SECONDS = 8.0
-PATIENCE_SECONDS = 60.0
+RETRY_AFTER_MAX_SECONDS = 60.0
 """The longest `Retry-After` that is honored; for a longer one the error is raised immediately."""
-AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def wait(error: PalimpsestError, attempt: int, retries: int) -> float | None:
@@ -24,11 +24,11 @@ def wait(error: PalimpsestError, attempt: int, retries: int) -> float | None:
     if attempt >= retries:
         return None
     if isinstance(error, StatusError):
-        if error.status not in AGAIN or isinstance(error, NotReproducibleError):
+        if error.status not in RETRIED_STATUSES or isinstance(error, NotReproducibleError):
             return None
         retry_after = _retry_after(error.response.headers.get("retry-after"))
         if retry_after is not None:
-            return retry_after if retry_after <= PATIENCE_SECONDS else None
+            return retry_after if retry_after <= RETRY_AFTER_MAX_SECONDS else None
     elif not isinstance(error, ConnectionFailed):
         return None
     longest: float = min(FIRST_SECONDS * 2.0**attempt, LONGEST_SECONDS)

@@ -16,7 +16,7 @@ from palimpsest._request import Request, path
 from palimpsest.errors import InvalidRequestError, PalimpsestError, RecallLoop, ReplyNotLogged
 from palimpsest.formats import FORMATS, ProviderFormat, as_dict
 from palimpsest.operations import contexts, events
-from palimpsest.reply import Answer, Logged, ToolCall
+from palimpsest.reply import LoggedAnswer, ParsedAnswer, ToolCall
 from palimpsest.types import ContextOut, ErrorIn, EventIn, OutcomeOut
 
 HTTP_STATUSES = range(100, 1_000)
@@ -25,7 +25,7 @@ RECALL_ROUNDS_MAX = 8
 _log = logging.getLogger("palimpsest")
 
 
-class State:
+class CallState:
     """A call in progress: its context and its open tool calls."""
 
     def __init__(self, session: str, context: ContextOut, asked: Mapping[str, Any], recalls: bool) -> None:
@@ -45,7 +45,7 @@ class State:
         return int((time.monotonic() - self.began) * 1000)
 
 
-def send(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Logged]:
+def send(state: CallState, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[LoggedAnswer]:
     """Send the context to the provider's function until an answer does more than recall; log every answer."""
     for _ in range(RECALL_ROUNDS_MAX):
         response = yield from _call_provider(state, function, extra)
@@ -68,7 +68,7 @@ def arguments(context: ContextOut, extra: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _call_provider(state: State, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Any]:
+def _call_provider(state: CallState, function: Callable[..., Any], extra: Mapping[str, Any]) -> Flow[Any]:
     """Return the provider's complete answer. If the context was too long, retry once with a smaller one."""
     while True:
         try:
@@ -88,7 +88,7 @@ class _ProviderRefused(Exception):
         self.error, self.response, self.again = error, response, again
 
 
-def _call_once(state: State, function: Callable[..., Any], given: dict[str, Any]) -> Flow[Any]:
+def _call_once(state: CallState, function: Callable[..., Any], given: dict[str, Any]) -> Flow[Any]:
     swallow = _request_usage(state, given)
     state.began = time.monotonic()
     try:
@@ -113,7 +113,7 @@ def _iterable(response: Any) -> bool:
     return not hasattr(response, "model_dump") and (hasattr(response, "__next__") or hasattr(response, "__aiter__"))
 
 
-def _request_usage(state: State, given: dict[str, Any]) -> bool:
+def _request_usage(state: CallState, given: dict[str, Any]) -> bool:
     """Make a streamed chat completion report its usage; return whether to hide the extra chunk from the caller."""
     if state.context.format != "openai" or not given.get("stream") or "stream_options" in given:
         return False
@@ -121,7 +121,7 @@ def _request_usage(state: State, given: dict[str, Any]) -> bool:
     return True
 
 
-def _read_stream(state: State, stream: Any, close: Invoke, swallow: bool) -> Flow[dict[str, Any]]:
+def _read_stream(state: CallState, stream: Any, close: Invoke, swallow: bool) -> Flow[dict[str, Any]]:
     """Return the complete answer, emitting its chunks as they arrive, but none before the model has begun to answer."""
     whole, chunks, held = state.format.accumulator(), chunks_of(stream), list[Any]()
     try:
@@ -163,7 +163,7 @@ def _read_stream(state: State, stream: Any, close: Invoke, swallow: bool) -> Flo
     return response
 
 
-def _log_partial(state: State, text: str, error: Exception | None) -> Flow[None]:
+def _log_partial(state: CallState, text: str, error: Exception | None) -> Flow[None]:
     """Log the text received before a stream broke, as partial. Incomplete tool calls are not logged."""
     if error is not None:
         yield from failed(state, error)
@@ -175,10 +175,10 @@ def _log_partial(state: State, text: str, error: Exception | None) -> Flow[None]
             _log.warning("the partial answer of call %s was not logged: %s", state.context.call_id, unreported)
 
 
-def finish(state: State, response: Any) -> Flow[Logged]:
+def finish(state: CallState, response: Any) -> Flow[LoggedAnswer]:
     """Log an answer and report its usage."""
-    parsed: Answer = state.format.read(as_dict(response))
-    reply = Logged(
+    parsed: ParsedAnswer = state.format.read(as_dict(response))
+    reply = LoggedAnswer(
         parsed.content,
         parsed.tool_calls,
         response,
@@ -204,12 +204,12 @@ def finish(state: State, response: Any) -> Flow[Logged]:
     return reply
 
 
-def failed(state: State, error: BaseException) -> Flow[Request[ContextOut] | None]:
+def failed(state: CallState, error: BaseException) -> Flow[Request[ContextOut] | None]:
     """Report a provider's error; what to ask for in place of the context that was too long, if it was."""
-    return (yield from _report_error(state, error_said(error)))
+    return (yield from _report_error(state, error_report(error)))
 
 
-def error_said(error: BaseException) -> ErrorIn:
+def error_report(error: BaseException) -> ErrorIn:
     """Return a provider's error for a report. Google's SDK has the status as `code`, and the code as `status`."""
     reported: ErrorIn = {"message": str(error) or type(error).__name__}
     attributes = [getattr(error, name, None) for name in ("status_code", "code", "status")]
@@ -228,7 +228,7 @@ def _error(failure: Mapping[str, Any]) -> ErrorIn:
     return reported
 
 
-def _report_error(state: State, error: ErrorIn) -> Flow[Request[ContextOut] | None]:
+def _report_error(state: CallState, error: ErrorIn) -> Flow[Request[ContextOut] | None]:
     try:
         outcome: OutcomeOut = yield contexts.report_outcome(
             state.session, state.context.call_id, error=error, latency_ms=state.latency_ms
@@ -241,7 +241,7 @@ def _report_error(state: State, error: ErrorIn) -> Flow[Request[ContextOut] | No
     return Request(outcome.next.method, outcome.next.path, ContextOut, body=outcome.next.body)
 
 
-def _answer_recall(state: State, call: ToolCall) -> Flow[None]:
+def _answer_recall(state: CallState, call: ToolCall) -> Flow[None]:
     """Answer a call of the recall tool; errors in its arguments are returned to the model."""
     event: EventIn = {"type": "tool.result", "call_id": call.id}
     try:

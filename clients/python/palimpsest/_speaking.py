@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from palimpsest._flows import Flow, WithStatus
 from palimpsest._recall_tool import RECALL
-from palimpsest._sending import State
+from palimpsest._sending import CallState
 from palimpsest.errors import InvalidRequestError, NothingToSendError
 from palimpsest.explain import Explanation
 from palimpsest.formats import FORMATS
@@ -33,7 +33,7 @@ CREATED = 201
 
 
 @dataclass
-class Speaker:
+class SessionState:
     """A session's settings, and the client's knowledge of its state."""
 
     id: str
@@ -46,7 +46,7 @@ class Speaker:
     metadata: Mapping[str, Any] | None
     begun: bool = False
     recalls: bool = False
-    last: State | None = field(default=None, repr=False)
+    last: CallState | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -124,7 +124,7 @@ class Speaker:
     def results(self, given: Iterable[Any] | Mapping[str, Any]) -> Flow[AppendedOut]:
         """Append the results of tool calls."""
         open_calls = [] if self.last is None else self.last.open
-        pairs = list(_paired(given, open_calls))
+        pairs = list(_pair_with_calls(given, open_calls))
         if not pairs:
             raise ValueError("there are no results to append")
         appended: AppendedOut = yield events.append_events(self.id, events=[_result(*pair) for pair in pairs])
@@ -133,7 +133,7 @@ class Speaker:
             self.last.open = [call for call in open_calls if call.id not in answered]
         return appended
 
-    def call(self, **given: Any) -> Flow[State]:
+    def call(self, **given: Any) -> Flow[CallState]:
         """Get a context for a call; options that are None are those of the session."""
         yield from self.begin()
         if self.recall and not self.recalls:
@@ -143,7 +143,7 @@ class Speaker:
         if self.view not in (None, MAIN) and self.policy is not None:
             asked.setdefault("policy", self.policy)
         context = yield contexts.post_context(self.id, **asked)
-        self.last = State(self.id, context, asked, self.recalls)
+        self.last = CallState(self.id, context, asked, self.recalls)
         return self.last
 
     def _window(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Speaker:
                 return Explanation(event, calls)
             listing = listing.after(cursor)
 
-    def fork(self, id: str, at: int | None, metadata: Mapping[str, Any] | None) -> Flow[Speaker]:
+    def fork(self, id: str, at: int | None, metadata: Mapping[str, Any] | None) -> Flow[SessionState]:
         """Create a fork with the settings of this session."""
         yield from self.begin()
         made: ForkOut = yield sessions.fork_session(self.id, id=id, at=at, metadata=metadata)
@@ -174,7 +174,9 @@ class Speaker:
         return rewound
 
 
-def _paired(given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolCall]) -> Iterable[tuple[str, Any]]:
+def _pair_with_calls(
+    given: Iterable[Any] | Mapping[str, Any], open_calls: Sequence[ToolCall]
+) -> Iterable[tuple[str, Any]]:
     """Yield each result with the id of its call."""
     known = {call.id for call in open_calls}
     if isinstance(given, Mapping):

@@ -41,7 +41,7 @@ class Options:
     max_retries: int
     headers: Mapping[str, str]
 
-    def changed(
+    def replace(
         self,
         base_url: str | None,
         api_key: str | None,
@@ -79,24 +79,24 @@ class Options:
             "timeout": self.timeout + waits_ms / 1000,
         }
 
-    def again(self, asked: Request[Any], error: PalimpsestError, attempt: int) -> float | None:
+    def retry_delay(self, asked: Request[Any], error: PalimpsestError, attempt: int) -> float | None:
         """Return the seconds until the next attempt; None if there is none."""
         if isinstance(error, ConnectionFailed) and not asked.repeatable:
             return None
         return _retry.wait(error, attempt, self.max_retries)
 
 
-def content_of(asked: Request[T], response: httpx2.Response) -> Any:
+def response_content(asked: Request[T], response: httpx2.Response) -> Any:
     """Return a response's content: JSON, text, or None."""
     if asked.answer is None or response.status_code == 204:
         return None
     return response.text if asked.answer is str else response.json()
 
 
-def answer_of(asked: Request[T], response: httpx2.Response) -> T:
+def parse_response(asked: Request[T], response: httpx2.Response) -> T:
     """Return the typed response. Raises UnreadableAnswer."""
     try:
-        answer = asked.parse(content_of(asked, response))
+        answer = asked.parse(response_content(asked, response))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableAnswer(f"{response.url} returned a response that cannot be read: {error!r}") from error
     kind = asked.answer
@@ -139,7 +139,7 @@ class Transport:
                     return response
                 raise from_response(response)
             except PalimpsestError as error:
-                seconds = self.options.again(asked, error, attempt)
+                seconds = self.options.retry_delay(asked, error, attempt)
                 if seconds is None:
                     raise
             time.sleep(seconds)
@@ -153,7 +153,7 @@ class Transport:
 
     def ask(self, asked: Request[T]) -> T:
         """Return the typed response."""
-        return answer_of(asked, self.send(asked))
+        return parse_response(asked, self.send(asked))
 
     @contextmanager
     def stream(self, asked: Request[Any], headers: Mapping[str, str] | None = None) -> Iterator[httpx2.Response]:
@@ -189,7 +189,7 @@ class AsyncTransport:
                     return response
                 raise from_response(response)
             except PalimpsestError as error:
-                seconds = self.options.again(asked, error, attempt)
+                seconds = self.options.retry_delay(asked, error, attempt)
                 if seconds is None:
                     raise
             await asyncio.sleep(seconds)
@@ -203,7 +203,7 @@ class AsyncTransport:
 
     async def ask(self, asked: Request[T]) -> T:
         """Return the typed response."""
-        return answer_of(asked, await self.send(asked))
+        return parse_response(asked, await self.send(asked))
 
     @asynccontextmanager
     async def stream(

@@ -28,7 +28,7 @@ from agent_framework import (
 )
 
 from palimpsest import _blocks
-from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings, part_change
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 
@@ -58,7 +58,7 @@ class PalimpsestProvider(Adapter, ContextProvider):
             sid = self._session or session_name(session.session_id)
 
             async def recall(**arguments: Any) -> str:
-                return await self._budget.arun(self._budget.recalled(sid, arguments))
+                return await self._budget.arun(self._budget.recall_result(sid, arguments))
 
             tool = FunctionTool(name=RECALL, description=RECALL_DESCRIPTION, func=recall, input_model=RECALL_PARAMETERS)
             context.extend_tools(self.source_id, [tool])
@@ -92,7 +92,7 @@ class PalimpsestMiddleware(ChatMiddleware):
         if isinstance(context.result, ChatResponse):
             await self._report_answer(fit, context.result)
 
-    async def _fit(self, context: ChatContext) -> Fit | None:
+    async def _fit(self, context: ChatContext) -> FittedContext | None:
         session = self._session or (session_name(context.session.session_id) if context.session else None)
         options = context.options or {}
         if session is None or options.get("conversation_id"):
@@ -108,15 +108,17 @@ class PalimpsestMiddleware(ChatMiddleware):
         flow = self._budget.fit(session, messages, model=model, system=options.get("instructions"), tools=tools)
         return await self._budget.arun(flow)
 
-    async def _retry_smaller(self, fit: Fit, error: Exception, own: Sequence[Message], context: ChatContext) -> Fit:
-        again = await self._budget.arun(self._budget.failed(fit, error))
+    async def _retry_smaller(
+        self, fit: FittedContext, error: Exception, own: Sequence[Message], context: ChatContext
+    ) -> FittedContext:
+        again = await self._budget.arun(self._budget.report_failure(fit, error))
         if again is None:
             raise error
         context.messages = _applied(again, own)
         return again
 
     def _stream_answer(
-        self, fit: Fit, own: Sequence[Message], context: ChatContext, call_next: CallNext
+        self, fit: FittedContext, own: Sequence[Message], context: ChatContext, call_next: CallNext
     ) -> ResponseStream[ChatResponseUpdate, ChatResponse[Any]]:
         """Return the answer's stream. If it fails as too long before its first piece, it is retried once."""
         stream: Any = context.result
@@ -148,7 +150,7 @@ class PalimpsestMiddleware(ChatMiddleware):
 
         return ResponseStream(updates(), finalizer=finished)
 
-    async def _report_answer(self, fit: Fit, response: ChatResponse[Any]) -> None:
+    async def _report_answer(self, fit: FittedContext, response: ChatResponse[Any]) -> None:
         used: Mapping[str, Any] = response.usage_details or {}
         usage = _blocks.usage(
             used.get("input_token_count"),
@@ -158,7 +160,7 @@ class PalimpsestMiddleware(ChatMiddleware):
         )
         calls = any(content.type == "function_call" for one in response.messages for content in one.contents)
         reply = [] if calls else [_anthropic_message(one) for one in response.messages]
-        await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
+        await self._budget.arun(self._budget.report_success(fit, usage=usage, reply=reply))
 
 
 class PalimpsestStrategy(Adapter):
@@ -199,8 +201,8 @@ def _state(messages: Sequence[Message]) -> list[tuple[int, bool]]:
     return [(id(one), bool(one.additional_properties.get(EXCLUDED_KEY))) for one in messages]
 
 
-def _applied(fit: Fit, own: Sequence[Message]) -> list[Message]:
-    return fit.applied(own, _replaced, _inserted)
+def _applied(fit: FittedContext, own: Sequence[Message]) -> list[Message]:
+    return fit.apply(own, _replaced, _inserted)
 
 
 def _anthropic_message(own: Message) -> dict[str, Any]:
@@ -226,7 +228,7 @@ def _block(content: Content) -> _blocks.Block | None:
 def _replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
     contents: list[Content] = []
     for content in own.contents:
-        action, text = change(step, content.call_id if content.type.startswith("function_") else None)
+        action, text = part_change(step, content.call_id if content.type.startswith("function_") else None)
         if action == "keep":
             contents.append(content)
         elif action == "replace" and content.type == "function_result":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anthropic import Middleware
 
-from palimpsest._adapt import Adapter, Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings
 from palimpsest._flows import Abandoned, Flow
 from palimpsest._names import session_name
 from palimpsest.formats.anthropic import ANTHROPIC
@@ -53,13 +53,13 @@ class PalimpsestMiddleware(Adapter, Middleware):
         response = self._attempt(fit, request, call_next)
         if not response.http_response.is_success:
             response.http_response.read()
-            tighter = budget.run(budget.failed(fit, _Refusal(response)))
+            tighter = budget.run(budget.report_failure(fit, _Refusal(response)))
             if tighter is None:
                 return response
             fit, response = tighter, self._attempt(tighter, request, call_next)
             if not response.http_response.is_success:
                 response.http_response.read()
-                budget.run(budget.failed(fit, _Refusal(response)))
+                budget.run(budget.report_failure(fit, _Refusal(response)))
                 return response
         if request.stream:
             stream = response.parse()
@@ -68,14 +68,14 @@ class PalimpsestMiddleware(Adapter, Middleware):
             budget.run(self._report_answer(fit, response.http_response.json()))
         return response
 
-    def _attempt(self, fit: Fit, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
+    def _attempt(self, fit: FittedContext, request: APIRequest, call_next: CallNext) -> APIResponse[Any]:
         try:
             return call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
-            self._budget.run(self._budget.failed(fit, error))
+            self._budget.run(self._budget.report_failure(fit, error))
             raise
 
-    def _report_at_end(self, fit: Fit, events: Iterator[Any]) -> Iterator[Any]:
+    def _report_at_end(self, fit: FittedContext, events: Iterator[Any]) -> Iterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             for event in events:
@@ -83,7 +83,9 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 yield event
         except BaseException as error:
             done = (
-                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+                self._report_answer(fit, whole.response())
+                if whole.ended
+                else self._budget.report_failure(fit, _reason(error))
             )
             self._budget.run(done)
             raise
@@ -98,13 +100,13 @@ class PalimpsestMiddleware(Adapter, Middleware):
         response = await self._aattempt(fit, request, call_next)
         if not response.http_response.is_success:
             await response.http_response.aread()
-            tighter = await budget.arun(budget.failed(fit, _Refusal(response)))
+            tighter = await budget.arun(budget.report_failure(fit, _Refusal(response)))
             if tighter is None:
                 return response
             fit, response = tighter, await self._aattempt(tighter, request, call_next)
             if not response.http_response.is_success:
                 await response.http_response.aread()
-                await budget.arun(budget.failed(fit, _Refusal(response)))
+                await budget.arun(budget.report_failure(fit, _Refusal(response)))
                 return response
         if request.stream:
             stream = await response.parse()
@@ -113,14 +115,16 @@ class PalimpsestMiddleware(Adapter, Middleware):
             await budget.arun(self._report_answer(fit, response.http_response.json()))
         return response
 
-    async def _aattempt(self, fit: Fit, request: APIRequest, call_next: AsyncCallNext) -> AsyncAPIResponse[Any]:
+    async def _aattempt(
+        self, fit: FittedContext, request: APIRequest, call_next: AsyncCallNext
+    ) -> AsyncAPIResponse[Any]:
         try:
             return await call_next(_without_header(request, _body(fit, request)))
         except Exception as error:
-            await self._budget.arun(self._budget.failed(fit, error))
+            await self._budget.arun(self._budget.report_failure(fit, error))
             raise
 
-    async def _areport_at_end(self, fit: Fit, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def _areport_at_end(self, fit: FittedContext, events: AsyncIterator[Any]) -> AsyncIterator[Any]:
         whole = ANTHROPIC.accumulator()
         try:
             async for event in events:
@@ -128,13 +132,15 @@ class PalimpsestMiddleware(Adapter, Middleware):
                 yield event
         except BaseException as error:
             done = (
-                self._report_answer(fit, whole.response()) if whole.ended else self._budget.failed(fit, _reason(error))
+                self._report_answer(fit, whole.response())
+                if whole.ended
+                else self._budget.report_failure(fit, _reason(error))
             )
             await self._budget.arun(done)
             raise
         await self._budget.arun(self._report_answer(fit, whole.response()))
 
-    def _request_fit(self, request: APIRequest) -> Flow[Fit | None] | None:
+    def _request_fit(self, request: APIRequest) -> Flow[FittedContext | None] | None:
         """Return the flow that requests the context of a call; None for a call to be sent unchanged."""
         body = request.json
         if request.method.lower() != "post" or request.url not in PATHS or not isinstance(body, Mapping):
@@ -154,10 +160,10 @@ class PalimpsestMiddleware(Adapter, Middleware):
             str(session), body["messages"], model=body.get("model"), system=body.get("system"), tools=body.get("tools")
         )
 
-    def _report_answer(self, fit: Fit, response: Mapping[str, Any]) -> Flow[None]:
+    def _report_answer(self, fit: FittedContext, response: Mapping[str, Any]) -> Flow[None]:
         answer = ANTHROPIC.read(response)
         last = not answer.tool_calls and answer.stop_reason != "pause_turn"
-        return self._budget.answered(fit, usage=answer.usage, reply=answer.messages if last else ())
+        return self._budget.report_success(fit, usage=answer.usage, reply=answer.messages if last else ())
 
 
 class _Refusal(Exception):
@@ -178,7 +184,7 @@ def _without_header(request: APIRequest, body: Mapping[str, Any] | None = None) 
     return request.copy(headers=headers) if body is None else request.copy(headers=headers, body=body)
 
 
-def _body(fit: Fit, request: APIRequest) -> dict[str, Any]:
+def _body(fit: FittedContext, request: APIRequest) -> dict[str, Any]:
     """Return the client's body with the context's messages and system prompt.
 
     The context's cache markers replace the client's own, since a request may have only four.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from palimpsest._flows import Flow, arun, run
-from palimpsest._sending import State, arguments, failed, finish, send
+from palimpsest._sending import CallState, arguments, failed, finish, send
 from palimpsest._transport import AsyncTransport, Transport
 from palimpsest.explain import LeftOut
 from palimpsest.reply import AsyncReply, Reply
@@ -17,10 +17,10 @@ class AnyCall:
     """A call in progress. After a retry or a recall, its properties are those of the newest context."""
 
     def __init__(self) -> None:
-        self._state: State | None = None
+        self._state: CallState | None = None
 
     @property
-    def _now(self) -> State:
+    def _now(self) -> CallState:
         if self._state is None:
             raise RuntimeError("enter the call first: `with memory.call() as call: …`")
         return self._state
@@ -58,7 +58,7 @@ class AnyCall:
 class Call(AnyCall):
     """A call of a blocking session. Its context is made when the block is entered."""
 
-    def __init__(self, begin: Flow[State], transport: Transport) -> None:
+    def __init__(self, begin: Flow[CallState], transport: Transport) -> None:
         super().__init__()
         self._begin, self._transport = begin, transport
         self._reply: Reply | None = None
@@ -97,7 +97,7 @@ class Call(AnyCall):
 class AsyncCall(AnyCall):
     """A call of an asynchronous session. Its context is made when the block is entered."""
 
-    def __init__(self, begin: Flow[State], transport: AsyncTransport) -> None:
+    def __init__(self, begin: Flow[CallState], transport: AsyncTransport) -> None:
         super().__init__()
         self._begin, self._transport = begin, transport
         self._reply: AsyncReply | None = None

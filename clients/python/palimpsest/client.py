@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from palimpsest._method import Asynchronous, Blocking, listing, operation
-from palimpsest._speaking import Speaker
+from palimpsest._speaking import SessionState
 from palimpsest._transport import AsyncTransport, Connections, Options, Transport
 from palimpsest.operations import records, retention, sessions, tenant
 from palimpsest.operations.names import Format
@@ -102,7 +102,7 @@ class Palimpsest(ClientOperations, Blocking):
         a policy's name or a document. `view` reads the log with its own window and policy. `recall` sets whether the
         model gets the recall tool; by default it does if `tools` are set.
         """
-        speaker = Speaker(id, format, model, max_tokens, policy, view, recall, metadata)
+        speaker = SessionState(id, format, model, max_tokens, policy, view, recall, metadata)
         return Session(self._transport, speaker)
 
     def with_options(
@@ -118,7 +118,7 @@ class Palimpsest(ClientOperations, Blocking):
 
         Connections are shared.
         """
-        options = self._transport.options.changed(base_url, api_key, timeout, max_retries, headers)
+        options = self._transport.options.replace(base_url, api_key, timeout, max_retries, headers)
         changed = object.__new__(Palimpsest)
         changed._transport = Transport(options, self._transport.http)
         return changed
@@ -164,7 +164,7 @@ class AsyncPalimpsest(ClientOperations, Asynchronous):
         metadata: Mapping[str, Any] | None = None,
     ) -> AsyncSession:
         """Return a session; see `Palimpsest.session`."""
-        speaker = Speaker(id, format, model, max_tokens, policy, view, recall, metadata)
+        speaker = SessionState(id, format, model, max_tokens, policy, view, recall, metadata)
         return AsyncSession(self._transport, speaker)
 
     def with_options(
@@ -177,7 +177,7 @@ class AsyncPalimpsest(ClientOperations, Asynchronous):
         headers: Mapping[str, str] | None = None,
     ) -> AsyncPalimpsest:
         """Return a copy with other options; see `Palimpsest.with_options`."""
-        options = self._transport.options.changed(base_url, api_key, timeout, max_retries, headers)
+        options = self._transport.options.replace(base_url, api_key, timeout, max_retries, headers)
         changed = object.__new__(AsyncPalimpsest)
         changed._transport = AsyncTransport(options, self._transport.http)
         return changed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import httpx2
 
 if TYPE_CHECKING:
-    from palimpsest.reply import Logged
+    from palimpsest.reply import LoggedAnswer
 
 
 class PalimpsestError(Exception):
@@ -38,7 +38,7 @@ class RecallLoop(PalimpsestError):
 class ReplyNotLogged(PalimpsestError):
     """The model's answer could not be logged. It is in `reply`, and the error is `__cause__`."""
 
-    def __init__(self, reply: Logged, error: PalimpsestError) -> None:
+    def __init__(self, reply: LoggedAnswer, error: PalimpsestError) -> None:
         super().__init__(f"the model's answer was not logged: {error}")
         self.reply = reply
 

@@ -19,7 +19,7 @@ from google.adk.tools.base_tool import BaseTool
 from google.genai import types
 
 from palimpsest import _contents
-from palimpsest._adapt import Adapter, Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest.formats.common import without_zeros
@@ -69,7 +69,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
             )
         )
         if fit is not None:
-            llm_request.contents = _contents.applied(fit, own)
+            llm_request.contents = _contents.apply_fit(fit, own)
             self._calls[_key(callback_context)] = _Call(fit, own)
             if len(self._calls) > CALLS_KEPT:
                 self._calls.popitem(last=False)
@@ -89,14 +89,14 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         content = llm_response.content
         if content is None and llm_response.error_code:
             error = RuntimeError(llm_response.error_message or llm_response.error_code)
-            await self._budget.arun(self._budget.failed(call.fit, error))
+            await self._budget.arun(self._budget.report_failure(call.fit, error))
             return None
         metadata = llm_response.usage_metadata
         reply: list[dict[str, Any]] = []
         if content is not None and not any(part.function_call for part in content.parts or ()):
             reply = list(_contents.messages([content]))
         used = None if metadata is None else without_zeros(usage(metadata.model_dump()))  # ADK's LiteLlm sets zeros
-        await self._budget.arun(self._budget.answered(call.fit, usage=used, reply=reply))
+        await self._budget.arun(self._budget.report_success(call.fit, usage=used, reply=reply))
         return None
 
     async def on_model_error_callback(
@@ -106,17 +106,17 @@ class PalimpsestPlugin(Adapter, BasePlugin):
         call = self._calls.pop(_key(callback_context), None)
         if call is None:
             return None
-        again = await self._budget.arun(self._budget.failed(call.fit, error))
+        again = await self._budget.arun(self._budget.report_failure(call.fit, error))
         if again is None or call.begun:
             return None
-        llm_request.contents = _contents.applied(again, call.own)
+        llm_request.contents = _contents.apply_fit(again, call.own)
         self._calls[_key(callback_context)] = _Call(again, call.own, begun=True)
         model: Any = callback_context.get_invocation_context().agent
         try:
             responses = [one async for one in model.canonical_model.generate_content_async(llm_request)]
         except Exception as once_more:
             self._calls.pop(_key(callback_context), None)
-            await self._budget.arun(self._budget.failed(again, once_more))
+            await self._budget.arun(self._budget.report_failure(again, once_more))
             return None  # the first error is raised
         return responses[-1] if responses else None
 
@@ -131,7 +131,7 @@ class PalimpsestPlugin(Adapter, BasePlugin):
 class _Call:
     """A model call in progress."""
 
-    fit: Fit
+    fit: FittedContext
     own: Sequence[types.Content]
     begun: bool = field(default=False)
     """Whether a part of the answer has arrived, or the call is a retry."""
@@ -152,4 +152,4 @@ class _Recall(BaseTool):
         )
 
     async def run_async(self, *, args: dict[str, Any], tool_context: Any) -> Any:
-        return {"result": await self._budget.arun(self._budget.recalled(self._sid, args))}
+        return {"result": await self._budget.arun(self._budget.recall_result(self._sid, args))}

@@ -29,7 +29,7 @@ from langchain_core.tools import StructuredTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command
 
-from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings, part_change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -79,7 +79,7 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
             try:
                 response = handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
-                fit = budget.run(budget.failed(fit, error))
+                fit = budget.run(budget.report_failure(fit, error))
                 if fit is None:
                     raise
             else:
@@ -97,7 +97,7 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
             try:
                 response = await handler(_with_context(request, own, fit))
             except Exception as error:  # noqa: PERF203 - twice at most
-                fit = await budget.arun(budget.failed(fit, error))
+                fit = await budget.arun(budget.report_failure(fit, error))
                 if fit is None:
                     raise
             else:
@@ -114,7 +114,7 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
             )
         return self._session or session_name(str(thread))
 
-    def _request_fit(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[Fit | None]:
+    def _request_fit(self, request: ModelRequest[Any], own: Sequence[BaseMessage]) -> Flow[FittedContext | None]:
         model = getattr(request.model, "model_name", None) or getattr(request.model, "model", None)
         return self._budget.fit(
             self._session_id_of(request.runtime),
@@ -123,11 +123,11 @@ class PalimpsestMiddleware(Adapter, AgentMiddleware[Any, Any, Any]):
             tools=(convert_to_openai_tool(tool) for tool in request.tools),
         )
 
-    def _report_answer(self, fit: Fit, response: Any) -> Flow[None]:
+    def _report_answer(self, fit: FittedContext, response: Any) -> Flow[None]:
         reply = next((one for one in getattr(response, "result", [response]) if isinstance(one, AIMessage)), None)
         usage = None if reply is None else _usage(reply)
         last = [] if reply is None or reply.tool_calls or not reply.content else [openai_message(reply)]
-        return self._budget.answered(fit, usage=usage, reply=last)
+        return self._budget.report_success(fit, usage=usage, reply=last)
 
 
 class PalimpsestRecallMiddleware(PalimpsestMiddleware):
@@ -140,7 +140,7 @@ class PalimpsestRecallMiddleware(PalimpsestMiddleware):
         call = request.tool_call
         if call["name"] != RECALL:
             return handler(request)
-        text = self._budget.run(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
+        text = self._budget.run(self._budget.recall_result(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
     async def awrap_tool_call(
@@ -150,7 +150,7 @@ class PalimpsestRecallMiddleware(PalimpsestMiddleware):
         call = request.tool_call
         if call["name"] != RECALL:
             return await handler(request)
-        text = await self._budget.arun(self._budget.recalled(self._session_id_of(request.runtime), call["args"]))
+        text = await self._budget.arun(self._budget.recall_result(self._session_id_of(request.runtime), call["args"]))
         return ToolMessage(text, tool_call_id=call["id"], name=RECALL)
 
 
@@ -193,8 +193,8 @@ def _all_messages(request: ModelRequest[Any]) -> list[BaseMessage]:
     return [*([] if request.system_message is None else [request.system_message]), *request.messages]
 
 
-def _with_context(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: Fit) -> ModelRequest[Any]:
-    messages: list[Any] = fit.applied(own, _replaced, _inserted)
+def _with_context(request: ModelRequest[Any], own: Sequence[BaseMessage], fit: FittedContext) -> ModelRequest[Any]:
+    messages: list[Any] = fit.apply(own, _replaced, _inserted)
     if request.system_message is not None:  # it is always kept, and always first
         messages = messages[1:]
     return request.override(messages=messages)
@@ -209,17 +209,17 @@ def _inserted(one: Mapping[str, Any]) -> BaseMessage:
 def _replaced(message: BaseMessage, step: Mapping[str, Any]) -> BaseMessage | None:
     """Return a copy of a message with other text, arguments or fewer calls; None if nothing is left."""
     if not isinstance(message, AIMessage) or not message.tool_calls:
-        action, text = change(step, getattr(message, "tool_call_id", None))
+        action, text = part_change(step, getattr(message, "tool_call_id", None))
         return message.model_copy(update={"content": text}) if action == "replace" else message
     calls, blocks = list[ToolCall](), message.content
     for call in message.tool_calls:
-        action, text = change(step, call["id"])
+        action, text = part_change(step, call["id"])
         if action == "replace" and text is not None:
             calls.append(ToolCall(**{**call, "args": json.loads(text)}))
         elif action == "keep":
             calls.append(call)
         blocks = _with_call(blocks, call["id"], action, text)
-    action, text = change(step) if step.get("parts") else ("keep", None)
+    action, text = part_change(step) if step.get("parts") else ("keep", None)
     if action != "keep":
         blocks = _with_text(blocks, text if action == "replace" else None)
     rest = {name: value for name, value in message.additional_kwargs.items() if name != "tool_calls"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
-from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings, part_change
 from palimpsest._names import session_name
 from palimpsest.formats import FORMATS, as_dict
 from palimpsest.formats.common import without_zeros
@@ -44,8 +44,8 @@ class PalimpsestHook(Adapter, CustomLogger):
         super().__init__()
         self._session = session or _session_of
         self._budget = Budget("openai", settings)
-        self._fits_in_progress: OrderedDict[str, Fit] = OrderedDict()
-        self._retry_fits: OrderedDict[str, tuple[Sequence[Message], Fit]] = OrderedDict()
+        self._fits_in_progress: OrderedDict[str, FittedContext] = OrderedDict()
+        self._retry_fits: OrderedDict[str, tuple[Sequence[Message], FittedContext]] = OrderedDict()
         self._warned_no_session = False
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
@@ -67,7 +67,7 @@ class PalimpsestHook(Adapter, CustomLogger):
         if fit is None:
             return {**kwargs, "messages": own}
         _keep(self._fits_in_progress, str(kwargs.get("litellm_call_id")), fit)
-        return {**kwargs, "messages": _Fitting(fit.applied(own, _replaced, _inserted), own)}
+        return {**kwargs, "messages": _Fitting(fit.apply(own, _replaced, _inserted), own)}
 
     async def async_post_call_success_deployment_hook(
         self, request_data: dict[str, Any], response: Any, call_type: Any
@@ -102,13 +102,13 @@ class PalimpsestHook(Adapter, CustomLogger):
         usage = (
             without_zeros(answer.usage) if _is_usage_reported(about) else None
         )  # LiteLLM sets zeros for the Messages API
-        await self._budget.arun(self._budget.answered(fit, usage=usage, reply=reply))
+        await self._budget.arun(self._budget.report_success(fit, usage=usage, reply=reply))
 
     async def _report_error(self, about: Mapping[str, Any], error: BaseException) -> None:
         fit = self._fits_in_progress.pop(str(about.get("litellm_call_id")), None)
         if fit is None:
             return
-        again = await self._budget.arun(self._budget.failed(fit, error))
+        again = await self._budget.arun(self._budget.report_failure(fit, error))
         if again is not None:
             _keep(self._retry_fits, fit.session, (fit.asked["messages"], again))
 
@@ -145,9 +145,9 @@ def _is_usage_reported(about: Mapping[str, Any]) -> bool:
 
 def _replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
     if own["role"] == "tool":
-        return {**own, "content": change(step, own.get("tool_call_id"))[1]}
+        return {**own, "content": part_change(step, own.get("tool_call_id"))[1]}
     changed = dict(own)
-    action, text = change(step)
+    action, text = part_change(step)
     if action != "keep":
         changed["content"] = text if action == "replace" else None
     if own.get("tool_calls"):
@@ -159,7 +159,7 @@ def _replaced(own: Message, step: Mapping[str, Any]) -> Message | None:
 
 
 def _call(own: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any] | None:
-    action, text = change(step, own["id"])
+    action, text = part_change(step, own["id"])
     if action == "replace":
         return {**own, "function": {**own["function"], "arguments": text}}
     return dict(own) if action == "keep" else None

@@ -31,7 +31,7 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 from agents.models.interface import Model, ModelProvider
 from agents.run import CallModelData, ModelInputData
 
-from palimpsest._adapt import Adapter, Budget, Fit, Settings
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings
 from palimpsest._flows import Abandoned, Flow
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
 from palimpsest._responses_items import items_of
@@ -49,7 +49,7 @@ Item = Any
 """An input item: a mapping."""
 NOT_COMPARED = frozenset({"id", "status", "type", "provider_data"})
 _log = logging.getLogger("palimpsest")
-_current: ContextVar[Fit | None] = ContextVar("palimpsest_fit", default=None)
+_current: ContextVar[FittedContext | None] = ContextVar("palimpsest_fit", default=None)
 
 
 class PalimpsestSession(Adapter, SessionABC):
@@ -102,7 +102,7 @@ class PalimpsestSession(Adapter, SessionABC):
                 given = json.loads(arguments or "{}")
             except ValueError as error:
                 return f"the arguments are not JSON: {error}"
-            return await self._budget.arun(self._budget.recalled(self.session_id, given))
+            return await self._budget.arun(self._budget.recall_result(self.session_id, given))
 
         return FunctionTool(RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, invoke, strict_json_schema=False)
 
@@ -111,7 +111,7 @@ class PalimpsestSession(Adapter, SessionABC):
         sent, agent = data.model_data, data.agent
         _current.set(None)
         if self._blind:
-            self._budget.passes(self.session_id)
+            self._budget.count_unchanged(self.session_id)
             return sent
         model = self._model or agent.model
         name = model if isinstance(model, str) else getattr(model, "model", None)
@@ -213,7 +213,7 @@ class PalimpsestSession(Adapter, SessionABC):
             )
         except InvalidRequestError:
             whole = [*(item for _, item in (yield from self._read())), *items]
-            return (yield from self._budget.logged(self.session_id, whole)) or None
+            return (yield from self._budget.log_messages(self.session_id, whole)) or None
         return True
 
     def _pop(self) -> Flow[Item | None]:
@@ -273,7 +273,7 @@ class _ReportingModel(Model):
                 response = await self._inner.get_response(system_instructions, input, *rest, **more)
                 break
             except Exception as error:
-                fit = None if fit is None else await budget.arun(budget.failed(fit, error))
+                fit = None if fit is None else await budget.arun(budget.report_failure(fit, error))
                 if fit is None:
                     raise
                 input = _applied(fit)
@@ -281,7 +281,7 @@ class _ReportingModel(Model):
             usage = response.usage
             counts: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
             counts["input_tokens_details"] = as_dict(usage.input_tokens_details)
-            await budget.arun(budget.answered(fit, usage=without_zeros(RESPONSES.read({"usage": counts}).usage)))
+            await budget.arun(budget.report_success(fit, usage=without_zeros(RESPONSES.read({"usage": counts}).usage)))
         return response
 
     async def stream_response(  # other arguments are passed through
@@ -290,7 +290,7 @@ class _ReportingModel(Model):
         budget, fit = self._budget, _current.get()
         while True:
             whole, held = RESPONSES.accumulator(), list[Any]()
-            tighter: Fit | None = None
+            tighter: FittedContext | None = None
             try:
                 async for event in self._inner.stream_response(system_instructions, input, *rest, **more):
                     whole.feed(event)
@@ -299,10 +299,10 @@ class _ReportingModel(Model):
                         yield held.pop(0)
                 failure = RESPONSES.read(whole.response()).failure
                 if failure is not None and fit is not None:
-                    tighter = await budget.arun(budget.failed(fit, _Failure(failure)))
+                    tighter = await budget.arun(budget.report_failure(fit, _Failure(failure)))
             except (Exception, GeneratorExit) as error:
                 reason = Abandoned() if isinstance(error, GeneratorExit) else error
-                tighter = None if fit is None else await budget.arun(budget.failed(fit, reason))
+                tighter = None if fit is None else await budget.arun(budget.report_failure(fit, reason))
                 if tighter is None or whole.begun:
                     raise
                 failure = {}
@@ -313,7 +313,7 @@ class _ReportingModel(Model):
                 yield event
             if fit is not None and failure is None:
                 used = without_zeros(RESPONSES.read(whole.response()).usage)
-                await budget.arun(budget.answered(fit, usage=used))
+                await budget.arun(budget.report_success(fit, usage=used))
             return
 
 
@@ -325,7 +325,7 @@ class _Failure(Exception):
         self.code = failure.get("code")
 
 
-def _applied(fit: Fit) -> list[Item]:
+def _applied(fit: FittedContext) -> list[Item]:
     """Return the input with the plan applied. Replaced tool calls and results are as the server rendered them."""
     rendered = {(item["type"], item["call_id"]): item for item in fit.context.request["input"] if item.get("call_id")}
 
@@ -337,7 +337,7 @@ def _applied(fit: Fit) -> list[Item]:
             content = [{"type": "output_text", "text": content, "annotations": []}]
         return {**item, "content": content}
 
-    return fit.applied(fit.asked["messages"], replaced, _inserted)
+    return fit.apply(fit.asked["messages"], replaced, _inserted)
 
 
 def _inserted(one: Mapping[str, Any]) -> Item:

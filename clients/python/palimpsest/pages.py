@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from palimpsest._request import Listing
-from palimpsest._transport import AsyncTransport, Transport, answer_of
+from palimpsest._transport import AsyncTransport, Transport, parse_response
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class Page(Generic[T]):
         """The items of this page only."""
         self.next_cursor: str | None
         """The cursor of the next page; None on the last one."""
-        page: Any = answer_of(asked, transport.send(asked))
+        page: Any = parse_response(asked, transport.send(asked))
         self.items, self.next_cursor = page
 
     def __iter__(self) -> Iterator[T]:
@@ -75,5 +75,5 @@ class AsyncPager(Generic[T]):
             yield item
 
     async def _first(self) -> AsyncPage[T]:
-        page = answer_of(self._asked, await self._transport.send(self._asked))
+        page = parse_response(self._asked, await self._transport.send(self._asked))
         return AsyncPage(self._transport, self._asked, page)

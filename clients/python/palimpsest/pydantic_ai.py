@@ -36,7 +36,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
 
-from palimpsest._adapt import Adapter, Budget, Fit, Settings, change
+from palimpsest._adapt import Adapter, Budget, FittedContext, Settings, part_change
 from palimpsest._flows import Flow
 from palimpsest._names import session_name
 from palimpsest._recall_tool import RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS
@@ -54,8 +54,8 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
     def __init__(self, session: str | None = None, **settings: Unpack[Settings]) -> None:
         self._session = session
         self._budget = Budget("openai", settings)
-        self._fit: Fit | None = None
-        self._retry_fit: Fit | None = None
+        self._fit: FittedContext | None = None
+        self._retry_fit: FittedContext | None = None
 
     async def for_run(self, ctx: RunContext[Any]) -> PalimpsestCapability:
         """Return a copy with the run's own state, so that runs may be concurrent."""
@@ -67,7 +67,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
             return None
 
         async def recall(ctx: RunContext[Any], **arguments: Any) -> str:
-            return await self._budget.arun(self._budget.recalled(self._session_id_of(ctx), arguments))
+            return await self._budget.arun(self._budget.recall_result(self._session_id_of(ctx), arguments))
 
         tool = Tool.from_schema(recall, RECALL, RECALL_DESCRIPTION, RECALL_PARAMETERS, takes_ctx=True)
         return FunctionToolset([tool])
@@ -82,7 +82,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
             self._fit = await self._budget.arun(self._request_fit(ctx, request_context, pieces))
         if self._fit is None:
             return request_context
-        shown = self._fit.applied(pieces, _replaced, _inserted)
+        shown = self._fit.apply(pieces, _replaced, _inserted)
         return replace(request_context, messages=_messages(shown))
 
     async def after_model_request(
@@ -93,7 +93,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
         if fit is not None:
             last = not any(isinstance(part, ToolCallPart) for part in response.parts)
             reply = [_response(response)] if last and _text(response) else []
-            await self._budget.arun(self._budget.answered(fit, usage=_usage(response), reply=reply))
+            await self._budget.arun(self._budget.report_success(fit, usage=_usage(response), reply=reply))
         return response
 
     async def on_model_request_error(
@@ -102,7 +102,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
         """Report the error; if the request was too long, retry with a smaller one."""
         fit, self._fit = self._fit, None
         if fit is not None:
-            self._retry_fit = await self._budget.arun(self._budget.failed(fit, error))
+            self._retry_fit = await self._budget.arun(self._budget.report_failure(fit, error))
         if self._retry_fit is not None:
             raise RetryModelRequest from error
         raise error
@@ -114,7 +114,7 @@ class PalimpsestCapability(Adapter, AbstractCapability[Any]):
 
     def _request_fit(
         self, ctx: RunContext[Any], request_context: ModelRequestContext, pieces: Sequence[_Piece]
-    ) -> Flow[Fit | None]:
+    ) -> Flow[FittedContext | None]:
         parameters = request_context.model_request_parameters
         system = "\n\n".join(part.content for part in parameters.instruction_parts or () if part.content)
         return self._budget.fit(
@@ -249,7 +249,7 @@ def _replaced(piece: _Piece, step: Mapping[str, Any]) -> _Piece | None:
     if isinstance(piece.source, ModelResponse):
         parts = _response_parts(piece.source, step)
         return replace(piece, source=replace(piece.source, parts=parts)) if parts else None
-    text = change(step)[1] or ""
+    text = part_change(step)[1] or ""
     return replace(piece, parts=tuple(_with_text(part, text) if _request_part(part) else part for part in piece.parts))
 
 
@@ -261,11 +261,11 @@ def _with_text(part: Any, text: str) -> Any:
 
 def _response_parts(response: ModelResponse, step: Mapping[str, Any]) -> list[Any]:
     has_calls = any(isinstance(part, ToolCallPart) for part in response.parts)
-    action, text = ("keep", None) if has_calls and not step.get("parts") else change(step)
+    action, text = ("keep", None) if has_calls and not step.get("parts") else part_change(step)
     parts: list[Any] = []
     for part in response.parts:
         if isinstance(part, ToolCallPart):
-            done, arguments = change(step, part.tool_call_id)
+            done, arguments = part_change(step, part.tool_call_id)
             if done != "drop":
                 parts.append(part if done == "keep" else replace(part, args=json.loads(arguments or "{}")))
         elif not isinstance(part, TextPart) or action == "keep":

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from palimpsest._flows import Abandoned, Emit, Flow, aabandon, abandon, auntil_emitted, until_emitted
+from palimpsest._flows import Abandoned, Emit, Flow, aabandon, abandon, arun_to_chunk, run_to_chunk
 from palimpsest._transport import AsyncTransport, Transport
 from palimpsest.errors import PalimpsestError
 from palimpsest.types import UsageIn
@@ -40,7 +40,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ParsedAnswer:
     """A parsed answer of a provider."""
 
     messages: list[dict[str, Any]]
@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedAnswer:
     """A complete answer of the model."""
 
     content: str
@@ -69,9 +69,9 @@ class Logged:
 class AnyReply:
     """A logged answer of a model."""
 
-    _logged: Logged | None
+    _logged: LoggedAnswer | None
 
-    def _complete(self) -> Logged:
+    def _complete(self) -> LoggedAnswer:
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -121,10 +121,10 @@ class Reply(AnyReply):
     Reading `content`, `tool_calls` or another property of a streamed reply first reads it to its end.
     """
 
-    def __init__(self, flow: Flow[Logged], transport: Transport) -> None:
+    def __init__(self, flow: Flow[LoggedAnswer], transport: Transport) -> None:
         self._flow, self._transport = flow, transport
         self._was_yielded = False
-        self._next, self._logged = until_emitted(flow, transport)
+        self._next, self._logged = run_to_chunk(flow, transport)
 
     def __iter__(self) -> Iterator[Any]:
         while self._next is not None:
@@ -136,13 +136,13 @@ class Reply(AnyReply):
 
     def _advance(self) -> None:
         try:
-            self._next, self._logged = until_emitted(self._flow, self._transport, goes_on=True)
+            self._next, self._logged = run_to_chunk(self._flow, self._transport, goes_on=True)
         except Exception:
             self._next = None
             raise
         self._was_yielded = False
 
-    def _complete(self) -> Logged:
+    def _complete(self) -> LoggedAnswer:
         for _ in self:
             pass
         if self._logged is None:
@@ -163,15 +163,15 @@ class AsyncReply(AnyReply):
     A streamed reply must be read to its end before its `content`, `tool_calls` or other properties.
     """
 
-    def __init__(self, flow: Flow[Logged], transport: AsyncTransport) -> None:
+    def __init__(self, flow: Flow[LoggedAnswer], transport: AsyncTransport) -> None:
         self._flow, self._transport = flow, transport
         self._was_yielded = False
         self._next: Emit | None = None
-        self._logged: Logged | None = None
+        self._logged: LoggedAnswer | None = None
 
     async def begin(self) -> AsyncReply:
         """Wait for the first chunk, or for the complete reply if it is not streamed."""
-        self._next, self._logged = await auntil_emitted(self._flow, self._transport)
+        self._next, self._logged = await arun_to_chunk(self._flow, self._transport)
         return self
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -184,13 +184,13 @@ class AsyncReply(AnyReply):
 
     async def _advance(self) -> None:
         try:
-            self._next, self._logged = await auntil_emitted(self._flow, self._transport, goes_on=True)
+            self._next, self._logged = await arun_to_chunk(self._flow, self._transport, goes_on=True)
         except Exception:
             self._next = None
             raise
         self._was_yielded = False
 
-    def _complete(self) -> Logged:
+    def _complete(self) -> LoggedAnswer:
         if self._logged is None:
             raise PalimpsestError("read the reply to its end first: `async for chunk in reply: …`")
         return self._logged

@@ -8,7 +8,7 @@ from typing import Any
 
 from palimpsest._flows import arun, run
 from palimpsest._method import Asynchronous, Blocking, session_listing, session_operation
-from palimpsest._speaking import Speaker
+from palimpsest._speaking import SessionState
 from palimpsest._transport import AsyncTransport, Transport
 from palimpsest.call import AsyncCall, Call
 from palimpsest.explain import Explanation
@@ -65,7 +65,7 @@ class SessionOperations:
 class Session(SessionOperations, Blocking):
     """A session of a blocking client. Nothing is sent before its first use."""
 
-    def __init__(self, transport: Transport, speaker: Speaker) -> None:
+    def __init__(self, transport: Transport, speaker: SessionState) -> None:
         self._transport, self._speaker = transport, speaker
         self.id = speaker.id
 
@@ -158,7 +158,7 @@ class Session(SessionOperations, Blocking):
 class AsyncSession(SessionOperations, Asynchronous):
     """A session of an asynchronous client. Nothing is sent before its first use."""
 
-    def __init__(self, transport: AsyncTransport, speaker: Speaker) -> None:
+    def __init__(self, transport: AsyncTransport, speaker: SessionState) -> None:
         self._transport, self._speaker = transport, speaker
         self.id = speaker.id
 

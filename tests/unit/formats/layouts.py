@@ -12,7 +12,7 @@ from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
-from tests.support.written import written_in
+from tests.support.written import write_in
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 Message = dict[str, Any]
@@ -42,18 +42,20 @@ def _block(draft: Draft, seq: int) -> Block:
     return event.block
 
 
-def sent(form: str, messages: Sequence[Message]) -> Layout:
+def layout_of_messages(form: str, messages: Sequence[Message]) -> Layout:
     """Return the layout of messages posted in a format."""
     return layout_of(FORMATS[form].read(messages))
 
 
-def there_and_back(form: str, messages: Sequence[Message]) -> list[Message]:
+def round_trip(form: str, messages: Sequence[Message]) -> list[Message]:
     """Return the messages after a round trip through the log."""
-    written: list[Message] = written_in(form, prepare(sent(form, messages), form).layout).request[MEMBER[form]]
+    written: list[Message] = write_in(form, prepare(layout_of_messages(form, messages), form).layout).request[
+        MEMBER[form]
+    ]
     return written
 
 
-def written(
+def request_of(
     form: str,
     *blocks: Block,
     system: tuple[Block, ...] = (),
@@ -62,7 +64,7 @@ def written(
 ) -> Message:
     """Return the request rendered from some blocks."""
     layout = prepare(Layout(tuple(tools), len(tools), system, blocks), form, version).layout
-    return written_in(form, layout).request
+    return write_in(form, layout).request
 
 
 def user(seq: int, content: Any = "go", **fields: Any) -> Block:

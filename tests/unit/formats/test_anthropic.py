@@ -10,8 +10,8 @@ from app.core.render.formats import FORMATS
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
-from tests.support.written import written_in
-from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
+from tests.support.written import write_in
+from tests.unit.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 USER = {"role": "user", "content": "hi"}
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
@@ -58,7 +58,7 @@ FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content
     ],
 )
 def test_messages_come_back_as_they_were(messages: list[dict[str, Any]]) -> None:
-    assert there_and_back("anthropic", messages) == messages
+    assert round_trip("anthropic", messages) == messages
 
 
 def test_the_clients_cache_markers_are_taken_off_everywhere() -> None:
@@ -70,8 +70,8 @@ def test_the_clients_cache_markers_are_taken_off_everywhere() -> None:
         users(answer("t", content=[text("x", **mark)], **mark)),
     ]
     tools = [{"name": "read", "input_schema": {"type": "object"}, **mark}]
-    layout = sent("anthropic", messages)
-    request = written("anthropic", *layout.blocks, system=layout.system, tools=tools)
+    layout = layout_of_messages("anthropic", messages)
+    request = request_of("anthropic", *layout.blocks, system=layout.system, tools=tools)
     check_anthropic(request)
     assert "cache_control" not in str(request)
 
@@ -79,9 +79,9 @@ def test_the_clients_cache_markers_are_taken_off_everywhere() -> None:
 def test_where_the_log_wants_one_place_the_order_is_the_providers() -> None:
     """Results come first in their message, and a round's results are in one message."""
     late = [USER, assistant(use("t"), use("u")), users(text("q"), answer("t")), users(answer("u"))]
-    assert there_and_back("anthropic", late[:3])[2] == users(answer("t"), text("q"))
+    assert round_trip("anthropic", late[:3])[2] == users(answer("t"), text("q"))
     together = [USER, assistant(use("t"), use("u")), users(answer("t")), users(answer("u"))]
-    assert there_and_back("anthropic", together)[2:] == [users(answer("t"), answer("u"))]
+    assert round_trip("anthropic", together)[2:] == [users(answer("t"), answer("u"))]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_user_message_of_results_and_words_is_several_events() -> None:
 
 def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     messages = [users(text(" "), text("a")), assistant(text("\n")), {"role": "user", "content": ""}]
-    assert there_and_back("anthropic", messages) == [
+    assert round_trip("anthropic", messages) == [
         users(text("a")),
         assistant(text("(empty)")),
         {"role": "user", "content": "(empty)"},
@@ -122,35 +122,35 @@ def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
 
 
 def test_trailing_reasoning_is_held_until_its_response_follows() -> None:
-    alone = written("anthropic", user(1), says(2, [THINKING]))
+    alone = request_of("anthropic", user(1), says(2, [THINKING]))
     assert alone["messages"] == [users(text("go"))]
-    followed = written("anthropic", user(1), says(2, [THINKING]), call(3, "a"), result(4, "a"))
+    followed = request_of("anthropic", user(1), says(2, [THINKING]), call(3, "a"), result(4, "a"))
     check_anthropic(followed)
     assert followed["messages"][1]["content"][0] == THINKING
-    check_anthropic(written("anthropic", user(1), says(2, [THINKING]), user(3)))
-    layout = sent("anthropic", [USER, assistant(text("a"), THINKING), USER])
-    assert written("anthropic", *layout.blocks)["messages"] == [USER, assistant(text("a")), USER]
+    check_anthropic(request_of("anthropic", user(1), says(2, [THINKING]), user(3)))
+    layout = layout_of_messages("anthropic", [USER, assistant(text("a"), THINKING), USER])
+    assert request_of("anthropic", *layout.blocks)["messages"] == [USER, assistant(text("a")), USER]
     assert list(places(Layout(blocks=layout.blocks))) == [1, 2, 3]
 
 
 def test_neutral_reasoning_is_whole_or_absent() -> None:
     parts = [{"type": "reasoning", "text": "why"}, {"type": "reasoning", "text": "hm", "signature": "s"}, text("a")]
-    assert written("anthropic", user(1), says(2, parts))["messages"][1]["content"] == [THINKING, text("a")]
+    assert request_of("anthropic", user(1), says(2, parts))["messages"][1]["content"] == [THINKING, text("a")]
 
 
 def test_the_first_message_is_the_users() -> None:
-    request = written("anthropic", says(1, "hello"))
+    request = request_of("anthropic", says(1, "hello"))
     check_anthropic(request)
     assert [message["role"] for message in request["messages"]] == ["user", "assistant"]
 
 
 def test_system_messages_on_the_way_are_wrapped_user_text() -> None:
-    request = written("anthropic", user(1), Block(Kind.SYSTEM, 2, "Be kind."))
+    request = request_of("anthropic", user(1), Block(Kind.SYSTEM, 2, "Be kind."))
     assert request["messages"] == [users(text("go"), text("<system-message>\nBe kind.\n</system-message>"))]
 
 
 def test_neutral_blocks_of_one_role_are_one_message_with_results_first() -> None:
-    request = written(
+    request = request_of(
         "anthropic",
         user(1),
         says(2, "Let me see."),
@@ -172,11 +172,11 @@ def test_call_ids_are_made_legal_and_unique_in_pairs() -> None:
     blocks = [user(1)]
     for number, call_id in enumerate(["call.1", "call/1", "x" * 90, "a_9", "a", "a", "call.1", "Ω"]):
         blocks += [call(2 * number + 1, call_id), result(2 * number + 2, call_id)]
-    request = written("anthropic", *blocks)
+    request = request_of("anthropic", *blocks)
     check_anthropic(request)
     ids = [part["id"] for m in request["messages"] for part in m["content"] if part["type"] == "tool_use"]
     assert ids[3:5] == ["a_9", "a"]
-    shorter = written("anthropic", *blocks[:-4])
+    shorter = request_of("anthropic", *blocks[:-4])
     assert request["messages"][: len(shorter["messages"])] == shorter["messages"]
 
 
@@ -190,7 +190,7 @@ def test_images_and_documents_of_others_take_this_shape() -> None:
         {"type": "file", "file": {"file_id": "f"}},
         {"type": "input_audio", "input_audio": {}},
     ]
-    request = written("anthropic", user(1, parts))
+    request = request_of("anthropic", user(1, parts))
     check_anthropic(request)
     assert request["messages"][0]["content"] == [
         {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "AA=="}},
@@ -213,27 +213,27 @@ def test_images_and_documents_of_others_take_this_shape() -> None:
 
 def test_assistant_images_are_named_in_text() -> None:
     parts = [{"type": "image", "url": "u"}, {"type": "input_file", "filename": "a.pdf", "file_url": "u"}, text("a")]
-    request = written("anthropic", user(1), says(2, parts))
+    request = request_of("anthropic", user(1), says(2, parts))
     assert request["messages"][1]["content"] == [text("[image]"), text("[file a.pdf]"), text("a")]
 
 
 def test_arguments_text_becomes_an_object_that_can_be_written() -> None:
     block = call(2, "a", arguments='{"x": "\\ud800", "y": NaN, "n": 1e999, "z": "\\ud83d\\udc08"}')
-    request = written("anthropic", user(1), block, result(3, "a"))
+    request = request_of("anthropic", user(1), block, result(3, "a"))
     assert request["messages"][1]["content"][0]["input"] == {"x": "\ufffd", "y": "NaN", "n": "1e999", "z": "🐈"}
 
 
 def test_a_refusal_of_another_provider_becomes_text() -> None:
-    layout = sent("openai", [USER, {"role": "assistant", "content": None, "refusal": "I will not."}])
-    assert written("anthropic", *layout.blocks)["messages"][1] == assistant(text("I will not."))
+    layout = layout_of_messages("openai", [USER, {"role": "assistant", "content": None, "refusal": "I will not."}])
+    assert request_of("anthropic", *layout.blocks)["messages"][1] == assistant(text("I will not."))
 
 
 def test_markers_are_on_the_last_part_that_can_carry_one() -> None:
     native = {"format": "anthropic", "head": {}}
     blocks = (user(2, "go", native=native), says(3, [text("a"), THINKING]), call(4, "a"), result(5, "a"))
-    layout = sent("anthropic", [{"role": "system", "content": "s"}])
+    layout = layout_of_messages("anthropic", [{"role": "system", "content": "s"}])
     points = [Breakpoint(1, "system"), Breakpoint(2, "previous"), Breakpoint(3, "chain"), Breakpoint(9, "tail")]
-    out = written_in("anthropic", Layout(system=layout.system, blocks=blocks), points)
+    out = write_in("anthropic", Layout(system=layout.system, blocks=blocks), points)
     check_anthropic(out.request)
     assert out.breakpoints == tuple(points[:3])
     marked = [p for m in [{"content": out.request["system"]}, *out.request["messages"]] for p in m["content"]]

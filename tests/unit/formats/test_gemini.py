@@ -10,8 +10,8 @@ from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS
 from app.core.render.formats.gemini import UNSIGNED
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import written_in
-from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
+from tests.support.written import write_in
+from tests.unit.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 Json = dict[str, Any]
 GO: Json = {"role": "user", "parts": [{"text": "go"}]}
@@ -37,7 +37,7 @@ DONE: Json = {"role": "model", "parts": [{"text": "Both."}, {"text": "", "though
 
 
 def contents(*blocks: Block, **more: Any) -> list[Json]:
-    request = written("gemini", *blocks, **more)
+    request = request_of("gemini", *blocks, **more)
     check_gemini(request)
     found: list[Json] = request["contents"]
     return found
@@ -45,20 +45,20 @@ def contents(*blocks: Block, **more: Any) -> list[Json]:
 
 def test_a_signed_round_comes_back_as_it_was() -> None:
     messages = [GO, SIGNED, ANSWERED, DONE]
-    assert there_and_back("gemini", messages) == messages
+    assert round_trip("gemini", messages) == messages
     check_gemini({"contents": messages})
-    signatures = json.dumps(there_and_back("gemini", messages))
+    signatures = json.dumps(round_trip("gemini", messages))
     assert "c2lnbmVk" in signatures and "ZW5k" in signatures, "Gemini 3 refuses its own calls without them"
 
 
 def test_every_other_format_has_the_round_too() -> None:
-    layout = sent("gemini", [GO, SIGNED, ANSWERED, DONE])
+    layout = layout_of_messages("gemini", [GO, SIGNED, ANSWERED, DONE])
     for form, check in (
         ("openai", check_openai),
         ("anthropic", check_anthropic),
         ("openai-responses", check_openai_responses),
     ):
-        request = written_in(form, layout).request
+        request = write_in(form, layout).request
         check(request)
         text = json.dumps(request)
         assert "c2lnbmVk" not in text and "I look first." not in text, "reasoning is its own provider's"
@@ -72,7 +72,7 @@ def test_calls_without_ids_are_paired_by_name_in_order_and_keep_none() -> None:
         for n, name in ((0, "read"), (2, "read"), (1, "list"))
     ]
     messages = [GO, {"role": "model", "parts": calls}, {"role": "user", "parts": answers}]
-    assert there_and_back("gemini", messages) == messages
+    assert round_trip("gemini", messages) == messages
     events = FORMATS["gemini"].read(messages)
     ids = {event["arguments"]["n"]: event["call_id"] for event in events if event["type"] == "tool.call"}
     assert len(set(ids.values())) == 3
@@ -95,7 +95,7 @@ def test_an_sdks_notation_and_nulls_are_read() -> None:
         ],
     }
     answer = {"role": "user", "parts": [{"function_response": {"name": "read", "response": {"output": "x"}}}]}
-    [_, said, answered] = there_and_back("gemini", [GO, dumped, answer])
+    [_, said, answered] = round_trip("gemini", [GO, dumped, answer])
     assert said["parts"] == [
         {"function_call": {"name": "read", "args": {"path": None}}, "thought_signature": "c2ln"}
     ], "what a model wrote into its arguments stays"
@@ -118,19 +118,19 @@ def test_a_response_is_read_as_text_and_comes_back(answer: Json, content: str, e
     back = {"role": "user", "parts": [{"functionResponse": {"id": "1", "name": "f", "response": answer}}]}
     read = FORMATS["gemini"].read([GO, model, back])[-1]
     assert (read["content"], read.get("is_error")) == (content, error)
-    assert there_and_back("gemini", [GO, model, back]) == [GO, model, back]
+    assert round_trip("gemini", [GO, model, back]) == [GO, model, back]
 
 
 def test_unknown_parts_and_parts_with_a_type_stay() -> None:
     odd = {"role": "user", "parts": [{"text": "x"}, {"hologram": {"depth": 1}}, {"type": "own", "more": 1}]}
-    assert there_and_back("gemini", [odd]) == [odd]
+    assert round_trip("gemini", [odd]) == [odd]
 
 
 def test_leading_system_contents_are_the_system_instruction() -> None:
-    layout = sent("gemini", [{"role": "system", "parts": [{"text": "Help."}]}, GO])
-    request = written_in("gemini", layout).request
+    layout = layout_of_messages("gemini", [{"role": "system", "parts": [{"text": "Help."}]}, GO])
+    request = write_in("gemini", layout).request
     assert request == {"systemInstruction": {"parts": [{"text": "Help."}]}, "contents": [GO]}
-    assert written_in("openai", layout).request["messages"][0] == {"role": "system", "content": "Help."}
+    assert write_in("openai", layout).request["messages"][0] == {"role": "system", "content": "Help."}
 
 
 def test_foreign_calls_get_the_placeholder_signature() -> None:
@@ -181,11 +181,11 @@ CHAT: Json = {"type": "function", "function": {"name": "3d-list", "parameters": 
 
 def test_tools_are_written_in_each_shape() -> None:
     tools = [DECLARED, SEARCH, CHAT]
-    request = written("gemini", user(1), tools=tools)
+    request = request_of("gemini", user(1), tools=tools)
     check_gemini(request)
     added = {"name": "_3d-list", "parametersJsonSchema": {"type": "object"}}
     assert request["tools"] == [DECLARED, SEARCH, {"functionDeclarations": [added]}]
-    [first, second] = written("openai", user(1), tools=tools)["tools"]
+    [first, second] = request_of("openai", user(1), tools=tools)["tools"]
     assert first["function"] == {
         "name": "default_api_read_file",
         "description": "Reads",
@@ -193,7 +193,7 @@ def test_tools_are_written_in_each_shape() -> None:
     }
     assert second == CHAT
     for form, check in (("anthropic", check_anthropic), ("openai-responses", check_openai_responses)):
-        check(written(form, user(1), tools=tools))
+        check(request_of(form, user(1), tools=tools))
 
 
 def test_calls_have_the_names_of_their_tools() -> None:
@@ -220,5 +220,5 @@ def test_an_invalid_content_is_refused(message: Json, field: str) -> None:
 
 
 def test_a_response_without_parts_is_named_as_empty() -> None:
-    [_, said] = there_and_back("gemini", [GO, {"role": "model"}])
+    [_, said] = round_trip("gemini", [GO, {"role": "model"}])
     assert said == {"role": "model", "parts": [{"text": "(empty)"}]}

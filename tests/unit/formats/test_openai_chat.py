@@ -8,7 +8,7 @@ from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS
 from tests.support.validators import check_openai
-from tests.unit.formats.layouts import call, result, says, sent, there_and_back, user, written
+from tests.unit.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 USER = {"role": "user", "content": "hi"}
 
@@ -63,12 +63,12 @@ VENDORS = {"id": "a", "type": "builtin_function", "function": {"name": "$web", "
     ],
 )
 def test_messages_come_back_as_they_were(messages: list[dict[str, Any]]) -> None:
-    assert there_and_back("openai", messages) == messages
+    assert round_trip("openai", messages) == messages
 
 
 def test_a_vendors_own_kind_of_call_comes_back_with_a_legal_name() -> None:
     messages = [USER, assistant(content=None, tool_calls=[VENDORS]), answer("a")]
-    back = there_and_back("openai", messages)[1]["tool_calls"][0]
+    back = round_trip("openai", messages)[1]["tool_calls"][0]
     assert back == {**VENDORS, "function": {"name": "_web", "arguments": "{}"}}
 
 
@@ -101,7 +101,7 @@ def test_a_malformed_message_is_named(field: str, message: Any) -> None:
 def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     blank = {"role": "user", "content": [{"type": "text", "text": " "}, {"type": "text", "text": "a"}]}
     messages = [{"role": "user", "content": ""}, assistant(content=None), blank, assistant(content="x", tool_calls=[])]
-    assert there_and_back("openai", messages) == [
+    assert round_trip("openai", messages) == [
         {"role": "user", "content": "(empty)"},
         assistant(content="(empty)"),
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
@@ -124,13 +124,13 @@ def test_a_system_prompt_is_one_only_at_the_start() -> None:
 def test_a_long_id_is_mapped_for_call_and_result_alike() -> None:
     long = "call_" + "x" * 80
     messages = [USER, assistant(content=None, tool_calls=[tool_call(long)]), answer(long)]
-    back = there_and_back("openai", messages)
+    back = round_trip("openai", messages)
     check_openai({"messages": back})
     assert back[1]["tool_calls"][0]["id"] == back[2]["tool_call_id"] != long
 
 
 def test_neutral_calls_join_the_text_before_them() -> None:
-    request = written(
+    request = request_of(
         "openai", user(1), says(2, "Let me see."), call(3, "a"), call(4, "b"), result(5, "a"), result(6, "b")
     )
     check_openai(request)
@@ -144,26 +144,26 @@ def test_neutral_calls_join_the_text_before_them() -> None:
 def test_text_after_an_open_call_belongs_to_its_message() -> None:
     """The text joins the open call's message in calls recorded by render versions 1 and 2."""
     blocks = (user(1), call(2, "a"), says(3, "one"), says(4, "two"), result(5, "a"), says(6, "three"))
-    request = written("openai", *blocks, version=2)
+    request = request_of("openai", *blocks, version=2)
     check_openai(request)
     assert [message.get("content") for message in request["messages"]] == ["go", "one\n\ntwo", "found", "three"]
 
 
 def test_a_neutral_call_joins_a_message_that_had_null_for_calls() -> None:
     native = {"format": "openai", "head": {"tool_calls": None}}
-    check_openai(written("openai", user(1), says(2, "x", native=native), call(3, "a"), result(4, "a")))
+    check_openai(request_of("openai", user(1), says(2, "x", native=native), call(3, "a"), result(4, "a")))
 
 
 def test_errors_are_marked_in_results_of_other_formats_only() -> None:
-    neutral = written("openai", user(1), call(2, "a"), result(3, "a", "no such file", is_error=True))
+    neutral = request_of("openai", user(1), call(2, "a"), result(3, "a", "no such file", is_error=True))
     assert neutral["messages"][-1]["content"] == "[error] no such file"
-    stub = written("openai", user(1), call(2, "a"), result(3, "a", "left out", is_error=True, replaced=True))
+    stub = request_of("openai", user(1), call(2, "a"), result(3, "a", "left out", is_error=True, replaced=True))
     assert stub["messages"][-1]["content"] == "left out"
 
 
 def test_images_in_results_follow_the_round_in_one_message() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
-    request = written(
+    request = request_of(
         "openai",
         user(1),
         call(2, "a"),
@@ -187,22 +187,24 @@ def test_images_in_results_follow_the_round_in_one_message() -> None:
 
 
 def test_a_replaced_result_keeps_its_place_and_pair() -> None:
-    layout = sent("openai", [USER, assistant(content=None, tool_calls=[tool_call("a")]), answer("a", "a long text")])
+    layout = layout_of_messages(
+        "openai", [USER, assistant(content=None, tool_calls=[tool_call("a")]), answer("a", "a long text")]
+    )
     *before, last = layout.blocks
     stub = result(last.seq, "a", "left out", native=last.native, replaced=True)
-    assert written("openai", *before, stub)["messages"][-1] == answer("a", "left out")
+    assert request_of("openai", *before, stub)["messages"][-1] == answer("a", "left out")
 
 
 def test_a_system_message_holds_text_only() -> None:
     parts = [{"type": "text", "text": "Look:"}, {"type": "image", "url": "u"}]
-    request = written("openai", user(1), Block(Kind.SYSTEM, 2, parts), system=(Block(Kind.SYSTEM, 0, []),))
+    request = request_of("openai", user(1), Block(Kind.SYSTEM, 2, parts), system=(Block(Kind.SYSTEM, 0, []),))
     check_openai(request)
     assert [message["content"] for message in request["messages"]] == ["(empty)", "go", "Look:\n[image]"]
 
 
 def test_reasoning_of_others_is_absent_and_leaves_no_empty_message() -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    request = written(
+    request = request_of(
         "openai", user(1), says(2, [thinking]), call(3, "a"), result(4, "a"), says(5, [thinking]), user(6)
     )
     check_openai(request)

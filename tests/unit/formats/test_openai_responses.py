@@ -8,7 +8,7 @@ from app.core.errors import InvalidMessage
 from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS
 from tests.support.validators import check_openai_responses
-from tests.unit.formats.layouts import call, layout_of, result, says, sent, there_and_back, user, written
+from tests.unit.formats.layouts import call, layout_of, layout_of_messages, request_of, result, round_trip, says, user
 
 FORM = "openai-responses"
 USER = {"role": "user", "content": "hi"}
@@ -78,7 +78,7 @@ SAID = {
     ],
 )
 def test_items_come_back_as_they_were(items: list[dict[str, Any]]) -> None:
-    assert there_and_back(FORM, items) == items
+    assert round_trip(FORM, items) == items
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_malformed_item_is_named(field: str, bad: Any) -> None:
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_replaced_or_pending_output_is_of_its_calls_kind(kind: str) -> None:
-    asked, answered = sent(FORM, CALLS[kind]).blocks
+    asked, answered = layout_of_messages(FORM, CALLS[kind]).blocks
     pending = result(asked.seq, "a", "still running", replaced=True)
     stub = result(answered.seq, "a", "left out", native=answered.native, replaced=True)
     for shown in (pending, stub):
-        request = written(FORM, user(0), asked, shown)
+        request = request_of(FORM, user(0), asked, shown)
         check_openai_responses(request)
         if kind not in ("computer", "tool search"):
             assert str(shown.content) in str(request["input"][-1])
@@ -121,29 +121,29 @@ def test_a_replaced_or_pending_output_is_of_its_calls_kind(kind: str) -> None:
 
 def test_a_replaced_tool_search_brings_no_tools() -> None:
     found = item("tool_search_output", execution="client", status="completed", tools=[{"name": "x"}])
-    asked, answered = sent(FORM, [CALLS["tool search"][0], found]).blocks
+    asked, answered = layout_of_messages(FORM, [CALLS["tool search"][0], found]).blocks
     stub = result(answered.seq, "a", "left out", native=answered.native, replaced=True)
-    assert written(FORM, user(0), asked, stub)["input"][-1] == {**found, "tools": []}
+    assert request_of(FORM, user(0), asked, stub)["input"][-1] == {**found, "tools": []}
 
 
 def test_calls_of_every_kind_have_neutral_arguments() -> None:
     events = FORMATS[FORM].read(CALLS["computer"])
     assert (events[0]["tool"], events[0]["arguments"]["action"]) == ("computer", {"type": "click"})
-    assert written("anthropic", *layout_of(events).blocks)["messages"][2]["content"][0]["content"] == [
+    assert request_of("anthropic", *layout_of(events).blocks)["messages"][2]["content"][0]["content"] == [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     ]
 
 
 def test_reasoning_is_held_until_its_response_follows() -> None:
-    assert there_and_back(FORM, [USER, REASONING]) == [USER]
-    assert there_and_back(FORM, [USER, REASONING, USER]) == [USER, USER]
-    assert there_and_back(FORM, [USER, REASONING, REASONING, SAID]) == [USER, REASONING, REASONING, SAID]
+    assert round_trip(FORM, [USER, REASONING]) == [USER]
+    assert round_trip(FORM, [USER, REASONING, USER]) == [USER, USER]
+    assert round_trip(FORM, [USER, REASONING, REASONING, SAID]) == [USER, REASONING, REASONING, SAID]
 
 
 def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
     blank = {"type": "input_text", "text": ""}
     items = [{"role": "user", "content": [blank]}, {"role": "user", "content": [blank, {"type": "hologram"}]}]
-    assert there_and_back(FORM, [*items, {"role": "assistant", "content": ""}]) == [
+    assert round_trip(FORM, [*items, {"role": "assistant", "content": ""}]) == [
         {"role": "user", "content": "(empty)"},
         {"role": "user", "content": [{"type": "hologram"}]},
         {"role": "assistant", "content": "(empty)"},
@@ -152,15 +152,15 @@ def test_blocks_that_the_provider_would_refuse_are_left_out_or_named() -> None:
 
 def test_a_system_prompt_of_its_own_stays_an_item_and_another_becomes_instructions() -> None:
     prompt = {"type": "message", "role": "developer", "content": "d"}
-    own = sent(FORM, [prompt, USER])
-    assert written(FORM, *own.blocks, system=own.system) == {"input": [prompt, USER]}
+    own = layout_of_messages(FORM, [prompt, USER])
+    assert request_of(FORM, *own.blocks, system=own.system) == {"input": [prompt, USER]}
     neutral = Block(Kind.SYSTEM, 1, [{"type": "text", "text": "s"}])
-    assert written(FORM, *own.blocks, system=(neutral,)) == {"instructions": "s", "input": [USER]}
+    assert request_of(FORM, *own.blocks, system=(neutral,)) == {"instructions": "s", "input": [USER]}
 
 
 def test_neutral_events_take_this_shape() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-    request = written(
+    request = request_of(
         FORM,
         user(1, [{"type": "text", "text": "see"}, image]),
         says(2, [{"type": "thinking", "thinking": "hm", "signature": "s"}]),
@@ -187,8 +187,8 @@ def test_neutral_events_take_this_shape() -> None:
 
 
 def test_items_of_its_own_are_named_or_absent_elsewhere() -> None:
-    layout = sent(FORM, [USER, REASONING, {"type": "web_search_call", "id": "w"}, *CALLS["custom"], USER])
-    messages = written("openai", *layout.blocks)["messages"]
+    layout = layout_of_messages(FORM, [USER, REASONING, {"type": "web_search_call", "id": "w"}, *CALLS["custom"], USER])
+    messages = request_of("openai", *layout.blocks)["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
     assert messages[1]["content"] == "[web_search_call]"
     assert messages[1]["tool_calls"][0]["function"] == {"name": "patch", "arguments": '{"input":"*** Begin"}'}

@@ -12,7 +12,7 @@ from anthropic.types.beta import BetaContentBlock, BetaMessageParam
 from pydantic import BaseModel
 from typing_extensions import get_type_hints, is_typeddict
 
-from tests.unit.formats.layouts import there_and_back
+from tests.unit.formats.layouts import round_trip
 
 Json = dict[str, Any]
 GO = {"role": "user", "content": "go"}
@@ -93,7 +93,7 @@ def test_an_item_of_an_answer_is_sent_with_the_fields_of_a_request(item: Json) -
              for name, value in item.items()}  # fmt: skip
     empty |= {name: item[name] for name in ("call_id", "input", "id") if name in item}
     for given in (item, empty):
-        sent = there_and_back("openai-responses", [GO, given, {"role": "assistant", "content": "so"}])[1]
+        sent = round_trip("openai-responses", [GO, given, {"role": "assistant", "content": "so"}])[1]
         assert sent["type"] == kind
         assert set(sent) <= RESPONSES[kind], set(sent) - RESPONSES[kind]
     assert None not in (value for name, value in sent.items() if name != "call_id")
@@ -116,7 +116,7 @@ def test_a_block_of_an_answer_is_sent_with_the_fields_of_a_request(block: Json) 
         block |= {"input": {"a": None}, "caller": None}
     dumped = {"id": "msg", "model": "m", "stop_reason": "end_turn", "usage": {}, "type": "message", "container": None}
     said = {**dumped, "role": "assistant", "content": [block, {"type": "text", "text": "so", "citations": None}]}
-    sent = there_and_back("anthropic", [GO, said, *results(block)])[1]
+    sent = round_trip("anthropic", [GO, said, *results(block)])[1]
     assert set(sent) == {"role", "content"}
     assert sent["content"][-1] == {"type": "text", "text": "so"} or kind == "tool_use"
     shown = next(part for part in sent["content"] if part["type"] == kind)
@@ -150,14 +150,14 @@ def test_a_parsed_chat_message_is_sent_with_the_fields_of_a_request() -> None:
         }
     )
     answered = {"role": "tool", "tool_call_id": "a", "content": "y"}
-    sent = there_and_back("openai", [GO, message.model_dump(), answered])[1]
+    sent = round_trip("openai", [GO, message.model_dump(), answered])[1]
     assert set(sent) <= CHAT
     assert sent["audio"] == {"id": "audio_1"}
     assert sent["tool_calls"] == [{"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}]
     silent = chat.ParsedChatCompletionMessage[Any].model_validate({"role": "assistant", "content": "x"})
-    assert "tool_calls" not in there_and_back("openai", [GO, silent.model_dump()])[1]
+    assert "tool_calls" not in round_trip("openai", [GO, silent.model_dump()])[1]
 
 
 def test_a_vendors_own_items_are_returned_to_it() -> None:
     said = {"role": "assistant", "content": "x", "reasoning_content": "hm", "extra_content": {"google": {"s": 1}}}
-    assert there_and_back("openai", [GO, said]) == [GO, said]
+    assert round_trip("openai", [GO, said]) == [GO, said]

@@ -12,7 +12,7 @@ from app.core.render.formats.layout import Layout
 from app.core.render.formats.names import CallIds, tool_name
 from app.core.render.formats.tools import NativeFormat, write_tools
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import written_in
+from tests.support.written import write_in
 from tests.unit.formats.layouts import call, result, says, user
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -65,7 +65,7 @@ def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
     for number, name in enumerate(names, 1):
         blocks += [call(2 * number, f"c{number}", name), result(2 * number + 1, f"c{number}")]
     layout = Layout(tools, 9, (), tuple(blocks))
-    chat, responses, messages = (written_in(form, layout).request for form in SHAPES)
+    chat, responses, messages = (write_in(form, layout).request for form in SHAPES)
     chat_calls = [c["function"]["name"] for m in chat["messages"] for c in m.get("tool_calls", [])]
     assert chat_calls == [tool["function"]["name"] for tool in chat["tools"]]
     items = [item["name"] for item in responses["input"] if item.get("type") == "function_call"]
@@ -84,10 +84,10 @@ def test_a_call_bears_the_name_that_its_tool_was_given() -> None:
     ],
 )
 def test_an_empty_layout_still_has_a_message(layout: Layout) -> None:
-    check_openai(written_in("openai", layout).request)
-    check_openai_responses(written_in("openai-responses", layout).request)
-    check_anthropic(written_in("anthropic", layout).request)
-    check_gemini(written_in("gemini", layout).request)
+    check_openai(write_in("openai", layout).request)
+    check_openai_responses(write_in("openai-responses", layout).request)
+    check_anthropic(write_in("anthropic", layout).request)
+    check_gemini(write_in("gemini", layout).request)
 
 
 def test_a_schema_without_a_type_is_an_objects_for_anthropic() -> None:
@@ -125,7 +125,7 @@ def test_the_plain_format_is_the_layout() -> None:
         system=(Block(Kind.SYSTEM, 1, "s"),),
         blocks=(user(3, "", native={"format": "openai", "head": {}}), call(4, "a"), result(5, "a", is_error=True)),
     )
-    assert written_in("blocks", layout).request == {
+    assert write_in("blocks", layout).request == {
         "blocks": [
             {"seq": 2, "kind": "tools", "content": [BARE]},
             {"seq": 1, "kind": "system", "content": "s"},

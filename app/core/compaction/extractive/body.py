@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final
 
 from app.core.compaction.extractive.commits import commits_of
-from app.core.compaction.extractive.conclusions import TELLING_WORDS, decisions, done, ranked
+from app.core.compaction.extractive.conclusions import TELLING_WORDS, decisions, finished_work, ranked
 from app.core.compaction.extractive.goals import bare_goals, goals
 from app.core.compaction.extractive.notes import notes_of
 from app.core.compaction.extractive.quotes import quotes
@@ -40,16 +40,16 @@ from app.core.compaction.extractive.sections import (
     SectionLine,
     fill_sections,
     interleave,
-    lasting,
     parse_sections,
+    without_counts,
 )
 from app.core.compaction.extractive.sentences import CANDIDATES_MAX, Sentence, central, sentences_of
-from app.core.compaction.extractive.statements import INTENT, is_narration, looks_only, refutes, tells
+from app.core.compaction.extractive.statements import INTENT, has_content, is_narration, looks_only, refutes
 from app.core.compaction.extractive.work import SpanWork, failed_checks, with_arguments
-from app.core.digest.answers import answers, user_lines
+from app.core.digest.answers import user_lines, with_question
 from app.core.digest.prompts import own_messages
 from app.core.digest.record import Digest
-from app.core.digest.sentences import ask_of, own_words, plain, sentences, shortened
+from app.core.digest.sentences import ask_of, own_words, plain, sentences, shorten
 from app.core.digest.steps import PENDING
 from app.core.digest.steps import RUNNING as UNDER_WAY
 from app.core.lexicon.words import content_words
@@ -109,10 +109,10 @@ def extract(
     work = SpanWork(events, previous_text)
     # An earlier summary's sections on current state describe the time before this span.
     before = {heading: [] if events else earlier[heading] for heading in STATES}
-    earlier[DONE], before[BLOCKED] = lasting(earlier[DONE]), lasting(before[BLOCKED])
+    earlier[DONE], before[BLOCKED] = without_counts(earlier[DONE]), without_counts(before[BLOCKED])
     # The newest texts of the summaries before the last, which are not carried over, hold their findings and reports.
     past = [(line.seq, line.text) for line in (*previous.get(PAST, ()), *(earlier[LATEST] if events else ()))]
-    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *done(past)])
+    finished = interleave(interleave(work.done(), messages.done()), [*earlier[DONE], *finished_work(past)])
     decided = interleave(messages.decisions(), ranked([*earlier[DECISIONS], *decisions(past, ())]))
     planned = {
         state: _lines((step.text for step in digest.plan if step.state == state), 0) for state in (PENDING, UNDER_WAY)
@@ -201,7 +201,7 @@ class _Messages:
     def said(self, earlier: Sequence[SectionLine]) -> Sequence[SectionLine]:
         """Return the users' messages on one line each with the questions that they answer, oldest first."""
         lines = ((seq, words, asked) for seq, words, asked in self._user_lines if not _GREETING.fullmatch(words))
-        return [*earlier, *(SectionLine(answers(words, asked), seq) for seq, words, asked in lines)]
+        return [*earlier, *(SectionLine(with_question(words, asked), seq) for seq, words, asked in lines)]
 
     def latest(self, tokens: int) -> Sequence[SectionLine]:
         """Return the newest assistant texts with content, newest first; long ones by their first and last sentences.
@@ -210,11 +210,11 @@ class _Messages:
         """
         room = int(tokens * CHARS_PER_TOKEN)
         found: list[SectionLine] = []
-        telling = [one for one in self._unrefuted if tells(one[1])]
+        telling = [one for one in self._unrefuted if has_content(one[1])]
         texts = [(seq, own_words(text)) for seq, text in (telling[-NEWEST_TEXTS:] or self._assistant_texts[-1:])]
         for seq, text in reversed(texts if self._events else self._earlier_texts):
             most = room if not found else int(room * LONG_SHARE)
-            line = condensed(text, most, is_first=not found)
+            line = condense(text, most, is_first=not found)
             if line:
                 found.append(SectionLine(line, seq))
                 room -= len(line)
@@ -245,7 +245,7 @@ class _Messages:
 
     def done(self) -> Sequence[SectionLine]:
         """Return the assistant's sentences on finished work that the user did not refute; see `conclusions.done`."""
-        return done(self._unrefuted, self._reports)
+        return finished_work(self._unrefuted, self._reports)
 
     def next_steps(self) -> Sequence[SectionLine]:
         """Return the next steps in the newest assistant text, in its order."""
@@ -281,10 +281,10 @@ def _newest_first(lines: Sequence[SectionLine], tokens: float) -> Sequence[Secti
     """Return the lines, the newest first, without overlong ones; then all lines, long ones shortened."""
     longest = int(tokens * LONG_SHARE * CHARS_PER_TOKEN)
     whole = [line for line in reversed(lines) if len(line.text) <= max(longest, LONG_CHARS)]
-    return [*whole, *(SectionLine(shortened(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
+    return [*whole, *(SectionLine(shorten(line.text, LONG_CHARS), line.seq) for line in reversed(lines))]
 
 
-def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
+def condense(text: str, chars: int, *, is_first: bool = True) -> str:
     """Return the text on one line if it takes at most `chars` characters, else a selection of its sentences.
 
     Two of the first sentences are tried for each one of the last: a report begins with its main points, and ends with
@@ -306,7 +306,7 @@ def condensed(text: str, chars: int, *, is_first: bool = True) -> str:
             kept.add(number)
     words = content_words(" ".join(units[number] for number in kept))
     if chars - room < chars // 3 or len(words) < TELLING_WORDS:
-        return shortened(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
+        return shorten(line, chars) if is_first and chars >= SHORTEST_CHARS else ""
     shown = (f"{'' if number == 0 or number - 1 in kept else '… '}{units[number]}" for number in sorted(kept))
     return " ".join(shown) + ("" if len(units) - 1 in kept else " …")
 

@@ -63,7 +63,7 @@ class FileChange:
         return SectionLine(f"{verb} {name}{times}{': ' if parts else ''}{', '.join(parts)}.", self.seq)
 
 
-def told_changes(text: str) -> Iterator[tuple[str, FileChange]]:
+def parse_changes(text: str) -> Iterator[tuple[str, FileChange]]:
     """Yield the changes in lines of earlier summaries, each with the file's name."""
     for number, (verb, name, times, listed) in enumerate(_TOLD.findall(text)):
         change = FileChange(is_new=verb == "Wrote")

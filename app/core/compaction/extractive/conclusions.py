@@ -5,7 +5,7 @@ from typing import Final
 
 from app.core.compaction.extractive.sections import SectionLine
 from app.core.compaction.extractive.sentences import Sentence, distinct
-from app.core.compaction.extractive.statements import findings, finished, newest_diagnoses, worth_of
+from app.core.compaction.extractive.statements import findings, finished_statements, newest_diagnoses, worth_of
 from app.core.lexicon.words import content_words
 
 TELLING_WORDS: Final = 4
@@ -27,10 +27,10 @@ def decisions(
     return sorted(chosen, key=lambda line: -worths[line.seq, line.text])
 
 
-def done(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
+def finished_work(texts: Sequence[tuple[int, str]], reports: Collection[int] = ()) -> Sequence[SectionLine]:
     """Return the sentences that only report finished work: those of reports first, then the newest."""
     order = sorted(texts, key=lambda text: (text[0] in reports, text[0]), reverse=True)
-    return _distinct_lines([(seq, one) for seq, text in order for one in finished(text)])
+    return _distinct_lines([(seq, one) for seq, text in order for one in finished_statements(text)])
 
 
 def ranked(lines: Sequence[SectionLine]) -> Sequence[SectionLine]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from app.core.compaction.extractive.sections import LATEST_REQUEST, SectionLine
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.lexicon.words import content_words
 
 LATEST_CHARS_MAX: Final = 240
@@ -44,7 +44,7 @@ def goals(earlier: Sequence[SectionLine], said: Sequence[SectionLine]) -> Sequen
     latest = next((line for line in reversed(requests) if not _WONDERS.match(line.text)), first)
     if latest.text == first.text or latest.seq < first.seq:
         return [first]
-    return [first, SectionLine(LATEST_REQUEST + shortened(latest.text, LATEST_CHARS_MAX), latest.seq)]
+    return [first, SectionLine(LATEST_REQUEST + shorten(latest.text, LATEST_CHARS_MAX), latest.seq)]
 
 
 def _is_request(text: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.core.compaction.extractive.sections import SectionLine
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 from app.core.log.event import Event
 from app.core.log.events import EventType
 
@@ -42,4 +42,4 @@ def notes_of(events: Iterable[Event]) -> Notes:
 
 def _add(lines: list[SectionLine], text: str, seq: int) -> None:
     if words := " ".join(text.split()):
-        lines.append(SectionLine(shortened(words, NOTE_CHARS_MAX), seq))
+        lines.append(SectionLine(shorten(words, NOTE_CHARS_MAX), seq))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.digest.sentences import own_words, sentences, shortened
+from app.core.digest.sentences import own_words, sentences, shorten
 from app.core.lexicon.words import content_words
 from app.core.log.event import Event
 from app.core.log.events import DIALOGUE, EventType
@@ -71,7 +71,7 @@ def quotes(events: Sequence[Event], earlier: Sequence[str] = ()) -> Sequence[Quo
 
 
 def _line(event: Event, text: str) -> str:
-    line = shortened(" ".join(text.split()), QUOTE_CHARS_MAX)
+    line = shorten(" ".join(text.split()), QUOTE_CHARS_MAX)
     if _SPEAKER.match(line):
         return line
     speaker = event.author or ("User" if event.type is EventType.USER_MESSAGE else "Assistant")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Final
 
-from app.core.digest.sentences import shortened
+from app.core.digest.sentences import shorten
 
 NONE: Final = "(none)"
 """The line under an empty heading of a model's summary."""
@@ -79,7 +79,9 @@ def parse_sections(text: str) -> dict[str, list[SectionLine]]:
         elif line in HEADINGS or line in PREFIX_HEADINGS:
             if line in HEADINGS and (heading not in HEADINGS or HEADINGS.index(line) <= HEADINGS.index(heading)):
                 past = [*found.get(PAST, ()), *found.get(LATEST, ())]
-                found = {name: lasting(some) for name, some in found.items() if name not in STATES} | {PAST: past}
+                found = {name: without_counts(some) for name, some in found.items() if name not in STATES} | {
+                    PAST: past
+                }
             heading = line
         elif heading and line and line != NONE:
             found.setdefault(heading, []).append(SectionLine(line.removeprefix("- "), number - len(lines)))
@@ -91,7 +93,7 @@ def interleave(new: Sequence[SectionLine], old: Sequence[SectionLine]) -> Sequen
     return [line for line in chain.from_iterable(zip_longest(new, old)) if line is not None]
 
 
-def lasting(lines: Sequence[SectionLine]) -> list[SectionLine]:
+def without_counts(lines: Sequence[SectionLine]) -> list[SectionLine]:
     """Return the lines without those on runs and changes, which a later summary counts again."""
     return [line for line in lines if not COUNTED.match(line.text)]
 
@@ -148,7 +150,7 @@ def _fill(section: Section, sections: Sequence[Section], room: int, measure: Mea
             others = section.candidates[1:GOALS] if first and section.heading == GOAL else ()
             kept = sum(measure(f"- {one.text}\n") for one in others)
             chars = len(text) * (room - taken - kept) // cost - 8
-            text = shortened(text, chars) if chars >= SHORTEST_CHARS else text
+            text = shorten(text, chars) if chars >= SHORTEST_CHARS else text
             cost = measure(f"- {text}\n")
         goal = next((one for one in sections if one.heading == GOAL), None)
         at = _find_shortened_goal(text, goal.chosen) if goal else None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shortened
+from app.core.digest.sentences import SENTENCE_CHARS_MAX, own_words, sentences, shorten
 from app.core.lexicon.words import content_words
 
 CANDIDATES_MAX: Final = 600
@@ -31,7 +31,7 @@ def sentences_of(texts: Iterable[tuple[int, str]]) -> Sequence[Sentence]:
         for sentence in list(sentences(own_words(text)))[:PER_TEXT_MAX]:
             words = content_words(sentence)
             if len(words) > 2 and sentence[0] not in "|#{}<" and sentence[-1] != ":":
-                found.append(Sentence(shortened(sentence, SENTENCE_CHARS_MAX), seq, words))
+                found.append(Sentence(shorten(sentence, SENTENCE_CHARS_MAX), seq, words))
     return found[-CANDIDATES_MAX:]
 
 

@@ -206,7 +206,7 @@ def worth_of(text: str) -> float:
     return (1.5 if _OURS.search(text) else 1.0) if _CHOSEN.search(text) else 0.0
 
 
-def finished(text: str) -> Iterator[str]:
+def finished_statements(text: str) -> Iterator[str]:
     """Yield the statements of a text that report finished work and nothing else."""
     for one in statements(text):
         if _DONE.search(one.text) and not (_DOUBT.search(one.text) or is_intent(one.text)):
@@ -250,7 +250,7 @@ def is_narration(sentence: str) -> bool:
     return bool(announces or _EMPTY.fullmatch(sentence))
 
 
-def tells(text: str) -> bool:
+def has_content(text: str) -> bool:
     """Return whether a text has a sentence with content."""
     items = [one for one in sentences(own_words(text)) if any(map(str.isalpha, one))]
     return any(not is_narration(one) and not one.rstrip("*_ ").endswith(":") for one in items)

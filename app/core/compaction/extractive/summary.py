@@ -25,7 +25,7 @@ REQUESTS_SHARE: Final = 1 / 3
 SPLIT_HEADING: Final = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 
 
-def extractive(
+def write_summary(
     events: Sequence[Event],
     late: Sequence[Event],
     previous: str,

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.core.compaction.extractive.changes import FileChange, definitions, told_changes
+from app.core.compaction.extractive.changes import FileChange, definitions, parse_changes
 from app.core.compaction.extractive.sections import SectionLine
 from app.core.digest.check_runs import BEFORE_EDITS, CheckRun
 from app.core.digest.files import command_of, files_of, writes_whole
 from app.core.digest.outcomes import ERROR, OK, REJECTED, bare_command, is_check, is_idle, is_refused, state_of
-from app.core.digest.repository import Undone, commits_in, undone
-from app.core.digest.sentences import shortened
+from app.core.digest.repository import Undone, commits_in, undone_changes
+from app.core.digest.sentences import shorten
 from app.core.digest.shell import programs
 from app.core.log.event import Event
 from app.core.log.events import EventType, Json
@@ -60,7 +60,7 @@ class SpanWork:
         self._programs: dict[str, str] = {}
         self._tools: dict[str, _Attempts] = {}
         self._other_calls: list[Event] = []
-        for name, change in told_changes(previous_text):
+        for name, change in parse_changes(previous_text):
             self._change(name, change)
         for call in events:
             if call.type is EventType.TOOL_CALL:
@@ -101,7 +101,7 @@ class SpanWork:
             self._programs[program] = state
         if not is_check(command):
             self._commands.setdefault(bare_command(command), (command, _Attempts()))[1].add(state, call.seq)
-        for back in undone(command, state):
+        for back in undone_changes(command, state):
             self._revert(back)
         if commits_in(command, output):
             self._uncommitted.clear()
@@ -129,7 +129,7 @@ class SpanWork:
         A command counts only if no later run of one of its programs succeeded, and if it did not print its own status.
         """
         lines = [
-            SectionLine(f"`{shortened(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
+            SectionLine(f"`{shorten(bare, COMMAND_CHARS_MAX)}` failed when it was last run.", attempts.seq)
             for bare, (command, attempts) in self._commands.items()
             if attempts.states[-1] == ERROR
             and not is_idle(command)
@@ -167,7 +167,7 @@ def failed_checks(runs: Sequence[CheckRun]) -> Sequence[SectionLine]:
 def _failed(run: CheckRun) -> str:
     when = f", {BEFORE_EDITS}" if run.is_before_edits else ""
     report = f": {run.told.rstrip('.')}" if run.told else ""
-    return f"`{shortened(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
+    return f"`{shorten(run.text, COMMAND_CHARS_MAX)}` failed when it was last run{when}{report}."
 
 
 def _names(path: str, named: str) -> bool:
@@ -184,4 +184,4 @@ def _file_name(path: str) -> str:
 def with_arguments(arguments: Mapping[str, Json]) -> str:
     """Return the plain arguments of a call, as the agent wrote them."""
     plain = [f"{k} {' '.join(str(v).split())}" for k, v in arguments.items() if isinstance(v, str | int | float) and v]
-    return f" with {shortened(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""
+    return f" with {shorten(', '.join(plain), ARGUMENTS_CHARS_MAX)}" if plain else ""

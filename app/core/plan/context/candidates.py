@@ -63,7 +63,7 @@ def candidates(
         long = None if call is None or not _has_long_arguments(call, retention) else call
         if rule is None or not (whole or long):
             continue
-        if event.seq in context.asked and not forced:
+        if event.seq in context.shown_again and not forced:
             continue
         why = _reason(event, rule, seqs, context.turn, newer.get(event.seq), per_tool=retention.per_tool)
         if why is None:

@@ -12,7 +12,7 @@ from app.core.log.lazy import lazy
 from app.core.plan.context import wording
 from app.core.plan.context.frontier import Frontier, Stub
 from app.core.plan.context.item import Item
-from app.core.plan.context.rounds import Rounds, Weighed
+from app.core.plan.context.rounds import Rounds, UnitSize
 from app.core.plan.context.working_set import WorkedFiles
 from app.core.tokens.counter import REQUEST_TOKENS, Counter
 
@@ -44,15 +44,15 @@ class Repeats:
     newer: Mapping[int, int]
     last: Mapping[str, tuple[int, ...]]
 
-    def then(self, answers: "Sequence[PairedResult]") -> "Repeats":
+    def extend(self, answers: "Sequence[PairedResult]") -> "Repeats":
         """Return the repeats after appending `answers`. Errors and results that are not shown whole repeat nothing."""
         newer, last = dict(self.newer), dict(self.last)
         for answer in answers:
             event, call = answer.result.event, answer.call
             if call is None or call.event.body is None or event.is_error or answer.result.stub is not None:
                 continue
-            asks = call.event.asks
-            for ask in asks if call.event.asks_for_all else asks[:1]:
+            asks = call.event.request_keys
+            for ask in asks if call.event.has_single_argument else asks[:1]:
                 newer |= dict.fromkeys(last.pop(ask, ()), event.seq)
             for ask in asks:
                 last[ask] = (*last.get(ask, ()), event.seq)
@@ -80,8 +80,8 @@ class Context:
     """The events to send, in log order; their `tokens` are compared with the threshold and the target.
 
     `prefix` holds the effective system prompts and tools, `summaries` the blocks that replace the oldest part of the
-    log. `ephemeral_tokens` counts content injected after the conversation. `asked` holds the seqs that were decided to
-    be shown again.
+    log. `ephemeral_tokens` counts content injected after the conversation. `shown_again` holds the seqs that were
+    decided to be shown again.
     """
 
     items: tuple[Item, ...]
@@ -93,7 +93,7 @@ class Context:
     unread: Unread = NOTHING_UNREAD
     summaries: tuple[Block, ...] = ()
     summary_tokens: int = 0
-    asked: frozenset[int] = frozenset()
+    shown_again: frozenset[int] = frozenset()
 
     def with_stubs(self, stubs: Mapping[int, Stub]) -> "Context":
         """Return the context with these stubs, by seq, in place of the items of the same events."""
@@ -158,12 +158,12 @@ class Context:
     @lazy
     def rounds_before(self) -> Rounds:
         """The rounds of all units but the last, which may still grow."""
-        return Rounds().then(unit.weighed for unit in self.units[:-1])
+        return Rounds().extend(unit.size for unit in self.units[:-1])
 
     @lazy
     def rounds(self) -> Rounds:
         """The positions of the units and of the model's answers."""
-        return self.rounds_before.then(unit.weighed for unit in self.units[-1:])
+        return self.rounds_before.extend(unit.size for unit in self.units[-1:])
 
     @lazy
     def answers(self) -> "tuple[PairedResult, ...]":
@@ -175,12 +175,12 @@ class Context:
     @lazy
     def repeats(self) -> "Repeats":
         """The results that repeat earlier ones."""
-        return Repeats({}, {}).then(self.answers)
+        return Repeats({}, {}).extend(self.answers)
 
     @lazy
     def worked_files(self) -> WorkedFiles:
         """The events that show the newest content of each file."""
-        return WorkedFiles().then(self.answers)
+        return WorkedFiles().extend(self.answers)
 
     @lazy
     def stubbed(self) -> tuple[Item, ...]:
@@ -261,12 +261,12 @@ class Reduced:
 class Unit:
     """Items that stay or go together: a round (the assistant's items and all their results), or any other single item.
 
-    `late` holds the seqs of results that arrived after a later unit had begun.
+    `late_results` holds the seqs of results that arrived after a later unit had begun.
     """
 
     items: tuple[Item, ...]
     results: tuple[Item, ...] = ()
-    late: tuple[int, ...] = ()
+    late_results: tuple[int, ...] = ()
 
     @property
     def all_items(self) -> tuple[Item, ...]:
@@ -274,17 +274,19 @@ class Unit:
         return self.items + self.results
 
     @lazy
-    def weighed(self) -> Weighed:
+    def size(self) -> UnitSize:
         """The unit's position and size."""
         tokens = sum([item.tokens for item in self.all_items])
-        return Weighed(self.items[0].event, tokens, self.late[-1] if self.late else 0, bool(self.results))
+        return UnitSize(
+            self.items[0].event, tokens, self.late_results[-1] if self.late_results else 0, bool(self.results)
+        )
 
     def with_items(self, new: Mapping[int, Item]) -> "Unit":
         """Return the unit with these items in place of those of the same events; the same object if nothing changes."""
         if not any(item.event.seq in new for item in self.all_items):
             return self
         items = tuple(new.get(item.event.seq, item) for item in self.items)
-        return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late)
+        return Unit(items, tuple(new.get(item.event.seq, item) for item in self.results), self.late_results)
 
     @property
     def turn(self) -> int:

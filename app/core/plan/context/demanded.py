@@ -86,7 +86,7 @@ def drop_unread(context: Context, state: Frontier) -> Frontier:
 
 def adopt_late_results(context: Context, state: Frontier) -> Frontier:
     """Adopt results that arrived after later events: show them directly after their calls, as providers demand."""
-    late = {seq for unit in context.units for seq in unit.late} - set(state.adopted)
+    late = {seq for unit in context.units for seq in unit.late_results} - set(state.adopted)
     return replace(state, adopted=tuple(sorted({*state.adopted, *late}))) if late else state
 
 
@@ -97,7 +97,7 @@ def kept_from_folding(context: Context, held: Collection[int] = ()) -> frozenset
     Summaries leave out expiring events, so folding them would lose them before their time.
     """
     stays = set(context.protected)
-    passing = {i.event.seq for i in context.perishable if i.event.passes and i.event.turn == context.turn}
+    passing = {i.event.seq for i in context.perishable if i.event.expires_by_age and i.event.turn == context.turn}
     passing.update(held)
     if passing:
         for unit in context.units:

@@ -29,7 +29,7 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
             items.append(Item(event, event.tokens))
     after = replace(before, items=before.items + tuple(items), turn=turn, ephemeral_tokens=ephemeral_tokens)
     renewed = _extend_tail(tail, items)
-    if any(unit.late for unit in renewed):
+    if any(unit.late_results for unit in renewed):
         return None
     history, current = before.item_tokens
     if turn != before.turn:
@@ -52,16 +52,16 @@ def grow(before: Context, added: Sequence[Event], *, turn: int, ephemeral_tokens
         answers=before.answers + new,
         stubbed=before.stubbed,
         perishable=before.perishable + tuple(item for item in items if item.event.expires),
-        repeats=before.repeats.then(new) if new else before.repeats,
+        repeats=before.repeats.extend(new) if new else before.repeats,
         units=before.units[:-1] + renewed if items else before.units,
-        rounds_before=before.rounds_before.then(unit.weighed for unit in renewed[:-1])
+        rounds_before=before.rounds_before.extend(unit.size for unit in renewed[:-1])
         if items
         else before.rounds_before,
         item_tokens=(history, current),
         open_calls=(before.open_calls | opened) - closed,
     )
     if "worked_files" in vars(before):
-        vars(after)["worked_files"] = before.worked_files.then(new) if new else before.worked_files
+        vars(after)["worked_files"] = before.worked_files.extend(new) if new else before.worked_files
     return after
 
 

@@ -8,7 +8,7 @@ from app.core.log.events import EventType
 from app.core.plan.context.context import NOTHING_UNREAD, Context, Unread
 from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.item import Item
-from app.core.policy.shows import EVERYTHING, ViewFilter
+from app.core.policy.shows import SHOW_ALL, ViewFilter
 from app.core.tokens.counter import Counter
 
 
@@ -18,7 +18,7 @@ def project(
     counter: Counter,
     *,
     turn: int,
-    shows: ViewFilter = EVERYTHING,
+    shows: ViewFilter = SHOW_ALL,
     ephemeral_tokens: int = 0,
     unread: Unread = NOTHING_UNREAD,
     summaries: tuple[Block, ...] = (),
@@ -26,7 +26,7 @@ def project(
     """Build the context of `events` under the frontier `state`."""
     stubs = {stub.seq: stub for stub in state.stubs}
     kept = frozenset(state.kept)
-    hides = shows != EVERYTHING
+    hides = shows != SHOW_ALL
     hidden = _hidden_calls(events, shows) if hides else frozenset()
 
     def reached(seq: int) -> bool:

@@ -8,7 +8,7 @@ from app.core.log.event import Event
 from app.core.log.events import ASSISTANT_SIDE
 
 
-class Weighed(NamedTuple):
+class UnitSize(NamedTuple):
     """The position and size of a unit: its first event, the tokens of all its items, the seq of its last late result (0
     without one), and whether it has results."""
 
@@ -20,7 +20,8 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The units of a context in order: `firsts` are their first seqs, `in_front` the tokens of all units before each.
+    """The units of a context in order: `firsts` are their first seqs, `tokens_before` the tokens of all units before
+    each.
 
     `seqs` and `times` are the first seq and the time of each of the model's answers; consecutive units of the model are
     one answer. `last` is the first seq of the last such unit, `ends` whether it is the last unit and has no results.
@@ -29,7 +30,7 @@ class Rounds:
     """
 
     firsts: tuple[int, ...] = ()
-    in_front: tuple[int, ...] = ()
+    tokens_before: tuple[int, ...] = ()
     seqs: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
     shown: int = 0
@@ -38,7 +39,7 @@ class Rounds:
     last: int = 0
     ends: bool = False
 
-    def then(self, units: Iterable[Weighed]) -> "Rounds":
+    def extend(self, units: Iterable[UnitSize]) -> "Rounds":
         """Return the rounds after appending these units."""
         added = list(units)
         in_front: list[int] = []
@@ -55,7 +56,7 @@ class Rounds:
             shown += unit.tokens
         return Rounds(
             firsts=self.firsts + tuple([unit.first.seq for unit in added]),
-            in_front=self.in_front + tuple(in_front),
+            tokens_before=self.tokens_before + tuple(in_front),
             seqs=self.seqs + tuple([event.seq for event in answers]),
             times=self.times + tuple([event.at for event in answers]),
             shown=shown,

@@ -28,19 +28,21 @@ def summary_blocks(cover: Sequence[Summary], folds: Sequence[Fold], rules: Summa
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     hidden = sum(summary.id not in shown for summary in cover)
     if all(fold.joined for fold in folds):
-        text = wording.joined([s for s in cover if s.id in shown], hidden, recall=not unrecallable)
+        text = wording.join_summaries([s for s in cover if s.id in shown], hidden, recall=not unrecallable)
         return (Block(kind, cover[-1].to_seq, text, replaced=True),)
     texts = {s.to_seq: wording.summary(s, recall=s.id not in unrecallable) for s in cover if s.id in shown}
     if hidden:
         first = min(texts, default=cover[-1].to_seq)
-        texts[first] = "\n\n".join(filter(None, (wording.omitted(hidden, recall=not unrecallable), texts.get(first))))
+        texts[first] = "\n\n".join(
+            filter(None, (wording.omitted_line(hidden, recall=not unrecallable), texts.get(first)))
+        )
     return tuple(Block(kind, seq, text, replaced=True) for seq, text in sorted(texts.items()))
 
 
 def _as_shown(summary: Summary, fold: Fold) -> Summary:
     if not fold.chars:
         return summary
-    return replace(summary, text=wording.abridged(summary.text, fold.chars, ordered=fold.ordered))
+    return replace(summary, text=wording.abridge(summary.text, fold.chars, ordered=fold.ordered))
 
 
 def _clipped(cover: Sequence[Summary], shown: Collection[str]) -> Clipped:

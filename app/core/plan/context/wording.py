@@ -77,7 +77,7 @@ def shortened(text: str, chars: int, seq: int, *, recall: bool = True) -> str:
     return f"{text[:chars]}\n[... {cut} characters left out{hint} ...]\n{text[-chars:]}"
 
 
-def joined(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) -> str:
+def join_summaries(shown: Sequence[Summary], hidden: int = 0, *, recall: bool = True) -> str:
     """Join summaries into one text under a line on the part that they replace; `hidden` older ones are not shown."""
     gap = f"[{hidden} earlier summar{'ies' if hidden != 1 else 'y'} left out.]" if hidden else ""
     if not shown:
@@ -117,7 +117,7 @@ def summary(summary: Summary, *, recall: bool = True) -> str:
     )
 
 
-def abridged(text: str, chars: int, *, ordered: bool) -> str:
+def abridge(text: str, chars: int, *, ordered: bool) -> str:
     """Return the first `chars` characters of a summary, up to the end of a word, and the number of missing ones.
 
     If `ordered`, the sections that must not be lost come first. A section that is cut open is closed.
@@ -133,7 +133,7 @@ def abridged(text: str, chars: int, *, ordered: bool) -> str:
     return f"{kept}{closing}\n[... {len(text) - len(kept)} characters of this summary left out]"
 
 
-def omitted(count: int, *, recall: bool = True) -> str:
+def omitted_line(count: int, *, recall: bool = True) -> str:
     """Return the line in place of `count` hidden summaries, where the others are messages of their own."""
     hint = "; their events can be recalled by seq" if recall else ""
     return f"[{count} earlier summar{'ies' if count != 1 else 'y'} left out{hint}.]"

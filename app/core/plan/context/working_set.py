@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import TYPE_CHECKING, Final
 
-from app.core.digest.files import FileUse, command_of, files_of, patched
+from app.core.digest.files import FileUse, command_of, files_of, patched_paths
 from app.core.digest.rejections import is_rejected
 from app.core.digest.shell import shown_paths
 from app.core.lexicon.arguments import FILES
@@ -37,7 +37,7 @@ class WorkedFiles:
     shown_by: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     modified: Mapping[str, int] = field(default_factory=dict)
 
-    def then(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
+    def extend(self, answers: "Sequence[PairedResult]") -> "WorkedFiles":
         """Return the files after these calls and their results. Calls that failed or were rejected are ignored."""
         shown_by, modified = dict(self.shown_by), dict(self.modified)
         for answer in answers:
@@ -64,7 +64,7 @@ def use_of(call: Event) -> FileUse:
     command = command_of(call.tool or "", arguments)
     if command is None:
         return use
-    changed = patched(command) if "*** Begin Patch" in command else ()
+    changed = patched_paths(command) if "*** Begin Patch" in command else ()
     return FileUse(shown_paths(command), tuple(dict.fromkeys((*use.modified, *changed))))
 
 

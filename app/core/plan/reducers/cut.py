@@ -27,7 +27,7 @@ def newest_part(policy: Policy, budget: Budget) -> Cut:
 
 def part_by_room(policy: Policy, budget: Budget) -> Cut:
     """Return the cut that keeps `summarize.keep_ratio` of the target, at most KEEP_TOKENS_MAX."""
-    keep = min(int(max(budget.target, budget.most) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
+    keep = min(int(max(budget.target, budget.fallback_target) * policy.summarize.keep_ratio), KEEP_TOKENS_MAX)
     return Cut(keep_tokens=max(1, budget.shown(keep)), split_turn="prefix")
 
 
@@ -87,7 +87,7 @@ def _keep_tokens(context: Context, budget: Budget, cut: Cut, most: int | None) -
     if cut.keep_recent_turns:
         recent = sorted({item.event.turn for item in context.items})[-cut.keep_recent_turns :]
         taken = sum(item.tokens for item in context.items if item.event.turn in recent)
-        room = (budget.low if budget.most else budget.own(budget.window)) - prefix
+        room = (budget.low if budget.fallback_target else budget.own(budget.window)) - prefix
         if keep < taken <= room:
             keep = taken
     return keep

@@ -17,12 +17,12 @@ from app.core.plan.context.item import Item
 from app.core.tokens.cache_profiles import CacheProfile
 
 
-def sent_to(context: Context) -> int:
+def last_unit_seq(context: Context) -> int:
     """Return the first seq of the model's last unit, 0 without one; all events before it were sent."""
     return context.rounds.last
 
 
-def rewriting(
+def rewrite_cost(
     context: Context, state: Frontier, cache: CacheProfile, outside: int = 0, end: int | None = None
 ) -> Callable[[Item], int]:
     """Return a function from an item to the tokens that the cache must rewrite if the item changes.
@@ -34,10 +34,10 @@ def rewriting(
     prefix outside the context may not have an entry either, since the client may not have marked it.
     """
     rounds, total = context.rounds, outside + context.tokens
-    end = sent_to(context) if end is None else end
+    end = last_unit_seq(context) if end is None else end
     whole_to = _last_whole_write(context, state, cache)
     last = bisect_right(rounds.firsts, end) - 1
-    in_front: Sequence[int] = rounds.in_front
+    in_front: Sequence[int] = rounds.tokens_before
     if rounds.late >= end or end not in rounds.firsts[last : last + 1]:
         in_front, last = _sent_before_units(context, end), -1
     unsent = sum([item.tokens for item in takewhile(lambda item: item.event.seq >= end, reversed(context.items))])
@@ -86,7 +86,7 @@ def _last_whole_write(context: Context, state: Frontier, cache: CacheProfile) ->
     return known
 
 
-def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
+def earnings_so_far(context: Context, state: Frontier, cache: CacheProfile) -> float:
     """Return the earnings of the state's evictions in all calls so far, in input tokens."""
     seqs = context.rounds.seqs
     calls = max(0, len(seqs) - bisect_right(seqs, state.earned_to) - 1)
@@ -96,7 +96,7 @@ def earned(context: Context, state: Frontier, cache: CacheProfile) -> float:
     return state.earned + calls * (cache.read_price * state.saved - rounded)
 
 
-def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
+def baseline_cost(context: Context, state: Frontier, cache: CacheProfile, outside: int = 0) -> float:
     """Return the minimum cost of sending everything so far: all of it written once and read at each later call."""
     rounds = context.rounds
     fixed = outside + context.tokens - rounds.shown
@@ -104,7 +104,7 @@ def spent(context: Context, state: Frontier, cache: CacheProfile, outside: int =
     return cache.write_price * (fixed + rounds.shown + state.saved) + cache.read_price * read
 
 
-def credited(
+def with_credit(
     context: Context,
     before: Frontier,
     after: Frontier,
@@ -115,15 +115,15 @@ def credited(
     outside: int = 0,
     end: int | None = None,
 ) -> Frontier:
-    """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewriting`."""
+    """`after` with its earnings updated for the call at `head`, the first to send it; `end` as in `rewrite_cost`."""
     if cold:
         gain = cache.write_price * after.saved
     else:
-        end = sent_to(context) if end is None else end
-        changed, costs = first_changed(before, after), rewriting(context, after, cache, outside, end)
+        end = last_unit_seq(context) if end is None else end
+        changed, costs = first_changed(before, after), rewrite_cost(context, after, cache, outside, end)
         rounds = context.rounds
         first = 0 if rounds.late >= changed else max(0, bisect_right(rounds.firsts, changed) - 1)
         sent = (item for unit in context.units[first:] for item in unit.all_items if changed <= item.event.seq < end)
         rewritten = max(map(costs, sent), default=0)
         gain = cache.read_price * after.saved - (cache.write_price - cache.read_price) * rewritten
-    return replace(after, earned=floor(earned(context, before, cache) + gain), earned_to=head)
+    return replace(after, earned=floor(earnings_so_far(context, before, cache) + gain), earned_to=head)

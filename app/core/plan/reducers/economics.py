@@ -25,7 +25,7 @@ from app.core.plan.context.context import Context, Reduced
 from app.core.plan.context.frontier import START, Frontier
 from app.core.plan.context.stubs import apply_stubs, stubs_for
 from app.core.plan.context.working_set import held_content, ranked
-from app.core.plan.reducers.earnings import credited, earned, rewriting, sent_to, spent
+from app.core.plan.reducers.earnings import baseline_cost, earnings_so_far, last_unit_seq, rewrite_cost, with_credit
 from app.core.plan.reducers.once import OnceReducer
 from app.core.policy.evictions import Economics, Retention
 from app.core.tokens.budget import Budget
@@ -89,7 +89,7 @@ class EconomicReducer:
             return queue
         stays = set(ranked(context, self._working_set_calls(state)))
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq not in stays)
-        sent_seq = sent_to(context)  # unsent events stay unless the budget demands it
+        sent_seq = last_unit_seq(context)  # unsent events stay unless the budget demands it
         queue = tuple(candidate for candidate in queue if candidate.item.event.seq < sent_seq)
         if self.moment == "warm" and not self.called:
             queue = ()
@@ -113,9 +113,9 @@ class EconomicReducer:
 
     def _is_covered(self, context: Context, state: Frontier, done: Reduced) -> bool:
         """Return whether earnings cover the price of the stubs at their real size, which `due` can only estimate."""
-        head, end = sent_to(context), self._written_to(context)
-        paid = credited(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
-        return paid.earned >= -self.economics.at_risk * spent(context, state, self.cache, self.outside)
+        head, end = last_unit_seq(context), self._written_to(context)
+        paid = with_credit(done.context, state, done.state, self.cache, head, cold=False, outside=self.outside, end=end)
+        return paid.earned >= -self.economics.at_risk * baseline_cost(context, state, self.cache, self.outside)
 
     def _written_to(self, context: Context) -> int | None:
         return None if self.once is None else self.once.written_to(context)
@@ -137,16 +137,16 @@ def due(
 
     Carrying counts from the first call that could have left a candidate out, and not before the view began. A part that
     saves at this call as much as it costs does not wait. No part is due that could make the view cost more than
-    `at_risk` allows if this were its last call. `end` is as in `rewriting`.
+    `at_risk` allows if this were its last call. `end` is as in `rewrite_cost`.
     """
     if not queue:
         return ()
     answers = context.rounds.seqs
-    costs = rewriting(context, state, cache, outside, end)
+    costs = rewrite_cost(context, state, cache, outside, end)
     surcharge = cache.write_price - cache.read_price
     total = context.tokens + outside
-    credit = earned(context, state, cache) + cache.read_price * state.saved
-    credit += economics.at_risk * spent(context, state, cache, outside)
+    credit = earnings_so_far(context, state, cache) + cache.read_price * state.saved
+    credit += economics.at_risk * baseline_cost(context, state, cache, outside)
     best, start, carried, saves = 0.0, None, 0.0, 0
     for candidate in reversed(queue):
         seq = candidate.item.event.seq
@@ -163,13 +163,13 @@ def due(
     return () if start is None else tuple(c for c in queue if c.item.event.seq >= start)
 
 
-def worth(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
+def payoff_seq(context: Context, saves: Mapping[int, int], cache: CacheProfile) -> int | None:
     """Return the seq from which leaving out the events in `saves` (seq to tokens saved) pays; None if it never does.
 
     The context's past calls predict the number of later ones: their savings at the read price must cover the rewriting.
     Events after the model's last answer have not been sent, and cost nothing to leave out.
     """
-    answers, sent = context.rounds.seqs, sent_to(context)
+    answers, sent = context.rounds.seqs, last_unit_seq(context)
     best, start, saved, following = 0.0, None, 0, 0
     for item in reversed(context.items):
         seq = item.event.seq

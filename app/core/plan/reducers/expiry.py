@@ -60,7 +60,7 @@ def without_expiring(context: Context) -> Context:
 
     A summary of the original would keep it for longer than its author wants.
     """
-    expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.passes}
+    expiring = {i.event.seq: "ttl" for i in context.perishable if i.event.expires_by_age}
     if not expiring:
         return context
     stubs, dropped = _without(context, expiring, frozenset())

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.core.cover.summaries import COVER_SHARE, Summary, clip, ends, refined, tiling
+from app.core.cover.summaries import COVER_SHARE, Summary, clip, ends, refine, tiling
 from app.core.log.event import content_text
 from app.core.log.events import EventType
 from app.core.log.lazy import lazy
@@ -17,7 +17,7 @@ from app.core.plan.context.item import Item
 from app.core.plan.context.summary_blocks import summary_blocks
 from app.core.plan.context.working_set import held_content
 from app.core.policy.summarize import Summarize
-from app.core.tokens.budget import SLACK, Budget, beyond
+from app.core.tokens.budget import SLACK, Budget, allowed_excess
 from app.core.tokens.counter import Counter
 
 REDUCER: Final = "fold"
@@ -61,7 +61,7 @@ class FoldReducer:
         is left, since one summary may cover far more than had to go. If no fold reaches the goal, the one that leaves
         the fewest tokens is taken. A fold that saves nothing is not made, unless `least_to` demands it.
         """
-        first = max(state.folded_to, self.reach(self.least_to))
+        first = max(state.folded_to, self.fold_end(self.least_to))
         choices = [to_seq for to_seq in self.ends if to_seq >= max(first, 1)]
         if not choices:
             return Reduced(context, state)
@@ -76,15 +76,15 @@ class FoldReducer:
             return Reduced(context, state)
         cover, room = tiling(self.tree, 1, to_seq), budget.goal - totals[to_seq]
         if self.rules.view == "all":
-            cover = refined(self.tree, cover, room, weights.cost)
+            cover = refine(self.tree, cover, room, weights.cost)
             room = budget.goal - weights.total(cover, to_seq) + weights.saved_by_joining(cover)
-        elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.most:
+        elif totals[to_seq] > WIDE_SHARE * budget.goal and not budget.fallback_target:
             room = 0  # the policy chooses what it keeps next to its summary
-        slack, over = int(SLACK * budget.goal), beyond(budget.goal, budget.trigger)
+        slack, over = int(SLACK * budget.goal), allowed_excess(budget.goal, budget.trigger)
         shown_from = to_seq + 1 if self.all_there_is else weights.verbatim_from(to_seq, room, slack, over)
         if self.keep_from is not None and self.keep_from < shown_from:
             shown = sum(map(weights.cost, cover))  # a retry shortens its summaries rather than its newest part
-            cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.most else 0
+            cut = max(0, shown - int(COVER_SHARE * budget.target)) if budget.fallback_target else 0
             most = budget.target - weights.total(cover, to_seq) + cut
             shown_from = min(shown_from, max(self.keep_from, weights.verbatim_from(to_seq, most, 0, 0)))
         return fold(context, state, cover, self.rules, shown_from, held)
@@ -94,20 +94,20 @@ class FoldReducer:
 
         Covered events after them that are shown stay verbatim if there is room for both.
         """
-        lost_to = self.healing(state)
+        lost_to = self.heal_to(state)
         if not lost_to:
             return Reduced(context, state)
-        cover = tiling(self.tree, 1, max(state.folded_to, self.reach(lost_to)))
+        cover = tiling(self.tree, 1, max(state.folded_to, self.fold_end(lost_to)))
         verbatim = fold(context, state, cover, self.rules, shown_from=lost_to + 1)
         if verbatim.context.tokens <= budget.threshold:
             return verbatim
         return replace(self, least_to=lost_to).reduce(context, budget, state)
 
-    def reach(self, seq: int) -> int:
+    def fold_end(self, seq: int) -> int:
         """Return the first end of a fold that includes `seq`, or the last end there is; 0 for seq 0."""
         return next((to_seq for to_seq in self.ends if to_seq >= seq), self.last) if seq else 0
 
-    def healing(self, state: Frontier) -> int:
+    def heal_to(self, state: Frontier) -> int:
         """Return the last dropped seq that a summary covers by now, 0 without one. Expired events are not missed."""
         lost = (d for d in state.drops if d.from_seq <= self.last and d.reducer != EXPIRY)
         return max((min(d.to_seq, self.last) for d in lost), default=0)
@@ -122,7 +122,7 @@ class HealReducer:
 
     def idle(self, context: Context, state: Frontier) -> bool:
         """Return whether there is nothing to heal."""
-        return not FoldReducer(self.tree, self.rules).healing(state)
+        return not FoldReducer(self.tree, self.rules).heal_to(state)
 
     def reduce(self, context: Context, budget: Budget, state: Frontier) -> Reduced:
         """Apply `FoldReducer.heal`."""
@@ -149,7 +149,7 @@ class _Weights:
     def cost(self, summary: Summary) -> int:
         """Return the tokens of a summary as shown."""
         if summary.id not in self._costs:
-            self._costs[summary.id] = self._counter.message(wording.joined((summary,)))
+            self._costs[summary.id] = self._counter.message(wording.join_summaries((summary,)))
         return self._costs[summary.id]
 
     def headers(self, cover: Sequence[Summary]) -> int:
@@ -158,7 +158,7 @@ class _Weights:
 
     def saved_by_joining(self, cover: Sequence[Summary]) -> int:
         """Return the tokens that one joined text saves against separate summaries."""
-        return max(0, sum(map(self.cost, cover)) - self._counter.message(wording.joined(cover)))
+        return max(0, sum(map(self.cost, cover)) - self._counter.message(wording.join_summaries(cover)))
 
     def total(self, cover: Sequence[Summary], to_seq: int) -> int:
         """Return the tokens of the context with `cover` in place of everything up to to_seq."""
@@ -319,7 +319,7 @@ def _cut(fold: Fold, summary: Summary, tokens: int, counter: Counter) -> Fold:
     """Return the fold with at most `tokens` tokens of its summary shown; not shown if nothing fits."""
     chars = fold.chars or len(summary.text)
     while chars > 0:
-        taken = counter.message(wording.abridged(summary.text, chars, ordered=True))
+        taken = counter.message(wording.abridge(summary.text, chars, ordered=True))
         if taken <= tokens:
             saved = max(0, summary.source_tokens - taken)
             return replace(fold, chars=chars, ordered=True, tokens=taken, saved=saved)

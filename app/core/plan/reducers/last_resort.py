@@ -26,7 +26,7 @@ from app.core.plan.context.stubs import VISIBILITY, apply_stubs, shortened_for, 
 from app.core.plan.reducers import economics
 from app.core.plan.reducers.cut import find
 from app.core.policy.evictions import Cut
-from app.core.tokens.budget import SLACK, Budget, beyond
+from app.core.tokens.budget import SLACK, Budget, allowed_excess
 
 REDUCER = "last_resort"
 BY_BUDGET: Final = (REDUCER, economics.REDUCER)
@@ -111,7 +111,7 @@ def _drop_oldest(done: Reduced, first_seqs: Collection[int], budget: Budget, goa
         size = sum(item.tokens for item in unit.all_items)
         if size > over:
             stubs = _shortened_by(over, unit, context)
-            fits = over <= beyond(goal, budget.target)
+            fits = over <= allowed_excess(goal, budget.target)
             if stubs or (fits and size - over > SLACK * goal):
                 break
         gone.append(unit)

@@ -11,7 +11,7 @@ from math import ceil, inf
 from posixpath import normpath
 from typing import Final
 
-from app.core.lexicon.tools import is_own
+from app.core.lexicon.tools import is_recall_tool
 from app.core.log.event import Event
 from app.core.log.events import EventType
 from app.core.plan.context.candidates import LISTING_TOKENS_MAX, Candidate
@@ -20,7 +20,7 @@ from app.core.plan.context.frontier import Frontier
 from app.core.plan.context.item import Item
 from app.core.plan.context.stubs import apply_stubs, stubs_for
 from app.core.plan.context.working_set import use_of
-from app.core.plan.reducers.earnings import earned, sent_to
+from app.core.plan.reducers.earnings import earnings_so_far, last_unit_seq
 from app.core.policy.evictions import Retention
 from app.core.policy.policy import Policy
 from app.core.tokens.budget import Budget
@@ -46,7 +46,7 @@ class OnceReducer:
         """Stub these results, whatever that saves; stubs earn nothing before this call."""
         going = [Candidate(item, REASON, item.event.seq, item.tokens) for item in self._unstubbed(context)]
         done = apply_stubs(context, state, stubs_for(context, going, self.retention.identifiers, REDUCER))
-        early = ceil(earned(context, done.state, self.cache) - earned(context, state, self.cache))
+        early = ceil(earnings_so_far(context, done.state, self.cache) - earnings_so_far(context, state, self.cache))
         return Reduced(done.context, replace(done.state, earned=done.state.earned - early)) if early else done
 
     def idle(self, context: Context, state: Frontier) -> bool:
@@ -59,7 +59,7 @@ class OnceReducer:
 
     def written_to(self, context: Context) -> int:
         """Return the seq up to which the last call wrote the context to the cache."""
-        return min((item.event.seq for item in self._results(context, 2)), default=sent_to(context))
+        return min((item.event.seq for item in self._results(context, 2)), default=last_unit_seq(context))
 
     def _unstubbed(self, context: Context) -> list[Item]:
         return [item for item in reversed(self._results(context, 2)) if item.stub is None]
@@ -89,22 +89,22 @@ class OnceReducer:
     def _is_shown_once(self, context: Context, item: Item) -> bool:
         event, rounds = item.event, context.rounds
         rule = self.retention.rule(event.tool)
-        if event.type is not EventType.TOOL_RESULT or rule is None or event.pinned or event.seq in context.asked:
+        if event.type is not EventType.TOOL_RESULT or rule is None or event.pinned or event.seq in context.shown_again:
             return False
         if event.tokens < max(self.tokens or 0, rule.min_tokens or 0):
             return False
         if event.density > self.retention.dense and event.tokens < LISTING_TOKENS_MAX:
             return False
-        if is_own(event.tool) or _is_repeated(context, event):
+        if is_recall_tool(event.tool) or _is_repeated(context, event):
             return False
         if self.retention.working_set and _is_worked_on(context, event):
             return False
         unit = bisect_right(rounds.firsts, event.call_seq or event.seq) - 1
-        in_front = self.outside + context.tokens - rounds.shown + rounds.in_front[unit]
+        in_front = self.outside + context.tokens - rounds.shown + rounds.tokens_before[unit]
         return in_front >= self.cache.minimum_tokens
 
 
-def once(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
+def once_reducer(policy: Policy, cache: CacheProfile, outside: int, *, recall: bool) -> OnceReducer:
     """Return the reducer of a policy; it stubs nothing that the agent cannot recall."""
     tokens = policy.economics.once_tokens if recall and policy.evict == "economic" else None
     return OnceReducer(policy.retention, tokens, cache, outside)
@@ -124,14 +124,14 @@ def _is_repeated(context: Context, result: Event) -> bool:
     call = context.item(result.call_seq or 0)
     if call is None or call.event.body is None:
         return False
-    asks = call.event.asks if call.event.asks_for_all else call.event.asks[:1]
+    asks = call.event.request_keys if call.event.has_single_argument else call.event.request_keys[:1]
     for answer in context.answers:
         before, earlier = answer.result.event, answer.call
         if before.seq >= result.seq:
             break
         if earlier is None or before.is_error:
             continue
-        if asks and not set(asks).isdisjoint(earlier.event.asks):
+        if asks and not set(asks).isdisjoint(earlier.event.request_keys):
             return True
         same = before.tool == result.tool and before.tokens == result.tokens
         if same and earlier.event.arguments == call.event.arguments:

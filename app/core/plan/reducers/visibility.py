@@ -50,8 +50,8 @@ class VisibilityReducer:
         if not self.decisions:
             return Reduced(context, state)
         asked = frozenset(decision.seq for decision in self.decided if not decision.hidden)
-        if context.asked != asked:
-            context = replace(context, asked=asked)
+        if context.shown_again != asked:
+            context = replace(context, shown_again=asked)
         hidden = hidden_stubs(context, self.decided)
         back = [i for i in context.items if _is_hidden(i) and i.event.seq not in hidden]
         fresh = {decision.seq for decision in self.decided if not decision.hidden and decision.number > state.decisions}

@@ -32,14 +32,12 @@ def _no_messages(_: Sequence[Any]) -> list[list[dict[str, Json]]]:
 class Format:
     """A format. `writer` begins a request with a layout's prefix; `reader` returns the neutral events of each message.
 
-    * If not `native`, the format is not a provider's: it has no messages to read, and takes every layout as it is.
-    * `sdk_only`: fields that the SDK's responses have and requests may not have.
-    * `keeps_nulls`: fields that are null are sent back unchanged.
-    * `calls_last`: a message holds its text before its calls (`fit.split_rounds`).
-    * `apart`: messages are read independently, except that system messages before all others are prompts.
-    * `marked`: cache breakpoints are written into the request.
-    * `cached_apart`: reported input tokens do not include cache reads and writes.
-    * `cache`: the profile assumed for the cache of an unknown model.
+    * If not `native`, the format is not a provider's: it has no messages to read, and takes every layout as it is. *
+    `sdk_only`: fields that the SDK's responses have and requests may not have. * `keeps_nulls`: fields that are null
+    are sent back unchanged. * `calls_last`: a message holds its text before its calls (`fit.split_rounds`). *
+    `independent_messages`: messages are read independently, except that system messages before all others are prompts.
+    * `marked`: cache breakpoints are written into the request. * `excludes_cached_tokens`: reported input tokens do not
+    include cache reads and writes. * `cache`: the profile assumed for the cache of an unknown model.
     """
 
     name: FormatName
@@ -48,9 +46,9 @@ class Format:
     sdk_only: frozenset[str] = frozenset()
     keeps_nulls: bool = False
     calls_last: bool = False
-    apart: bool = False
+    independent_messages: bool = False
     marked: bool = False
-    cached_apart: bool = False
+    excludes_cached_tokens: bool = False
     cache: CacheProfile = UNKNOWN
     native: bool = True
 
@@ -69,7 +67,7 @@ FORMATS: Final[Mapping[str, Format]] = {
             sdk_only=frozenset({"parsed", "parsed_arguments", "annotations", "index"}),
             keeps_nulls=True,
             calls_last=True,
-            apart=True,
+            independent_messages=True,
         ),
         Format(
             openai_responses.NAME,
@@ -81,10 +79,10 @@ FORMATS: Final[Mapping[str, Format]] = {
             anthropic_parts.NAME,
             anthropic.AnthropicWriter,
             anthropic.read,
-            apart=True,
+            independent_messages=True,
             sdk_only=frozenset({"parsed_output", "from_"}),
             marked=True,
-            cached_apart=True,
+            excludes_cached_tokens=True,
             cache=ANTHROPIC,
         ),
         Format(

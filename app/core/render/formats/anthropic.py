@@ -148,14 +148,14 @@ class AnthropicWriter(Writer):
         self._runs = False
         """Whether the last counted block was a tool use: lookback counts a run of them as one."""
 
-    def back(self, mark: Mark) -> Self:
+    def restored(self, mark: Mark) -> Self:
         """Return the writer as of one of its marks. Blocks may be added to its copy only."""
-        other = super().back(mark)
+        other = super().restored(mark)
         count = mark.messages
         other._messages = self._messages[:count]
         whole = count == len(self._messages)
         other._places = self._places.copy() if whole else {s: p for s, p in self._places.items() if p.message < count}
-        other._ids = self._ids.back(mark.held["_ids"])
+        other._ids = self._ids.restored(mark.attributes["_ids"])
         return other
 
     def _held(self) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from app.core.render.formats.parts import (
     Piece,
     Text,
     content_or_refusal,
+    is_only_reasoning,
     is_own,
     non_blank,
-    only_reasons,
+    piece_text,
     pieces,
     plain_text,
     without,
-    words,
 )
 
 NAME: Final = "anthropic"
@@ -51,8 +51,11 @@ def message_parts(block: Block) -> list[Part]:
     if block.kind is not Kind.ASSISTANT:
         return [_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
     signed = [] if content is None or isinstance(content, str) else [_thinking(part) for part in content]
-    found = [*(part for part in signed if part is not None), *(text_part(words(piece)) for piece in pieces(content))]
-    return found or ([] if only_reasons(content) else [text_part(EMPTY)])
+    found = [
+        *(part for part in signed if part is not None),
+        *(text_part(piece_text(piece)) for piece in pieces(content)),
+    ]
+    return found or ([] if is_only_reasoning(content) else [text_part(EMPTY)])
 
 
 def result_content(block: Block) -> Mapping[str, Json]:

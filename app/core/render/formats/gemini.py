@@ -52,7 +52,7 @@ ROLES: Final = ("user", "function", "tool")
 UNSIGNED: Final = "skip_thought_signature_validator"
 """The signature that the provider's documentation prescribes for a call that another model made; since Gemini 3 a call
 without any is refused."""
-WHOLE: Final = "json"
+JSON_RESPONSE: Final = "json"
 _TEXTS: Final = ("output", "result", "error")
 """Fields that hold the text of a function's response if it has no other field."""
 
@@ -147,8 +147,10 @@ def _read_result(
     text = None
     if "response" in found:
         response = message_object(found["response"], index, "response")
-        shape = next((one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), WHOLE)
-        text = _json_text(response, index) if shape == WHOLE else response[shape]
+        shape = next(
+            (one for one in _TEXTS if response.keys() == {one} and isinstance(response[one], str)), JSON_RESPONSE
+        )
+        text = _json_text(response, index) if shape == JSON_RESPONSE else response[shape]
         kept["response"] = shape
         if shape == "error":
             event["is_error"] = True
@@ -321,7 +323,7 @@ def own_response(content: str | Sequence[Part] | None, kept: Mapping[str, Json])
     text = parts[0].get("text") if shape and parts else content
     if shape is None:
         return media
-    if shape == WHOLE:
+    if shape == JSON_RESPONSE:
         return {"response": json.loads(str(text)), **media}
     return {"response": {str(shape): text}, **media}
 

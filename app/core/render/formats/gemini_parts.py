@@ -16,8 +16,8 @@ from app.core.render.formats.parts import (
     Piece,
     Text,
     content_or_refusal,
+    is_only_reasoning,
     is_own,
-    only_reasons,
     pieces,
     plain_text,
     without,
@@ -91,7 +91,7 @@ def message_parts(block: Block) -> list[Part]:
     content = content_or_refusal(block)
     if block.kind is Kind.ASSISTANT:  # of other providers' content, only text may be the model's
         text = plain_text(content)
-        return [text_part(text)] if text else [] if only_reasons(content) else [text_part(EMPTY)]
+        return [text_part(text)] if text else [] if is_only_reasoning(content) else [text_part(EMPTY)]
     return [piece_part(piece) for piece in pieces(content)] or [text_part(EMPTY)]
 
 

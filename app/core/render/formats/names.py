@@ -88,10 +88,10 @@ class CallIds:
         return CallIds(self.chars_max, self.unique, self._used.copy(), waiting)
 
     def mark(self) -> "Assigned":
-        """Return a mark for `back`."""
+        """Return a mark for `restored`."""
         return Assigned(len(self._used), {call_id: tuple(ids) for call_id, ids in self._waiting.items()})
 
-    def back(self, mark: "Assigned") -> "CallIds":
+    def restored(self, mark: "Assigned") -> "CallIds":
         """Return a copy of the assignments as of one of its marks; only with `unique`, where no id is forgotten."""
         waiting = {call_id: deque(ids) for call_id, ids in mark.waiting.items()}
         whole = mark.used == len(self._used)

@@ -19,10 +19,10 @@ from app.core.render.formats.parts import (
     content_or_refusal,
     head_of,
     is_blank,
+    is_only_reasoning,
     is_own,
     native,
     non_blank,
-    only_reasons,
     part_of,
     pieces,
     plain_text,
@@ -190,7 +190,7 @@ class ChatWriter(Writer):
             _append_text(self._newest, plain_text(content_or_refusal(block)))
         elif is_own(block, NAME):
             self._begin_answer(block.content, head_of(block, NAME) or {})
-        elif not only_reasons(content_or_refusal(block)):
+        elif not is_only_reasoning(content_or_refusal(block)):
             self._begin_answer(plain_text(content_or_refusal(block)), {})
 
     def _begin_answer(self, content: str | Sequence[Part] | None, fields: Mapping[str, Json]) -> None:

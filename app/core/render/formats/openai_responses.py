@@ -17,10 +17,10 @@ from app.core.render.formats.parts import (
     content_or_refusal,
     head_of,
     is_blank,
+    is_only_reasoning,
     is_own,
     native,
     non_blank,
-    only_reasons,
     part_of,
     pieces,
     plain_text,
@@ -182,9 +182,9 @@ class ResponsesWriter(Writer):
             if is_own(block, NAME):
                 self._item(_message(block, "system"))
 
-    def back(self, mark: Mark) -> Self:
+    def restored(self, mark: Mark) -> Self:
         """Return the writer as of one of its marks. Blocks may be added to its copy only."""
-        other = super().back(mark)
+        other = super().restored(mark)
         other._kinds = self._kinds.copy()  # later calls included: each call sets its kind before its output reads it
         return other
 
@@ -225,7 +225,7 @@ class ResponsesWriter(Writer):
             for part in block.content:
                 if not isinstance(part, str):
                     self._item(part)
-        elif is_own(block, NAME) or not only_reasons(content_or_refusal(block)):
+        elif is_own(block, NAME) or not is_only_reasoning(content_or_refusal(block)):
             self._item(_message(block, "assistant"))
 
     def _call(self, block: Block) -> dict[str, Json]:

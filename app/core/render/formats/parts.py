@@ -73,10 +73,10 @@ def plain_text(content: str | Sequence[Part] | None) -> str:
     """Return the text of content; images and files are named."""
     if isinstance(content, str):
         return content if content.strip() else ""
-    return "\n".join(words(piece) for piece in pieces(content))
+    return "\n".join(piece_text(piece) for piece in pieces(content))
 
 
-def words(piece: Piece) -> str:
+def piece_text(piece: Piece) -> str:
     """Return a text piece's text, or the name of any other piece."""
     if isinstance(piece, Text):
         return piece.text
@@ -108,7 +108,7 @@ def content_or_refusal(block: Block) -> str | Sequence[Part] | None:
     return refusal if isinstance(refusal, str) else None
 
 
-def only_reasons(content: str | Sequence[Part] | None) -> bool:
+def is_only_reasoning(content: str | Sequence[Part] | None) -> bool:
     """Return whether content consists of reasoning and blanks, so that other providers get nothing of it."""
     return not isinstance(content, str) and bool(content) and not pieces(content)
 

@@ -14,7 +14,7 @@ from app.core.errors import InvalidEvent, InvalidMessage
 from app.core.log.event import content_text
 from app.core.log.events import Draft, EventType, Json, check_values
 from app.core.render.formats import FORMATS, anthropic_parts, gemini_parts, openai_chat, openai_responses
-from app.core.render.formats.gemini import WHOLE, own_response
+from app.core.render.formats.gemini import JSON_RESPONSE, own_response
 
 _FIELDS: Final = frozenset({"format", "head", "part", "call_id"})
 _CALLS: Final = frozenset({EventType.TOOL_CALL, EventType.TOOL_RESULT})
@@ -185,7 +185,7 @@ def _gemini(draft: Draft, head: _Object, part: _Object) -> _Object | None:
         return {"role": "model", "parts": [{part.get("key", gemini_parts.CALLS[0]): call, **extra}], **head}
     if draft.type is EventType.TOOL_RESULT:
         try:
-            if part.get("response") == WHOLE:
+            if part.get("response") == JSON_RESPONSE:
                 check_values(content_text(content))
             response = own_response(content, part)
         except (ValueError, TypeError, AttributeError, IndexError):

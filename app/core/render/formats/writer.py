@@ -31,7 +31,7 @@ class Mark(NamedTuple):
     """The state of a writer at some time: the number of settled messages, and its other attributes."""
 
     messages: int
-    held: Mapping[str, Any]
+    attributes: Mapping[str, Any]
 
 
 class Writer(ABC):
@@ -58,21 +58,21 @@ class Writer(ABC):
 
     def copy(self) -> Self:
         """Return an independent writer with the same messages."""
-        return self.back(self.mark())
+        return self.restored(self.mark())
 
     def mark(self) -> Mark:
         """Return a mark for `back`; its size does not depend on the number of messages."""
-        return Mark(len(self.texts), self._held())
+        return Mark(len(self.texts), self._attributes())
 
-    def back(self, mark: Mark) -> Self:
+    def restored(self, mark: Mark) -> Self:
         """Return the writer as of one of its marks. Blocks may be added to its copy only."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.__dict__.update(mark.held)
+        other.__dict__.update(mark.attributes)
         other.texts = self.texts[: mark.messages]
         return other
 
-    def _held(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
         return {"_newest": self._newest}
 

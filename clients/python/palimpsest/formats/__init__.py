@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from palimpsest.formats import anthropic, gemini, openai_chat, openai_responses
-from palimpsest.reply import Answer
+from palimpsest.reply import ParsedAnswer
 
 
 class Accumulator(Protocol):
@@ -34,7 +34,7 @@ class Accumulator(Protocol):
 class ProviderFormat(Protocol):
     """One provider's format."""
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ParsedAnswer:
         """Parse a complete answer."""
 
     def accumulator(self) -> Accumulator:

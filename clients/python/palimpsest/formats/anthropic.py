@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common, usage_of
-from palimpsest.reply import Answer, ToolCall
+from palimpsest.formats.common import BaseFormat, usage_of
+from palimpsest.reply import ParsedAnswer, ToolCall
 from palimpsest.types import UsageIn
 
 CONTINUED = {
@@ -19,10 +19,10 @@ CONTINUED = {
 """The member of a block to which a delta of each type is appended."""
 
 
-class Messages(Common):
+class Messages(BaseFormat):
     """The format `anthropic`."""
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ParsedAnswer:
         """Parse a complete answer. An answer without content gives no message to log."""
         content = [dict(block) for block in response.get("content") or ()]
         calls = [
@@ -32,7 +32,7 @@ class Messages(Common):
         ]
         text = "".join(block.get("text", "") for block in content if block.get("type") == "text")
         messages = [{"role": "assistant", "content": content}] if content else []
-        return Answer(messages, text, calls, _usage(response.get("usage")), response.get("stop_reason"))
+        return ParsedAnswer(messages, text, calls, _usage(response.get("usage")), response.get("stop_reason"))
 
     def accumulator(self) -> MessageStream:
         """Return a new accumulator for a streamed answer."""

@@ -8,7 +8,7 @@ from typing import Any
 from palimpsest.types import UsageIn
 
 
-class Common:
+class BaseFormat:
     """A format whose rendered requests are the keyword arguments, and whose tools have one definition each."""
 
     def user(self, content: Any) -> dict[str, Any]:
@@ -17,14 +17,14 @@ class Common:
 
     def arguments(self, request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of the SDK's method: a rendered request, and the caller's own arguments."""
-        return joined(request, extra)
+        return merge(request, extra)
 
     def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
         """Return the names in a tool's definition."""
         return [tool["name"]] if "name" in tool else []
 
 
-def joined(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Merge both. Raises TypeError if the caller's arguments repeat one of the request."""
     for name in request:
         if name in extra:

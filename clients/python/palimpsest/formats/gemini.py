@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common, joined, usage_of
-from palimpsest.reply import Answer, ToolCall
+from palimpsest.formats.common import BaseFormat, merge, usage_of
+from palimpsest.reply import ParsedAnswer, ToolCall
 from palimpsest.types import UsageIn
 
 IN_CONFIG = {"systemInstruction": "system_instruction", "tools": "tools"}
 """The members of a request that the SDK's methods accept in `config`, with their names there."""
 
 
-class Gemini(Common):
+class Gemini(BaseFormat):
     """The format `gemini`, for the SDK's `generate_content` and `generate_content_stream`."""
 
     def user(self, content: Any) -> dict[str, Any]:
@@ -28,15 +28,15 @@ class Gemini(Common):
         if not isinstance(given, Mapping):  # the SDK's own object
             given = {name: getattr(given, name) for name in given.model_fields_set}
         of_session = {IN_CONFIG[name]: value for name, value in request.items() if name in IN_CONFIG}
-        config = joined(of_session, {IN_CONFIG.get(name, name): value for name, value in given.items()})
+        config = merge(of_session, {IN_CONFIG.get(name, name): value for name, value in given.items()})
         others = {name: value for name, value in request.items() if name not in IN_CONFIG}
-        return joined(others, {**extra, **({"config": config} if config else {})})
+        return merge(others, {**extra, **({"config": config} if config else {})})
 
     def tool_names(self, tool: Mapping[str, Any]) -> list[str]:
         """Return the names of the functions that a tool declares."""
         return [one["name"] for one in field(tool, "functionDeclarations") or ()]
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ParsedAnswer:
         """Parse a complete answer. An answer without parts gives no message to log."""
         candidate = (response.get("candidates") or [{}])[0]
         content = {"role": "model", **(candidate.get("content") or {})}
@@ -47,7 +47,9 @@ class Gemini(Common):
             arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
             calls.append(ToolCall(call_id(call.get("id"), call["name"], counts), call["name"], arguments))
         stop = field(candidate, "finishReason") or field(field(response, "promptFeedback") or {}, "blockReason")
-        return Answer([content] if parts else [], _text(parts), calls, usage(field(response, "usageMetadata")), stop)
+        return ParsedAnswer(
+            [content] if parts else [], _text(parts), calls, usage(field(response, "usageMetadata")), stop
+        )
 
     def accumulator(self) -> ContentStream:
         """Return a new accumulator for a streamed answer."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common, usage_of
-from palimpsest.reply import Answer, ToolCall
+from palimpsest.formats.common import BaseFormat, usage_of
+from palimpsest.reply import ParsedAnswer, ToolCall
 from palimpsest.types import UsageIn
 
 ONCE = frozenset({"id", "type", "role", "name", "index"})
 """The members of a delta that are complete, even if a provider repeats them in every chunk; other text is appended."""
 
 
-class Chat(Common):
+class Chat(BaseFormat):
     """The format `openai`."""
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ParsedAnswer:
         """Parse a complete answer. Of several choices, the first is used."""
         choice = (response.get("choices") or [{}])[0]
         message = {"role": "assistant", **(choice.get("message") or {})}
         calls = [_call(call) for call in message.get("tool_calls") or ()]
-        return Answer([message], _text(message), calls, _usage(response.get("usage")), choice.get("finish_reason"))
+        return ParsedAnswer(
+            [message], _text(message), calls, _usage(response.get("usage")), choice.get("finish_reason")
+        )
 
     def accumulator(self) -> ChatStream:
         """Return a new accumulator for a streamed answer."""

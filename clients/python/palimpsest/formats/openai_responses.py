@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from palimpsest.formats.common import Common, usage_of
-from palimpsest.reply import Answer, ToolCall
+from palimpsest.formats.common import BaseFormat, usage_of
+from palimpsest.reply import ParsedAnswer, ToolCall
 from palimpsest.types import UsageIn
 
 PROLOGUE = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Responses(Common):
+class Responses(BaseFormat):
     """The format `openai-responses`."""
 
-    def read(self, response: Mapping[str, Any]) -> Answer:
+    def read(self, response: Mapping[str, Any]) -> ParsedAnswer:
         """Parse a complete answer."""
         output = [dict(item) for item in response.get("output") or ()]
         calls = [call for item in output if (call := _call(item)) is not None]
@@ -28,7 +28,7 @@ class Responses(Common):
         )
         failure = response.get("error") if response.get("status") == "failed" else None
         stop = (response.get("incomplete_details") or {}).get("reason") or response.get("status")
-        return Answer(output, text, calls, _usage(response.get("usage")), stop, failure)
+        return ParsedAnswer(output, text, calls, _usage(response.get("usage")), stop, failure)
 
     def accumulator(self) -> ResponsesStream:
         """Return a new accumulator for a streamed answer."""

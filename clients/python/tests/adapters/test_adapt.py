@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from palimpsest import AsyncPalimpsest, AuthenticationError, InvalidRequestError, NotFoundError, Palimpsest
-from palimpsest._adapt import Budget, Fit, Settings, change
+from palimpsest._adapt import Budget, FittedContext, Settings, part_change
 from palimpsest._recall_tool import RECALL_DESCRIPTION, RECALL_PARAMETERS
 from tests.adapters.support import POLICY, ROOM, ROUNDS, TOO_LONG, Gate, report, size, until, warnings_of
 
@@ -35,7 +35,7 @@ def conversation(rounds: int) -> list[dict[str, Any]]:
 def replacement(message: dict[str, Any], step: Any) -> dict[str, Any]:
     """Return a copy of a message with a plan's content."""
     if message["role"] == "tool":
-        return {**message, "content": change(step, message["tool_call_id"])[1]}
+        return {**message, "content": part_change(step, message["tool_call_id"])[1]}
     raise AssertionError(f"only results are shortened here: {step}")
 
 
@@ -49,7 +49,7 @@ def test_the_plan_carried_out_is_within_the_budget_and_keeps_the_very_objects(pa
     messages = conversation(ROUNDS)
     assert size(messages) > 3 * ROOM
     fit = budget.run(budget.fit(sid, messages, model="gpt-4o", system=None))
-    assert isinstance(fit, Fit)
+    assert isinstance(fit, FittedContext)
     sent = fit.applied(messages, replacement, insertion)
     assert size(sent) < ROOM
     assert sent[-1] is messages[-1]
@@ -83,7 +83,7 @@ def test_an_outage_and_its_end_are_logged_once_each(
     caplog.set_level(logging.INFO, "palimpsest")
     budget = Budget("openai", {"client": palimpsest.client(), "timeout": 0.2 if mode == "silent" else 5.0})
 
-    def fit(*said: str) -> Fit | None:
+    def fit(*said: str) -> FittedContext | None:
         messages = [{"role": "user", "content": text} for text in said]
         if asynchronous:
             return asyncio.run(budget.arun(budget.fit(sid, messages)))

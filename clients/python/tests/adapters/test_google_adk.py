@@ -20,7 +20,7 @@ from google.genai import types
 from pydantic import Field
 
 from palimpsest._adapt import Budget
-from palimpsest._contents import applied, call_ids, messages
+from palimpsest._contents import apply_fit, call_ids, messages
 from palimpsest.google_adk import PalimpsestPlugin
 from tests.adapters.support import (
     POLICY,
@@ -319,7 +319,7 @@ async def test_an_open_call_gets_a_pending_result(palimpsest: Gate, sid: str) ->
     budget = Budget("gemini", {"client": palimpsest.client()})
     fit = await budget.arun(budget.fit(sid, messages(own)))
     assert fit is not None
-    shown = applied(fit, own)
+    shown = apply_fit(fit, own)
     assert [shown[0], shown[1], shown[3]] == own
     assert shown[2].parts is not None and shown[2].parts[0].function_response is not None
     assert shown[2].parts[0].function_response.name == "depot"
