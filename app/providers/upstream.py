@@ -15,7 +15,7 @@ IDLE_SECONDS: Final = 60.0
 
 
 class UpstreamError(Exception):
-    """The upstream could not be reached, or its answer broke off, as the message says. `timed_out`: it took too long."""
+    """The upstream could not be reached, or its answer broke off, as the message says. `timed_out`: it was too slow."""
 
     def __init__(self, detail: str, *, late: bool) -> None:
         super().__init__(detail)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import compact, runs
-from tests.conformance.lived import quiet
+from tests.conformance.lived import worker_queue
 from tests.conformance.test_s0_overflow import report_outcome
 from tests.unit.test_overflow import THRESHOLD
 
@@ -47,7 +47,7 @@ async def test_s4_03_the_last_usage_has_a_summary_written_ahead_of_need(
     context = await agent.context()
     await report_outcome(client, context, usage_report(8_950))
     assert (await agent.user(TEXT)) > 40
-    async with quiet(database_url) as done:
+    async with worker_queue(database_url) as done:
         await done()
     reduced = await agent.context()
     assert evicted_seqs(reduced, "summarized")
@@ -63,7 +63,7 @@ async def test_s4_03_a_view_that_is_above_its_threshold_only_by_its_last_usage_w
     await report_outcome(client, context, usage_report(9_500))
     stalled = await agent.context()
     assert (stalled["compaction"]["state"], stalled["tokens"]["estimate"]) == ("stalled", 9_500)
-    async with quiet(database_url) as done:
+    async with worker_queue(database_url) as done:
         await done()
     reduced = await agent.context()
     assert evicted_seqs(reduced, "summarized")

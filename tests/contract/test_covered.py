@@ -10,7 +10,7 @@ from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
-from tests.conformance.lived import Quiet, quiet, turn
+from tests.conformance.lived import WorkerQueue, turn, worker_queue
 from tests.conftest import serving
 from tests.support.background import Background
 from tests.support.pooler import pooled
@@ -37,9 +37,9 @@ async def worker(database_url: str) -> AsyncIterator[Background]:
 
 
 @pytest.fixture
-async def worker_done(database_url: str) -> AsyncIterator[Quiet]:
+async def worker_done(database_url: str) -> AsyncIterator[WorkerQueue]:
     """A wait for the worker to finish its jobs."""
-    async with quiet(database_url) as waiting:
+    async with worker_queue(database_url) as waiting:
         yield waiting
 
 
@@ -74,7 +74,7 @@ def covered_drops(context: Json, covered: int) -> list[Json]:
 
 
 async def test_merged_summaries_are_reloaded_only_after_new_ones_were_written(
-    database_url: str, worker: Background, worker_done: Quiet
+    database_url: str, worker: Background, worker_done: WorkerQueue
 ) -> None:
     log = await ServerLog.begin(database_url)
 
@@ -98,7 +98,7 @@ async def test_merged_summaries_are_reloaded_only_after_new_ones_were_written(
 
 
 async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
-    database_url: str, worker: Background, worker_done: Quiet
+    database_url: str, worker: Background, worker_done: WorkerQueue
 ) -> None:
     log = await ServerLog.begin(database_url)
 
@@ -125,7 +125,7 @@ async def test_a_view_with_drops_is_reloaded_only_when_the_cover_has_grown(
 
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_new_view_shows_the_summaries_of_all_covered_events(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue, preset: str
 ) -> None:
     worker.start()
     agent = await begin_session(client, preset)
@@ -145,7 +145,7 @@ async def test_a_new_view_shows_the_summaries_of_all_covered_events(
 
 @pytest.mark.parametrize("preset", ["default", TIMELINE, PIPELINE, CLIP, THRESHOLD])
 async def test_a_view_far_smaller_than_the_summarized_window_shows_the_summaries(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue, preset: str
 ) -> None:
     worker.start()
     agent = await begin_session(client, preset, window_tokens=30_000)
@@ -159,7 +159,7 @@ async def test_a_view_far_smaller_than_the_summarized_window_shows_the_summaries
 
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue, preset: str
 ) -> None:
     agent = await begin_session(client, preset)
     await agent.post(*edit_turns(0, 60))
@@ -179,7 +179,7 @@ async def test_a_drop_is_healed_at_the_next_context_once_there_is_a_summary(
 
 @pytest.mark.parametrize("preset", [TIMELINE, PIPELINE, CLIP, "threshold"])
 async def test_a_change_of_policy_keeps_all_summaries(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet, preset: str
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue, preset: str
 ) -> None:
     worker.start()
     agent = await begin_session(client, "default")
@@ -257,7 +257,7 @@ async def test_a_log_that_fits_is_loaded_whole_whatever_its_sessions_estimator(
 
 @pytest.mark.slow
 async def test_a_context_as_of_an_earlier_seq_shows_no_later_summaries(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue
 ) -> None:
     worker.start()
     agent = await begin_session(client, "default")
@@ -272,7 +272,7 @@ async def test_a_context_as_of_an_earlier_seq_shows_no_later_summaries(
 
 
 async def test_a_round_larger_than_the_window_delays_no_summary(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue
 ) -> None:
     worker.start()
     agent = await begin_session(client, "default")
@@ -285,7 +285,7 @@ async def test_a_round_larger_than_the_window_delays_no_summary(
 
 
 async def test_summaries_cover_a_smaller_view_after_its_first_context(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue
 ) -> None:
     worker.start()
     agent = await begin_session(client, "default", window_tokens=8 * WINDOW)
@@ -312,7 +312,7 @@ async def test_summaries_cover_a_smaller_view_after_its_first_context(
 async def test_in_a_small_window_each_call_is_within_its_trigger_and_few_open_an_epoch(
     client: httpx.AsyncClient,
     worker: Background,
-    worker_done: Quiet,
+    worker_done: WorkerQueue,
     preset: str,
     window: int,
     trigger: int,

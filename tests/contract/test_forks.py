@@ -13,7 +13,7 @@ from app.store.engine import Database
 from app.worker.run import run as run_worker
 from migrations.tables import metadata
 from tests.conformance.agent import Agent, Json, request_text
-from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, append_turns, idle
+from tests.contract.test_summaries import SECONDS_MAX, SMALL, WORDS, append_turns, wait_until_idle
 from tests.support.pooler import pooled
 
 ROOM = {"format": "anthropic", "model": "claude-sonnet-4-5", "max_tokens": 60_000}
@@ -233,7 +233,7 @@ async def compact_until(
     async with asyncio.timeout(SECONDS_MAX):
         while len(items := await live(http, name)) < at_least:
             await http.post(f"/v1/sessions/{name}/compactions", json={"wait_ms": 10_000})
-    await idle(database)
+    await wait_until_idle(database)
     stop.set()
     await running
     return items

@@ -6,8 +6,8 @@ import httpx
 import pytest
 import tiktoken
 
-from tests.conformance.lived import Quiet
-from tests.contract.test_covered import begin_session, edit_turns, worker
+from tests.conformance.lived import WorkerQueue
+from tests.contract.test_covered import begin_session, edit_turns, worker, worker_done
 from tests.support import recount
 from tests.support.background import Background
 
@@ -16,7 +16,7 @@ __all__ = ["worker", "worker_done"]
 
 @pytest.mark.slow
 async def test_a_past_context_renders_again_after_a_redaction_under_a_summary(
-    client: httpx.AsyncClient, worker: Background, worker_done: Quiet
+    client: httpx.AsyncClient, worker: Background, worker_done: WorkerQueue
 ) -> None:
     worker.start()
     agent = await begin_session(client, "default")

@@ -18,7 +18,7 @@ from app.store import spending, summaries
 from app.store.engine import Database, acting_for
 from app.worker import run as worker
 from tests.conformance.agent import Agent, Json
-from tests.contract.test_summaries import SMALL, append_turns, check_coverage, idle
+from tests.contract.test_summaries import SMALL, append_turns, check_coverage, wait_until_idle
 from tests.support.pooler import pooled
 from tests.support.summarizers import Summarizers
 
@@ -168,7 +168,7 @@ async def run_workers(
         for _ in range(workers)
     ]
     try:
-        await idle(database)
+        await wait_until_idle(database)
     finally:
         stop.set()
         async with asyncio.timeout(SECONDS_MAX):

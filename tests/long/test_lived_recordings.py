@@ -13,7 +13,7 @@ from palimpsest_tools.recordings.files import decode, parse
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conformance.conftest import preset, running_worker
-from tests.conformance.lived import Quiet, quiet
+from tests.conformance.lived import WorkerQueue, worker_queue
 from tests.long.test_recordings import SAMPLES
 from tests.support import validators
 from tests.support.summarizers import Summarizers, summarizers
@@ -40,13 +40,13 @@ def recordings(recording_file: Path) -> tuple[Recording, ...]:
 async def test_covered_events_are_shown_for_any_first_request(
     client: httpx.AsyncClient, database_url: str, recordings: tuple[Recording, ...], name: str
 ) -> None:
-    async with summarizers() as model, running_worker(database_url, model), quiet(database_url) as done_working:
+    async with summarizers() as model, running_worker(database_url, model), worker_queue(database_url) as done_working:
         for number, recording in enumerate(recordings):
             await _live(client, recording, f"{number}.{name}", name, model, done_working)
 
 
 async def _live(
-    client: httpx.AsyncClient, recording: Recording, sid: str, name: str, model: Summarizers, done_working: Quiet
+    client: httpx.AsyncClient, recording: Recording, sid: str, name: str, model: Summarizers, done_working: WorkerQueue
 ) -> None:
     size = await _size(client, recording, f"{sid}.size")
     window = max(WINDOW_MIN, size // 10)
