@@ -9,14 +9,14 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from app import tokenizers, wiring
-from app.api import documents, errors, mcp, metrics
+from app.api import errors, mcp, metrics, openapi
 from app.api.access import AccessLog
 from app.api.body import JsonLimits, LimitBody
-from app.api.busy import LimitConcurrency
-from app.api.describe import add_descriptions
-from app.api.local import LoopbackOnly
-from app.api.measure import MeasureRequests
+from app.api.concurrency import LimitConcurrency
+from app.api.loopback_only import LoopbackOnly
+from app.api.openapi_descriptions import add_descriptions
 from app.api.problem_schemas import with_problem_schemas
+from app.api.request_metrics import MeasureRequests
 from app.api.routes import (
     audit,
     context,
@@ -125,7 +125,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         title="Palimpsest",
         version=VERSION,
         summary="A context-assembly server for LLM agents",
-        description=documents.introduction(),
+        description=openapi.introduction(),
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -164,13 +164,13 @@ def _describe(app: FastAPI) -> None:
     """Add to the OpenAPI document the bodies that routes read themselves."""
     generate = app.openapi
 
-    def openapi() -> dict[str, Any]:
+    def described_document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = documents.with_body_problems(documents.with_schemas(generate(), _SCHEMAS))
+            document = openapi.with_body_problems(openapi.with_schemas(generate(), _SCHEMAS))
             document = with_problem_schemas(add_descriptions(document, app.routes))
             # Set afterwards, because FastAPI's own rendering leaves out every default that is null.
             document["components"]["schemas"]["PolicyDocument"] = POLICY_SCHEMA
             app.openapi_schema = document
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    app.openapi = described_document  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

@@ -104,11 +104,11 @@ async def prepare(database_url: str, *, upgrade: bool) -> None:
 
     Raises CannotServe, or DatabaseAway if it cannot be reached.
     """
-    from app.store import migrate, walls
+    from app.store import migrate, tenant_isolation
 
     with _converted_errors():
         await (migrate.upgrade(database_url) if upgrade else migrate.check(database_url))
-        await walls.check(database_url)
+        await tenant_isolation.check(database_url)
 
 
 async def downgrade(database_url: str, schema: str) -> None:
@@ -124,12 +124,12 @@ def _converted_errors() -> Iterator[None]:
     """Convert errors of migrating or using the database to CannotServe or DatabaseAway."""
     import asyncpg
 
-    from app.store import migrate, walls
+    from app.store import migrate, tenant_isolation
     from app.store.connecting import UNREACHABLE
 
     refusals = (
         *(migrate.DatabaseTooNew, migrate.DatabaseBehind, migrate.PostgresTooOld, migrate.UnknownRevision),
-        walls.TenantIsolationError,
+        tenant_isolation.TenantIsolationError,
     )
     try:
         yield

@@ -15,7 +15,6 @@ from app.providers import prompts
 from app.providers.guard import GuardedSummarizer
 from app.providers.summarizer import Summarizer
 from app.providers.traced import TracedSummarizer
-from app.services.answers import IdempotencyKeys
 from app.services.assembly import Assembly
 from app.services.audit import Audit
 from app.services.client_lists import ClientLists
@@ -27,9 +26,9 @@ from app.services.erasures import Erasures
 from app.services.explaining import Explaining
 from app.services.feedback import Feedback
 from app.services.forks import Forks
+from app.services.idempotency import IdempotencyKeys
 from app.services.ingest import Ingest
 from app.services.keyring import Keyring
-from app.services.late import ReplicaReads
 from app.services.layers import Layers
 from app.services.ledger import Ledger
 from app.services.limits import EventRates, SessionQuota
@@ -41,6 +40,7 @@ from app.services.recall import Recall
 from app.services.reconcile import Reconcile
 from app.services.recordings import Recordings
 from app.services.redaction import Redaction
+from app.services.replica_reads import ReplicaReads
 from app.services.retention import RetentionRules
 from app.services.sessions import Sessions
 from app.services.snapshots import SessionSnapshots

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from app import tracing
-from app.api.busy import EXEMPT
-from app.api.late import AGE
+from app.api.concurrency import EXEMPT
+from app.api.replica_reads import AGE
 
 PROBLEM: Final = "palimpsest.problem"
 """The key in a request's scope of the slug of its problem, if it has one."""

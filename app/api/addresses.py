@@ -10,7 +10,7 @@ from uuid import UUID
 
 from fastapi import Request
 
-from app.api.reach import operation_of
+from app.api.key_prefix import operation_of
 from app.core.errors import InvalidRequest
 from app.core.log.lines import ADDRESS_PATTERN
 from app.services.tenants import Caller

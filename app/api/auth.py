@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from app.api import addresses, reach
+from app.api import addresses, key_prefix
 from app.api.access import bind_caller
-from app.api.busy import slot_of
+from app.api.concurrency import slot_of
 from app.api.query import check_query
 from app.services.tenants import Caller, Tenants
 from app.store.engine import act_for
@@ -59,7 +59,7 @@ def require_scope(scope: str) -> Authenticator:
         secret = None if header is None else header[7:].strip()
         found = await authenticate(request, secret, (scope,), "Authorization: Bearer <key>")
         await bind_content_key(request, found)
-        reach.check_prefix(request, found)
+        key_prefix.check_prefix(request, found)
         await check_query(request)
         await addresses.resolve_line(request, found)
         return found

@@ -17,12 +17,12 @@ from starlette.types import Receive, Scope, Send
 from app.api.access import TemplateRoute, bind_caller
 from app.api.auth import Caller, Forbidden, Unauthorized, authenticate, bind_content_key
 from app.api.body import INLINE_BYTES_MAX, JsonLimits, check_depth, check_elements
-from app.api.busy import slot_of
+from app.api.concurrency import slot_of
 from app.api.errors import GATEWAY as PREFIX
 from app.api.errors import BodyTooLarge, InvalidJson, find_problem
+from app.api.gateway_exchange import GatewayExchange, GatewayTarget, forward_exchange
+from app.api.key_prefix import check_session
 from app.api.metrics import GATEWAY
-from app.api.passage import GatewayExchange, GatewayTarget, forward_exchange
-from app.api.reach import check_session
 from app.core.errors import (
     ContentsErased,
     ContextError,

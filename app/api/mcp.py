@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.access import TemplateRoute, bind_caller
 from app.api.auth import require_scope
 from app.api.body import parse_json
-from app.api.reach import check_session
+from app.api.key_prefix import check_session
 from app.core.errors import InvalidRequest
 from app.core.gateway.identity import SESSION_HEADER
 from app.core.log.lines import ADDRESS_PATTERN

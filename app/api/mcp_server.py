@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
+from app.api.key_prefix import check_session
 from app.api.mcp import BOUND, CALLER
-from app.api.reach import check_session
 from app.api.schemas.recall import RecallIn, RecallOut, to_request
 from app.core.errors import ContextError
 from app.core.lexicon.tools import OWN_TOOL

@@ -14,7 +14,7 @@ from app.core.errors import CannotFit, ContextError, StoreUnavailable
 from app.core.view.request import ContextRequest
 from app.services.assembly import ContextAnswer
 from app.services.feedback import Verdict
-from app.services.late import ReadOutcome
+from app.services.replica_reads import ReadOutcome
 from app.store.engine import Database
 from app.store.replica import STATES, Replica
 

@@ -30,10 +30,9 @@ from app.core.view.inputs import ContextInputs, summary_tree
 from app.core.view.loaded import LoadedView
 from app.core.view.reading import covered, heals, heals_in_part, may_fold, may_heal, wants_more
 from app.core.view.request import ContextRequest, ViewSettings, changed_setting, window_of
-from app.services.answers import ResponseToStore
 from app.services.compaction import Compaction
 from app.services.counting import Counting
-from app.services.held_views import cached_view
+from app.services.idempotency import ResponseToStore
 from app.services.ids import new_id
 from app.services.layers import count_tokens as counted_layers
 from app.services.lines import Lines
@@ -41,6 +40,7 @@ from app.services.planning import PLAN, new_events, plan_context, record_plan, r
 from app.services.policies import ChosenPolicy, Policies
 from app.services.summary_requests import SummaryRequests, folds_more, reason_not_shown
 from app.services.view_cache import CachedView, ViewCache
+from app.services.view_updates import cached_view
 from app.store import calls, compactions, sessions, spans, summaries, views
 from app.store.calls import NewAnswer
 from app.store.engine import Database

@@ -9,7 +9,7 @@ from app.core.errors import Conflict
 from app.core.log.events import Json
 from app.core.log.lines import row_name
 from app.core.policy.shows import SHOW_ALL
-from app.services.answers import ResponseToStore
+from app.services.idempotency import ResponseToStore
 from app.services.limits import SessionQuota
 from app.services.policies import Policies
 from app.services.sessions import check_metadata

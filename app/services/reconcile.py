@@ -21,11 +21,11 @@ from app.core.log.lines import is_line, line_of, session_of
 from app.core.log.parse import tool_definitions
 from app.core.policy.policy import Policy
 from app.core.view.request import ContextRequest
-from app.services.answers import ResponseToStore
 from app.services.appends import AppendRequest, EventReceipt, receipts_of
 from app.services.assembly import Assembly, ContextAnswer
 from app.services.client_messages import INLINE_MESSAGES_MAX, ClientEvent, ClientList, ClientMessages, ListReader
 from app.services.counting import Counting
+from app.services.idempotency import ResponseToStore
 from app.services.ingest import Ingest
 from app.services.limits import EventRates, SessionQuota
 from app.services.lines import Lines, current_row, lock_or_create

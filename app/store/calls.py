@@ -13,7 +13,7 @@ from app.core.plan.context.frontier import to_json
 from app.core.render.formats import FORMATS
 from app.core.view.loaded import LoadedView
 from app.core.view.record import NewCall, NewEpoch
-from app.store import answers, changes, compactions, texts
+from app.store import answers, compactions, notifications, texts
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.engine import Connection, Database
 from app.store.epochs import LEGIBLE
@@ -199,7 +199,7 @@ async def _record_on_shard(
         await tx.execute(_OPEN_ON_SHARD, **_parameters_of(_OPEN_ON_SHARD, values, of_epoch))
     recorded = await tx.fetchrow(_RECORD_CALL, **values) is not None
     if of_epoch and recorded:
-        await changes.notify_epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
+        await notifications.notify_epoch_opened(tx, values["session_id"], values["view"], of_epoch["epoch"])
     if answer is not None and recorded:
         await answers.store_claimed(tx, *answer)
     return recorded

@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from app import tracing
-from app.store import changes, jobs, texts
+from app.store import jobs, notifications, texts
 from app.store.engine import Connection, Database
 from app.store.rows import decode, parameters
 
@@ -103,7 +103,7 @@ async def schedule(
             policy_version=policy_version,
         )
 
-    if await changes.change_runs(tx, session_id, [id], insert) != "INSERT 0 0":
+    if await notifications.change_runs(tx, session_id, [id], insert) != "INSERT 0 0":
         await enqueue(tx, session_id, tenant_id)
         if reason == REQUESTED:
             await jobs.run_now(tx, session_id)
@@ -236,7 +236,7 @@ async def begin(
             tokens_before=tokens_before,
         )
 
-    await changes.change_runs(connection, session_id, [id], upsert)
+    await notifications.change_runs(connection, session_id, [id], upsert)
 
 
 async def reschedule(connection: Connection | Database, session_id: UUID, id: UUID, error: str) -> int:
@@ -251,7 +251,7 @@ async def reschedule(connection: Connection | Database, session_id: UUID, id: UU
             error=error,
         )
 
-    row = await changes.change_runs(connection, session_id, [id], update)
+    row = await notifications.change_runs(connection, session_id, [id], update)
     return 0 if row is None else int(row["attempts"])
 
 
@@ -274,7 +274,7 @@ async def end(connection: Connection | Database, session_id: UUID, ids: Sequence
             **parameters(outcome),
         )
 
-    await changes.change_runs(connection, session_id, ids, update)
+    await notifications.change_runs(connection, session_id, ids, update)
 
 
 async def in_cooldown(database: Database, session_id: UUID, seconds: float, seconds_max: float) -> bool:
@@ -368,7 +368,7 @@ async def retry(tx: Connection, session_id: UUID, tenant_id: UUID, id: UUID) -> 
             id=id,
         )
 
-    row = await changes.change_runs(tx, session_id, [id], update)
+    row = await notifications.change_runs(tx, session_id, [id], update)
     if row is not None:
         await enqueue(tx, session_id, tenant_id)
     return row is not None

@@ -10,7 +10,7 @@ from app.services.erasures import Erasures
 from app.services.retention import RetentionRules
 from app.store import erasures, retention
 from app.store.engine import Database, acting_for
-from app.worker.named import FORGOTTEN_CRON, returned_to_queue
+from app.worker.job_context import FORGOTTEN_CRON, returned_to_queue
 
 RETENTION_CRON: Final = "17 * * * *"
 

@@ -27,7 +27,7 @@ from app.store.engine import ROLE, SERVER_SETTINGS, Database
 from app.store.retention import purge_appends, purge_calls, purge_dead_jobs, purge_job_log
 from app.worker import retention, webhooks
 from app.worker.health import APPLICATION_NAME
-from app.worker.named import FORGOTTEN_CRON, job_context, returned_to_queue
+from app.worker.job_context import FORGOTTEN_CRON, job_context, returned_to_queue
 
 PURGE_CRON: Final = "*/10 * * * *"
 SWEEP_CRON: Final = "40 3 * * *"

@@ -10,7 +10,7 @@ from app.services.webhooks import WebhookSender
 from app.store import webhooks
 from app.store.engine import Database
 from app.store.retention import purge_deliveries
-from app.worker.named import FORGOTTEN_CRON, job_context, returned_to_queue
+from app.worker.job_context import FORGOTTEN_CRON, job_context, returned_to_queue
 
 DELIVERIES_AT_ONCE_MAX: Final = 32
 """Most concurrent deliveries over all workers, so that receivers that do not respond cannot occupy them all."""

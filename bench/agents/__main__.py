@@ -18,8 +18,8 @@ from typing import Any, Final
 import uvloop
 
 from app.core.policy.presets import DOCUMENTS
-from bench.agents import behind, cold, far, memory, tables
-from bench.agents.lived import AgentResults, run_agents
+from bench.agents import long_logs, memory, restarts, summaries, tables
+from bench.agents.replay import AgentResults, run_agents
 from bench.agents.rows import Row, rows_table
 from bench.agents.setting import Setting, a_setting
 from bench.agents.sides import ContextParameters, Side, cores
@@ -84,15 +84,15 @@ async def _agents(scene: str, setting: Setting, given: argparse.Namespace) -> li
 async def _rows(scene: str, setting: Setting, given: argparse.Namespace) -> list[Row]:
     match scene:
         case "restart":
-            return await cold.restarted(setting, given.rounds)
+            return await restarts.restarted(setting, given.rounds)
         case "imported":
-            return await cold.imported(setting, given.imports, given.imported_events)
+            return await restarts.imported(setting, given.imports, given.imported_events)
         case "epoch":
-            return await far.opened(setting)
+            return await long_logs.opened(setting)
         case "summaries":
-            return await behind.summarized(setting)
+            return await summaries.summarized(setting)
         case "long":
-            return await far.long(setting, given.long_events)
+            return await long_logs.long(setting, given.long_events)
         case _:
             return await memory.remembered(setting, given.sessions, given.requests)
 

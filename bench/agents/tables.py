@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from bench.agents.driver import Slice
-from bench.agents.lived import AgentResults
+from bench.agents.replay import AgentResults
 
 
 def median(slices: Sequence[Slice], of: Callable[[Slice], float | None]) -> float | None:

@@ -21,7 +21,7 @@ from app.core.tokens.counter import TextKind
 from bench.cost.sessions import COUNTER
 from bench.retention import dialogue, truth
 from bench.retention.points import Point, load
-from bench.retention.told import StatementCounts
+from bench.retention.statements import StatementCounts
 from palimpsest_tools.recordings.recording import MalformedRecording
 
 T = TypeVar("T")

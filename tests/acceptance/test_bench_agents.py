@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.agents.driver import Agent, a_fleet, a_slice
-from bench.agents.lived import AgentResults
+from bench.agents.replay import AgentResults
 from bench.agents.sides import ContextParameters, Floor, Ours, execute
 from bench.agents.tables import lived_table
 from bench.agents.traffic import lives_of, load

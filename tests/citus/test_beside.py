@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from app.store import changes, compactions, layers, retention, sessions, spending, summaries, webhooks
+from app.store import compactions, layers, notifications, retention, sessions, spending, summaries, webhooks
 from app.store.compactions import RunOutcome
 from app.store.engine import Database, acting_for
 
@@ -81,7 +81,7 @@ async def place(request: pytest.FixtureRequest, one_url: str, shards_url: str) -
 
 
 @asynccontextmanager
-async def notifications(place: Place) -> AsyncIterator[list[str]]:
+async def notified_sessions(place: Place) -> AsyncIterator[list[str]]:
     """Return the sessions that the coordinator notifies of."""
     found: list[str] = []
     await place.owner.add_listener("palimpsest_stream", lambda *said: found.append(said[-1]))
@@ -100,7 +100,7 @@ async def test_each_step_of_a_run_is_sent_once_to_the_stream_and_to_webhooks(pla
     assert await place.database.distributed() == place.distributed
     session_id = await place.session("told")
     await place.hook("scheduled", "started", "finished")
-    async with notifications(place) as notified:
+    async with notified_sessions(place) as notified:
         id = await schedule_run(place, session_id)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)
         await compactions.begin(place.database, session_id, place.tenant_id, id, "requested", 900)  # already running
@@ -139,7 +139,7 @@ async def test_rolled_back_changes_are_not_notified(place: Place) -> None:
     session_id = await place.session("undone")
     await place.hook("scheduled")
     with pytest.raises(RuntimeError):
-        async with notifications(place) as notified, place.database.transaction() as tx:
+        async with notified_sessions(place) as notified, place.database.transaction() as tx:
             await compactions.schedule(tx, session_id, place.tenant_id, uuid4(), "requested")
             raise RuntimeError
     assert await place.told(session_id) == [] == await place.jobs("deliver") == notified
@@ -162,7 +162,7 @@ async def test_a_delivery_whose_job_is_lost_is_found(place: Place) -> None:
 
 async def test_an_opened_epoch_is_notified(place: Place) -> None:
     session_id = await place.session("epochs")
-    async with notifications(place) as notified, place.database.transaction() as tx:
+    async with notified_sessions(place) as notified, place.database.transaction() as tx:
         await tx.execute(
             "INSERT INTO views (session_id, tenant_id, view, policy_name, policy_version, window_tokens, target, epoch,"
             " epochs, carry_tokens) VALUES (:session_id, :tenant_id, 'main', 'default', 1, 1000, 900, 1, 1, 0)",
@@ -176,7 +176,7 @@ async def test_an_opened_epoch_is_notified(place: Place) -> None:
             session_id=session_id,
             tenant_id=place.tenant_id,
         )
-        await changes.notify_epoch_opened(tx, session_id, "main", 1)
+        await notifications.notify_epoch_opened(tx, session_id, "main", 1)
     assert notified == [str(session_id)]
     [told] = await place.told(session_id)
     assert told.pop("created_at").endswith("+00:00")

@@ -18,7 +18,7 @@ from app.settings import Settings
 from app.store.engine import Database
 from app.worker import run
 from tests.conftest import serving
-from tests.contract.test_walls import ON_SHARDS, in_the_code, normal
+from tests.contract.test_tenant_isolation import ON_SHARDS, in_the_code, normal
 from tests.support import pooler
 from tests.support.receiver import receiving
 from tests.support.statements import ServerLog

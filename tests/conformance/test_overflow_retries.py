@@ -10,7 +10,7 @@ from app.core.policy.presets import PRESETS
 from app.core.policy.threshold import auto_keep
 from tests.conformance.agent import Agent, Json, evicted_seqs
 from tests.conformance.conftest import runs
-from tests.conformance.lived import turn
+from tests.conformance.session_course import turn
 from tests.conformance.test_s0_overflow import report_outcome
 from tests.support.queue import worker_queue
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.conformance.agent import WAIT_MS, Json, evicted_seqs, request_text
-from tests.conformance.lived import (
+from tests.conformance.session_course import (
     TURN_EVENTS,
     WAYS,
     SessionCourse,

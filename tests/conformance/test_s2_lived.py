@@ -6,7 +6,14 @@ from itertools import pairwise
 import pytest
 
 from tests.conformance.agent import evicted_seqs, request_text
-from tests.conformance.lived import TURN_EVENTS, WAYS, SessionCourse, check_accounted, requested_seqs, run_sessions
+from tests.conformance.session_course import (
+    TURN_EVENTS,
+    WAYS,
+    SessionCourse,
+    check_accounted,
+    requested_seqs,
+    run_sessions,
+)
 from tests.support import validators
 
 pytestmark = pytest.mark.slow

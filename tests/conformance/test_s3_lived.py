@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.conformance.agent import WAIT_MS, Json, evicted_seqs
-from tests.conformance.lived import WAYS, SessionCourse, check_accounted, requested_seqs, run_sessions
+from tests.conformance.session_course import WAYS, SessionCourse, check_accounted, requested_seqs, run_sessions
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.conformance.agent import WAIT_MS, Agent, Json, evicted_seqs
 from tests.conformance.conftest import compact, runs
-from tests.conformance.lived import worker_queue
+from tests.conformance.session_course import worker_queue
 from tests.conformance.test_s0_overflow import report_outcome
 from tests.unit.test_overflow import THRESHOLD
 

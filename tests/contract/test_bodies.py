@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.contract.test_door import BODY_OPERATIONS
+from tests.contract.test_request_limits import BODY_OPERATIONS
 
 EVENTS = {"events": [{"type": "user.message", "content": "Hello"}]}
 OPTIONAL = [

@@ -6,8 +6,8 @@ import httpx
 import pytest
 import tiktoken
 
-from tests.conformance.lived import WorkerQueue
-from tests.contract.test_covered import begin_session, edit_turns, worker, worker_done
+from tests.conformance.session_course import WorkerQueue
+from tests.contract.test_summary_coverage import begin_session, edit_turns, worker, worker_done
 from tests.support import recount
 from tests.support.background import Background
 

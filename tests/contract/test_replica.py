@@ -11,8 +11,8 @@ import asyncpg
 import httpx
 import pytest
 
-from app.services import late
 from app.settings import InvalidSetting, Settings, load
+from app.services import replica_reads
 from app.store.dsn import for_asyncpg, normalize
 from tests.conftest import serving
 from tests.support.clusters import free_port
@@ -71,7 +71,7 @@ async def test_a_database_that_is_no_standby_is_not_read(database_url: str) -> N
 
 
 async def test_many_audits_leave_connections_to_agents(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(replica_reads, "WAIT_SECONDS", 0.05)
     owner = await asyncpg.connect(for_asyncpg(database_url))
     try:
         async with server(database_url, unused_url(), pool_size=4) as http:

@@ -13,7 +13,7 @@ from palimpsest_tools.recordings.files import decode, parse
 from palimpsest_tools.recordings.recording import AppendEvents, AppendMessages, Recording, Step
 from tests.conformance.agent import WAIT_MS, Json
 from tests.conformance.conftest import preset, running_worker
-from tests.conformance.lived import WorkerQueue, worker_queue
+from tests.conformance.session_course import WorkerQueue, worker_queue
 from tests.long.test_recordings import SAMPLES
 from tests.support import validators
 from tests.support.summarizers import Summarizers, summarizers

@@ -33,7 +33,7 @@ from tests.property.builders import (
 )
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import chosen, write_in
+from tests.support.written_requests import chosen, write_in
 
 CHECKS = {
     "openai": check_openai,

@@ -19,7 +19,7 @@ from tests.property.conversations import mixed_blocks
 from tests.property.test_formats import pending_of
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
-from tests.support.written import chosen, stable_blocks, write_in
+from tests.support.written_requests import chosen, stable_blocks, write_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 TOKENS_A_BLOCK = 1_000

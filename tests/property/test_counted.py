@@ -17,7 +17,7 @@ from tests.property.builders import definitions
 from tests.property.conversations import conversations
 from tests.support import recount
 from tests.support.examples import examples
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 from tests.unit.formats.layouts import layout_of
 
 some = settings(

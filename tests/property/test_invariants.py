@@ -51,7 +51,7 @@ from tests.property.steps import (
     steps,
     target_of,
 )
-from tests.support.written import chosen, write_in
+from tests.support.written_requests import chosen, write_in
 
 PROMPT: Raw = {"type": "user.message", "content": "go on"}
 

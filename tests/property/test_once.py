@@ -18,7 +18,7 @@ from bench.cost.sessions import COUNTER
 from tests.property.test_money import session_of, steps
 from tests.support.examples import examples
 from tests.support.validators import check_anthropic
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 
 POLICY = PRESETS["unattended"]
 

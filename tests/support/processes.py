@@ -31,7 +31,7 @@ IMPORTED: Final = [
     "app.services.tenants",
     "app.store.embedded",
     "app.store.migrate",
-    "app.store.walls",
+    "app.store.tenant_isolation",
     "app.wiring",
     "app.worker.run",
     "palimpsest_tools.commands",
@@ -41,7 +41,7 @@ IMPORTED: Final = [
     "palimpsest_tools.transfer.importing",
     "palimpsest_tools.verify",
     "sqlalchemy.ext.asyncio",
-    "tests.support.loaded",
+    "tests.support.preload",
     "tests.support.processes",
     "uvloop",
 ]

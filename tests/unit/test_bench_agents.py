@@ -7,7 +7,7 @@ import pytest
 
 from app.core.render.formats import FORMATS
 from bench.agents.driver import Slice, spread
-from bench.agents.lived import AgentResults
+from bench.agents.replay import AgentResults
 from bench.agents.rows import Row, rows_table
 from bench.agents.tables import lived_table, worker_table
 from bench.agents.traffic import WRITERS, a_life, body_of

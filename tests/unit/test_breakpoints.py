@@ -9,7 +9,7 @@ from app.core.log.block import Block, Kind
 from app.core.render.breakpoints import Marking, round_ends, round_points
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
-from tests.support.written import chosen, write_in
+from tests.support.written_requests import chosen, write_in
 
 SYSTEM = Block(Kind.SYSTEM, 1, "You help.")
 REACH = 19
@@ -52,9 +52,9 @@ def test_tools_and_system_are_marked_at_the_later_of_both() -> None:
 
 
 def test_no_marker_is_set_from_the_first_once_shown_result_on() -> None:
-    assert markers_of(layout(*talk(2, 12)), (1, 6), once_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
-    assert markers_of(layout(*talk(2, 6)), once_from=2) == [(1, "system")]
-    assert markers_of(layout(*talk(2, 6)), once_from=99) == [(1, "system"), (6, "tail")]
+    assert markers_of(layout(*talk(2, 12)), (1, 6), uncached_from=9) == [(1, "system"), (6, "previous"), (8, "tail")]
+    assert markers_of(layout(*talk(2, 6)), uncached_from=2) == [(1, "system")]
+    assert markers_of(layout(*talk(2, 6)), uncached_from=99) == [(1, "system"), (6, "tail")]
 
 
 def test_markers_before_a_once_shown_result_reach_one_another() -> None:

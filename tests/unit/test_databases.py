@@ -11,7 +11,7 @@ pytest_plugins = "pytester"
 
 ROOT = Path(__file__).parents[2]
 HOOKS = """
-from tests.support.databases import add_options as pytest_addoption, choose as pytest_collection_modifyitems
+from tests.support.databases import add_options as pytest_addoption, select_tests as pytest_collection_modifyitems
 """
 TESTS = """
 import pytest

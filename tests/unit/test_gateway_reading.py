@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api.passage import _Reader
+from app.api.gateway_exchange import _Reader
 from app.core.gateway.bounds import JSON_BYTES_MAX, SLICE_BYTES, STREAM_BYTES_MAX
 from app.core.gateway.calls import CallConversation
 from tests.support.bombs import bomb

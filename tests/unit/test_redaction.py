@@ -16,7 +16,7 @@ from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
 from app.core.tokens.counter import CALL_TOKENS, FORMULAS, HEURISTIC, MESSAGE_TOKENS, SYSTEM_TOKENS
 from tests.support import recount
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 
 
 def test_a_name_is_taken_out_of_the_note_and_no_part_of_another() -> None:

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 
 from app.api import paging
 from app.api.auth import Caller, require_scope
-from app.api.calls import call_item, diff_json, explained_json, history_item_json, rendered_again_json
-from app.api.documents import authenticated_problems
-from app.api.late import ReplicaRead, replica_read
+from app.api.call_json import call_item, diff_json, explained_json, history_item_json, rendered_again_json
+from app.api.openapi import problems
+from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.audit import CallPage, DiffOut, HistoryPage, Manifest, RenderedCall
 from app.api.schemas.common import Moment
@@ -38,14 +38,14 @@ Reader = Annotated[Caller, Depends(require_scope("read"))]
 Auditor = Annotated[Caller, Depends(require_scope("audit"))]
 Name = Annotated[str | None, Query(min_length=1, max_length=256, description="Name of a model: return only its calls.")]
 
-_PROBLEMS = authenticated_problems("not-found", "not-reproducible")
+_PROBLEMS = problems("not-found", "not-reproducible")
 
 
 @router.get(
     "/v1/sessions/{sid}/calls",
     operation_id="list_calls",
     response_model=CallPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_calls(
     sid: Sid, who: Reader, records: Records, view: View = None, limit: Limit = 100, cursor: Cursor = None
@@ -118,7 +118,7 @@ async def get_event_history(
     operation_id="audit_calls",
     summary="Search calls",
     response_model=CallPage,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def audit_calls(
     who: Auditor,

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from app.api.addresses import session_in_path
 from app.api.auth import Caller, Forbidden, require_scope
 from app.api.body import BodyRoute
-from app.api.contexts import ContextBody, context_body, preview_json, reconciled_body
-from app.api.documents import authenticated_problems, parameters_of
+from app.api.context_json import ContextBody, context_body, preview_json, reconciled_body
+from app.api.idempotency import Idempotency, Key
 from app.api.metrics import RETRIES
-from app.api.once import Idempotency, Key
+from app.api.openapi import problems, parameters_of
 from app.api.routes.sessions import Sid
 from app.api.schemas.common import QUERY
 from app.api.schemas.context import ContextIn, ContextOut, ContextQuery
@@ -43,7 +43,7 @@ _PROBLEM_SLUGS: Final = (
     "injection-over-reserve",
     "conflict",
 )
-_PROBLEMS = authenticated_problems(*_PROBLEM_SLUGS)
+_PROBLEMS = problems(*_PROBLEM_SLUGS)
 
 
 _reader = require_scope("read")
@@ -90,7 +90,7 @@ async def get_context(request: Request) -> Response:
     operation_id="post_context",
     summary="Get the next context, with options in a body",
     response_model=ContextOut,
-    responses=authenticated_problems(
+    responses=problems(
         *_PROBLEM_SLUGS,
         "invalid-message",
         "invalid-event",
@@ -180,7 +180,7 @@ async def _reconciled(
     operation_id="preview_context",
     summary="Preview the next context",
     response_model=PreviewOut,
-    responses=authenticated_problems(*_PROBLEM_SLUGS, "not-reproducible"),
+    responses=problems(*_PROBLEM_SLUGS, "not-reproducible"),
 )
 async def preview_context(
     sid: Sid,

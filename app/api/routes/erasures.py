@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Path, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
-from app.api.once import Key
+from app.api.idempotency import Key
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.erasures import (
     ErasedSessionPage,
@@ -36,7 +36,7 @@ ErasureId = Annotated[UUID, Path(description="Id of the erasure.")]
     operation_id="create_erasure",
     status_code=202,
     response_model=ErasureOut,
-    responses={200: {"model": ErasureOut}, **authenticated_problems("idempotency-conflict", "erasure-count-conflict")},
+    responses={200: {"model": ErasureOut}, **problems("idempotency-conflict", "erasure-count-conflict")},
 )
 async def create_erasure(
     body: NewErasureIn, response: Response, who: Admin, erasures: Service, key: Key = None
@@ -56,7 +56,7 @@ async def create_erasure(
     "/v1/erasures:preview",
     operation_id="preview_erasure",
     response_model=ErasurePreview,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def preview_erasure(
     body: ErasureIn, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None
@@ -72,16 +72,14 @@ async def preview_erasure(
     "/v1/erasures/{erasure_id}",
     operation_id="get_erasure",
     response_model=ErasureOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_erasure(erasure_id: ErasureId, who: Admin, erasures: Service) -> Mapping[str, Any]:
     """Get an erasure: its progress or, once it is done, its receipt."""
     return _out(await erasures.get(who.tenant_id, erasure_id))
 
 
-@router.get(
-    "/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=authenticated_problems()
-)
+@router.get("/v1/erasures", operation_id="list_erasures", response_model=ErasurePage, responses=problems())
 async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's erasures, newest first."""
     found = await erasures.page(who.tenant_id, paging.decode_id(cursor), limit + 1)
@@ -92,7 +90,7 @@ async def list_erasures(who: Admin, erasures: Service, limit: Limit = 50, cursor
     "/v1/erasures/{erasure_id}/sessions",
     operation_id="list_erased_sessions",
     response_model=ErasedSessionPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_erased_sessions(
     erasure_id: ErasureId, who: Admin, erasures: Service, limit: Limit = 100, cursor: Cursor = None

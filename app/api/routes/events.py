@@ -10,7 +10,7 @@ from app.api import paging
 from app.api.addresses import session_in_path
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute, read_json
-from app.api.documents import KEY_CHARS_MAX, append_operation, authenticated_problems
+from app.api.openapi import KEY_CHARS_MAX, append_operation, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.events import AppendedOut, EventOut, EventPage, EventsIn, MessagesIn
 from app.api.service import service
@@ -46,7 +46,7 @@ _APPEND_PROBLEMS = (
     operation_id="append_events",
     status_code=201,
     response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **authenticated_problems(*_APPEND_PROBLEMS)},
+    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS)},
     openapi_extra=append_operation(EventsIn),
 )
 async def append_events(request: Request) -> Response:
@@ -65,7 +65,7 @@ async def append_events(request: Request) -> Response:
     operation_id="append_messages",
     status_code=201,
     response_model=AppendedOut,
-    responses={200: {"model": AppendedOut}, **authenticated_problems(*_APPEND_PROBLEMS, "invalid-message")},
+    responses={200: {"model": AppendedOut}, **problems(*_APPEND_PROBLEMS, "invalid-message")},
     openapi_extra=append_operation(MessagesIn),
 )
 async def append_messages(request: Request) -> Response:
@@ -89,7 +89,7 @@ async def append_messages(request: Request) -> Response:
     "/v1/sessions/{sid}/events",
     operation_id="list_events",
     response_model=EventPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_events(
     sid: Sid,
@@ -123,7 +123,7 @@ async def list_events(
     "/v1/sessions/{sid}/events/{seq}",
     operation_id="get_event",
     response_model=EventOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_event(
     sid: Sid,
@@ -143,7 +143,7 @@ async def get_event(
     operation_id="redact_event",
     status_code=204,
     response_class=Response,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def redact_event(
     sid: Sid,

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.idempotency import Idempotency, Key
 from app.api.metrics import observe_report
-from app.api.once import Idempotency, Key
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.feedback import CalibrationPage, CalibrationsForgotten, OutcomeIn, OutcomeOut
 from app.api.service import service
@@ -32,7 +32,7 @@ Id = Annotated[UUID, Path(description="Id of the recorded call.")]
     operation_id="report_outcome",
     response_model=OutcomeOut,
     response_model_exclude_none=True,
-    responses=authenticated_problems("not-found", "conflict", "idempotency-conflict"),
+    responses=problems("not-found", "conflict", "idempotency-conflict"),
 )
 async def report_outcome(
     request: Request, sid: Sid, call_id: Id, body: OutcomeIn, who: Writer, feedback: Service, key: Key = None
@@ -61,7 +61,7 @@ async def report_outcome(
     "/v1/calibrations",
     operation_id="list_calibrations",
     response_model=CalibrationPage,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def list_calibrations(
     who: Reader, feedback: Service, limit: Limit = 100, cursor: Cursor = None
@@ -76,7 +76,7 @@ async def list_calibrations(
     operation_id="delete_calibrations",
     summary="Forget calibrations",
     response_model=CalibrationsForgotten,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def delete_calibrations(
     who: Annotated[Caller, Depends(require_scope("admin"))],

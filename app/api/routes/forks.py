@@ -7,14 +7,14 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
-from app.api.once import Idempotency, Key
+from app.api.idempotency import Idempotency, Key
+from app.api.openapi import problems
 from app.api.routes.sessions import Sid, session_out
 from app.api.schemas.forks import ForkIn, ForkOut
 from app.api.service import service
 from app.core.errors import OutsidePrefix
-from app.services.answers import ResponseToStore
 from app.services.forks import Forked, Forks
+from app.services.idempotency import ResponseToStore
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
 
@@ -26,9 +26,7 @@ router = APIRouter(tags=["sessions"], route_class=BodyRoute)
     response_model=ForkOut,
     responses={
         200: {"model": ForkOut},
-        **authenticated_problems(
-            "not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"
-        ),
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-sessions", "session-erased"),
     },
 )
 async def fork_session(

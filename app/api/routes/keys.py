@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.keys import KeyIn, KeyMade, KeyPage
 from app.api.service import service
@@ -28,7 +28,7 @@ Admin = Annotated[Caller, Depends(require_scope("admin"))]
     operation_id="create_key",
     status_code=201,
     response_model=KeyMade,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, Any]:
     """Create an API key for the caller's tenant. It cannot access more sessions, or live longer, than the caller's key.
@@ -41,7 +41,7 @@ async def create_key(body: KeyIn, who: Admin, tenants: Service) -> Mapping[str, 
     return {**asdict(row), "secret": secret}
 
 
-@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=authenticated_problems())
+@router.get("/v1/keys", operation_id="list_keys", response_model=KeyPage, responses=problems())
 async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's API keys, newest first. A key limited to a session prefix lists only keys within its prefix."""
     rows = await tenants.keys(who, paging.decode_date_and_id(cursor), limit + 1)
@@ -53,7 +53,7 @@ async def list_keys(who: Admin, tenants: Service, limit: Limit = 50, cursor: Cur
     operation_id="revoke_key",
     status_code=204,
     response_class=Response,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def revoke_key(key_id: Annotated[UUID, Path(description="Id of the key.")], who: Admin, tenants: Service) -> None:
     """Revoke an API key: it stops working everywhere within two seconds, and stays in the list."""

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Response
 
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.live import LayerIn, LayerKind, LayerOut, LayersOut
 from app.api.service import service
@@ -33,7 +33,7 @@ Writer = Annotated[Caller, Depends(require_scope("ingest"))]
     "/v1/sessions/{sid}/layers",
     operation_id="get_layers",
     response_model=LayersOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_layers(
     sid: Sid, who: Annotated[Caller, Depends(require_scope("read"))], layers: Service
@@ -48,7 +48,7 @@ async def get_layers(
     operation_id="put_layer",
     summary="Set a layer",
     response_model=LayerOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Service) -> Mapping[str, Any]:
     """Set the content of a layer, replacing the previous content. Contexts show it after the last cache breakpoint.
@@ -63,7 +63,7 @@ async def put_layer(sid: Sid, kind: Kind, body: LayerIn, who: Writer, layers: Se
     operation_id="delete_layer",
     status_code=204,
     response_class=Response,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def delete_layer(sid: Sid, kind: Kind, who: Writer, layers: Service) -> None:
     """Remove a layer. Nothing happens if there is none."""

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, Query
 
 from app.api import paging
 from app.api.auth import Caller, require_scope
-from app.api.documents import authenticated_problems
-from app.api.late import ReplicaRead, replica_read
-from app.api.ledgers import tenant_ledger_json, view_ledger_json
+from app.api.ledger_json import tenant_ledger_json, view_ledger_json
+from app.api.openapi import problems
+from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.common import Moment
 from app.api.schemas.ledger import AuditLedgerOut, LedgerOut
@@ -25,7 +25,7 @@ Service = Annotated[ReplicaRead[Ledger], Depends(replica_read(Ledger))]
     "/v1/sessions/{sid}/ledger",
     operation_id="get_ledger",
     response_model=LedgerOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_ledger(
     sid: Sid,
@@ -47,7 +47,7 @@ async def get_ledger(
     operation_id="get_audit_ledger",
     summary="Get the ledger of all sessions",
     response_model=AuditLedgerOut,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def get_audit_ledger(
     who: Annotated[Caller, Depends(require_scope("audit"))],

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Depends, Request
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
-from app.api.once import Idempotency, Key
+from app.api.idempotency import Idempotency, Key
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit, Sid, parent_of, session_out
 from app.api.schemas.forks import RewindOut
 from app.api.schemas.sessions import LinePage, RewindIn
 from app.api.service import service
 from app.core.log.lines import line_of, session_of
-from app.services.answers import ResponseToStore
 from app.services.forks import Forked
+from app.services.idempotency import ResponseToStore
 from app.services.lines import Lines
 
 router = APIRouter(tags=["sessions"], route_class=BodyRoute)
@@ -28,7 +28,7 @@ Service = Annotated[Lines, Depends(service(Lines))]
     "/v1/sessions/{sid}/lines",
     operation_id="list_lines",
     response_model=LinePage,
-    responses=authenticated_problems("not-found", "invalid-request"),
+    responses=problems("not-found", "invalid-request"),
 )
 async def list_lines(
     sid: Sid,
@@ -61,9 +61,7 @@ async def list_lines(
     "/v1/sessions/{sid}/rewind",
     operation_id="rewind_session",
     response_model=RewindOut,
-    responses=authenticated_problems(
-        "invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"
-    ),
+    responses=problems("invalid-request", "not-found", "conflict", "idempotency-conflict", "too-many-lines"),
 )
 async def rewind_session(
     request: Request,

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from app.api.documents import open_problems
 from app.api.metrics import set_pool_gauges
+from app.api.openapi import open_problems
 from app.api.query import check_query
-from app.api.told import WorkersCollector, read_workers_state
+from app.api.worker_metrics import WorkersCollector, read_workers_state
 from app.core.errors import StoreUnavailable
-from app.services.late import ReplicaReads
+from app.services.replica_reads import ReplicaReads
 from app.store.engine import Database
 from app.version import VERSION
 

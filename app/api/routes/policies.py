@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import parse_json
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.policies import PolicyOut, PolicyPage, policy_body
 from app.api.service import service
@@ -29,7 +29,7 @@ Service = Annotated[Policies, Depends(service(Policies))]
     operation_id="put_policy",
     summary="Store a policy",
     response_model=PolicyOut,
-    responses={201: {"model": PolicyOut}, **authenticated_problems("invalid-policy", "body-too-large")},
+    responses={201: {"model": PolicyOut}, **problems("invalid-policy", "body-too-large")},
     openapi_extra=policy_body(),
 )
 async def put_policy(
@@ -52,7 +52,7 @@ async def put_policy(
     "/v1/policies/{name}",
     operation_id="get_policy",
     response_model=PolicyOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_policy(
     name: Annotated[
@@ -73,7 +73,7 @@ async def get_policy(
     return await policies.find(who.tenant_id, name, version)
 
 
-@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=authenticated_problems())
+@router.get("/v1/policies", operation_id="list_policies", response_model=PolicyPage, responses=problems())
 async def list_policies(
     who: Annotated[Caller, Depends(require_scope("read"))],
     policies: Service,

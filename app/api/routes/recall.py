@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.recall import RecallIn, RecallOut, ToolsOut, to_request
 from app.api.service import service
@@ -25,7 +25,7 @@ router = APIRouter(tags=["recall"], route_class=BodyRoute)
     summary="Recall originals",
     response_model=RecallOut,
     response_model_exclude_none=True,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def post_recall(
     sid: Sid,
@@ -48,7 +48,7 @@ async def post_recall(
     operation_id="recall_tool",
     summary="Get the recall tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=authenticated_problems(),
+    responses=problems(),
     dependencies=[Depends(require_scope("read"))],
 )
 async def recall_tool(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.retention import RetentionIn, RetentionOut, RetentionPreview
 from app.api.service import service
@@ -23,17 +23,13 @@ Service = Annotated[RetentionRules, Depends(service(RetentionRules))]
 Admin = Annotated[Caller, Depends(require_scope("admin"))]
 
 
-@router.put(
-    "/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=authenticated_problems()
-)
+@router.put("/v1/retention", operation_id="put_retention", response_model=RetentionOut, responses=problems())
 async def put_retention(body: RetentionIn, who: Admin, retention: Service) -> Mapping[str, Any]:
     """Set how many days the tenant's data is kept. A worker erases older data once an hour."""
     return _out(await retention.put(who.tenant_id, Lifetimes(**body.model_dump())))
 
 
-@router.get(
-    "/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=authenticated_problems()
-)
+@router.get("/v1/retention", operation_id="get_retention", response_model=RetentionOut, responses=problems())
 async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
     """Get how many days the tenant's data is kept."""
     return _out(await retention.get(who.tenant_id))
@@ -43,7 +39,7 @@ async def get_retention(who: Admin, retention: Service) -> Mapping[str, Any]:
     "/v1/retention:preview",
     operation_id="preview_retention",
     response_model=RetentionPreview,
-    responses=authenticated_problems(),
+    responses=problems(),
 )
 async def preview_retention(
     who: Admin, retention: Service, limit: Limit = 100, cursor: Cursor = None

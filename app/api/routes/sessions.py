@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import SID_DESCRIPTION, authenticated_problems
+from app.api.openapi import SID_DESCRIPTION, problems
 from app.api.schemas.common import Moment
 from app.api.schemas.sessions import EpochPage, SessionIn, SessionOut, SessionPage
 from app.api.service import service
@@ -41,9 +41,7 @@ Service = Annotated[Sessions, Depends(service(Sessions))]
     response_model=SessionOut,
     responses={
         201: {"model": SessionOut},
-        **authenticated_problems(
-            "invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"
-        ),
+        **problems("invalid-policy", "not-found", "context-infeasible", "too-many-sessions", "session-erased"),
     },
 )
 async def put_session(
@@ -73,7 +71,7 @@ async def put_session(
     "/v1/sessions/{sid}",
     operation_id="get_session",
     response_model=SessionOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_session(
     sid: Sid, who: Annotated[Caller, Depends(require_scope("read"))], sessions: Service
@@ -82,9 +80,7 @@ async def get_session(
     return session_out(await sessions.get(who.tenant_id, sid), who)
 
 
-@router.get(
-    "/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=authenticated_problems()
-)
+@router.get("/v1/sessions", operation_id="list_sessions", response_model=SessionPage, responses=problems())
 async def list_sessions(
     who: Annotated[Caller, Depends(require_scope("read"))],
     sessions: Service,
@@ -133,7 +129,7 @@ async def list_sessions(
     operation_id="delete_session",
     status_code=204,
     response_class=Response,
-    responses=authenticated_problems("not-found", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def delete_session(
     sid: Sid,
@@ -155,7 +151,7 @@ async def delete_session(
     "/v1/sessions/{sid}/epochs",
     operation_id="list_epochs",
     response_model=EpochPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_epochs(
     sid: Sid,

@@ -14,9 +14,9 @@ from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Scope, Send
 
 from app.api.auth import Caller, Forbidden, Unauthorized, require_scope
-from app.api.busy import slot_of
-from app.api.documents import authenticated_problems
+from app.api.concurrency import slot_of
 from app.api.metrics import STREAMS
+from app.api.openapi import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.stream import CompactionChange, EpochChange
 from app.api.service import service
@@ -59,7 +59,7 @@ _DESCRIBED: Final[dict[int | str, dict[str, Any]]] = {
     operation_id="stream_session",
     summary="Stream a session",
     response_class=StreamingResponse,
-    responses={**_DESCRIBED, **authenticated_problems("not-found", "conflict", "too-many-streams")},
+    responses={**_DESCRIBED, **problems("not-found", "conflict", "too-many-streams")},
 )
 async def stream_session(
     sid: Sid,

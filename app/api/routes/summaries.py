@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Depends, Path, Query, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit, Sid, ViewParameter
 from app.api.schemas.recall import ToolsOut
 from app.api.schemas.summaries import (
@@ -44,7 +44,7 @@ Writer = Annotated[Caller, Depends(require_scope("ingest"))]
     "/v1/sessions/{sid}/summaries",
     operation_id="list_summaries",
     response_model=SummaryPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_summaries(
     sid: Sid,
@@ -65,7 +65,7 @@ async def list_summaries(
     "/v1/sessions/{sid}/summaries/{summary_id}",
     operation_id="get_summary",
     response_model=SummaryWhole,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Service) -> WholeSummary:
     """Get a summary with its text, its digest and its lineage."""
@@ -77,7 +77,7 @@ async def get_summary(sid: Sid, summary_id: SummaryId, who: Reader, requests: Se
     operation_id="get_coverage",
     response_model=CoverageOut,
     response_model_exclude_none=True,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_coverage(
     sid: Sid, who: Reader, coverage: Annotated[Coverage, Depends(service(Coverage))], view: ViewParameter = "main"
@@ -92,7 +92,7 @@ async def get_coverage(
     summary="Request a compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses={200: {"model": CompactionRun}, **authenticated_problems("not-found")},
+    responses={200: {"model": CompactionRun}, **problems("not-found")},
 )
 async def compact(
     sid: Sid,
@@ -116,7 +116,7 @@ async def compact(
     operation_id="compact_tool",
     summary="Get the compaction tool",
     response_model=ToolsOut | dict[str, Any],
-    responses=authenticated_problems(),
+    responses=problems(),
     dependencies=[Depends(require_scope("read"))],
 )
 async def compact_tool(
@@ -137,7 +137,7 @@ async def compact_tool(
     "/v1/sessions/{sid}/compactions",
     operation_id="list_compactions",
     response_model=CompactionPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_compactions(
     sid: Sid,
@@ -158,7 +158,7 @@ async def list_compactions(
     "/v1/sessions/{sid}/compactions/{compaction_id}",
     operation_id="get_compaction",
     response_model=CompactionRun,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, requests: Service) -> CompactionRow:
     """Get a compaction run."""
@@ -170,7 +170,7 @@ async def get_compaction(sid: Sid, compaction_id: CompactionId, who: Reader, req
     operation_id="retry_compaction",
     status_code=202,
     response_model=CompactionRun,
-    responses=authenticated_problems("not-found", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def retry_compaction(sid: Sid, compaction_id: CompactionId, who: Writer, requests: Service) -> CompactionRow:
     """Schedule a failed or skipped compaction run again."""

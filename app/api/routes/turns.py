@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Depends, Header, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION, authenticated_problems
+from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION, problems
 from app.api.routes.sessions import Cursor, Limit, Sid
 from app.api.schemas.live import TurnEndedOut, TurnEndIn, TurnPage
 from app.api.service import service
@@ -25,7 +25,7 @@ Service = Annotated[Turns, Depends(service(Turns))]
     "/v1/sessions/{sid}/turns",
     operation_id="list_turns",
     response_model=TurnPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_turns(
     sid: Sid,
@@ -47,7 +47,7 @@ async def list_turns(
     response_model=TurnEndedOut,
     responses={
         200: {"model": TurnEndedOut},
-        **authenticated_problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
+        **problems("not-found", "conflict", "idempotency-conflict", "too-many-events"),
     },
 )
 async def end_turn(

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Sid
 from app.api.schemas.visibility import HideIn, TargetIn, VisibilityIn, VisibilityOut
 from app.api.service import service
@@ -22,7 +22,7 @@ router = APIRouter(tags=["visibility"], route_class=BodyRoute)
     operation_id="patch_visibility",
     summary="Hide, show and pin events",
     response_model=VisibilityOut,
-    responses=authenticated_problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
+    responses=problems("not-found", "invalid-policy", "context-infeasible", "conflict"),
 )
 async def patch_visibility(
     sid: Sid,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from app.api import paging
 from app.api.auth import Caller, require_scope
 from app.api.body import BodyRoute
-from app.api.documents import authenticated_problems
+from app.api.openapi import problems
 from app.api.routes.sessions import Cursor, Limit
 from app.api.schemas.webhooks import (
     DeliveryOut,
@@ -40,7 +40,7 @@ Admin = Annotated[Caller, Depends(require_scope("admin"))]
     operation_id="put_webhook",
     summary="Create or change a webhook",
     response_model=WebhookMade,
-    responses={201: {"model": WebhookMade}, **authenticated_problems()},
+    responses={201: {"model": WebhookMade}, **problems()},
 )
 async def put_webhook(
     name: Name, body: WebhookIn, response: Response, who: Admin, webhooks: Service
@@ -54,9 +54,7 @@ async def put_webhook(
     return {**asdict(row), "secret": secret}
 
 
-@router.get(
-    "/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=authenticated_problems()
-)
+@router.get("/v1/webhooks", operation_id="list_webhooks", response_model=WebhookPage, responses=problems())
 async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor: Cursor = None) -> Mapping[str, Any]:
     """List the tenant's webhooks by name."""
     [after] = paging.decode_names(cursor, 1) or ("",)
@@ -67,7 +65,7 @@ async def list_webhooks(who: Admin, webhooks: Service, limit: Limit = 50, cursor
     "/v1/webhooks/{name}",
     operation_id="get_webhook",
     response_model=WebhookOut,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     """Get a webhook, without its secret."""
@@ -79,7 +77,7 @@ async def get_webhook(name: Name, who: Admin, webhooks: Service) -> WebhookRow:
     operation_id="delete_webhook",
     status_code=204,
     response_class=Response,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     """Delete a webhook and its deliveries; pending ones are not attempted."""
@@ -90,7 +88,7 @@ async def delete_webhook(name: Name, who: Admin, webhooks: Service) -> None:
     "/v1/webhooks/{name}/deliveries",
     operation_id="list_deliveries",
     response_model=DeliveryPage,
-    responses=authenticated_problems("not-found"),
+    responses=problems("not-found"),
 )
 async def list_deliveries(
     name: Name,
@@ -114,7 +112,7 @@ async def list_deliveries(
     operation_id="retry_delivery",
     status_code=202,
     response_model=DeliveryOut,
-    responses=authenticated_problems("not-found", "conflict"),
+    responses=problems("not-found", "conflict"),
 )
 async def retry_delivery(
     name: Name, delivery_id: Annotated[UUID, Path(description="Id of the delivery.")], who: Admin, webhooks: Service

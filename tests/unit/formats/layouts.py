@@ -12,7 +12,7 @@ from app.core.plan.context.wording import RENDER_VERSION
 from app.core.render.formats import FORMATS
 from app.core.render.formats.fit import prepare
 from app.core.render.formats.layout import Layout
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 
 MEMBER = {"openai": "messages", "openai-responses": "input", "anthropic": "messages", "gemini": "contents"}
 Message = dict[str, Any]

@@ -10,7 +10,7 @@ from app.core.render.formats import FORMATS
 from app.core.render.formats.anthropic import places
 from app.core.render.formats.layout import Breakpoint, Layout
 from tests.support.validators import check_anthropic
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 from tests.unit.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 USER = {"role": "user", "content": "hi"}

@@ -10,7 +10,7 @@ from app.core.log.block import Block, Kind
 from app.core.render.formats import FORMATS
 from app.core.render.formats.gemini import UNSIGNED
 from tests.support.validators import check_anthropic, check_gemini, check_openai, check_openai_responses
-from tests.support.written import write_in
+from tests.support.written_requests import write_in
 from tests.unit.formats.layouts import call, layout_of_messages, request_of, result, round_trip, says, user
 
 Json = dict[str, Any]

@@ -158,7 +158,7 @@ class AnthropicWriter(Writer):
         other._ids = self._ids.restored(mark.attributes["_ids"])
         return other
 
-    def _held(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_blocks": self._blocks, "_runs": self._runs, "_ids": self._ids.mark()}

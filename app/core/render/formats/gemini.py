@@ -225,7 +225,7 @@ class GeminiWriter(Writer):
         """For each call without a response, its id in the request (None without one) and its name."""
         self._images: tuple[Image, ...] = ()
 
-    def _held(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled contents, that added blocks change."""
         newest = self._newest and self._newest.copy()
         return {"_newest": newest, "_waiting": self._waiting.copy(), "_images": self._images}

@@ -144,7 +144,7 @@ class ChatWriter(Writer):
         for prompt in layout.system:
             self._plain(prompt, "system")
 
-    def _held(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
         newest = None if self._newest is None else dict(self._newest)
         return {"_newest": newest, "_joins": self._joins, "_images": self._images.copy(), "_ids": self._ids.copy()}

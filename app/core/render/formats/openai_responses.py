@@ -188,7 +188,7 @@ class ResponsesWriter(Writer):
         other._kinds = self._kinds.copy()  # later calls included: each call sets its kind before its output reads it
         return other
 
-    def _held(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, Any]:
         """Return the attributes, other than the settled messages, that added blocks change."""
         return {"_newest": self._newest, "_reasoning": self._reasoning.copy(), "_ids": self._ids.copy()}
 

@@ -61,7 +61,7 @@ class Writer(ABC):
         return self.restored(self.mark())
 
     def mark(self) -> Mark:
-        """Return a mark for `back`; its size does not depend on the number of messages."""
+        """Return a mark for `restored`; its size does not depend on the number of messages."""
         return Mark(len(self.texts), self._attributes())
 
     def restored(self, mark: Mark) -> Self:

@@ -63,11 +63,11 @@ def test_a_reply_is_logged_after_its_call_only(palimpsest: Gate, sid: str) -> No
     first, second = (budget.run(budget.fit(sid, messages)) for _ in range(2))
     assert first is not None and second is not None
     budget.run(
-        budget.answered(
+        budget.report_success(
             first, usage={"input_tokens": 8, "output_tokens": 2}, reply=[{"role": "assistant", "content": "Hi."}]
         )
     )
-    budget.run(budget.answered(second, reply=[{"role": "assistant", "content": "Hello you."}]))
+    budget.run(budget.report_success(second, reply=[{"role": "assistant", "content": "Hello you."}]))
     assert [(one.type, one.content) for one in palimpsest.events(sid)] == [
         ("user.message", "Hello."),
         ("assistant.message", "Hi."),
@@ -94,7 +94,7 @@ def test_an_outage_and_its_end_are_logged_once_each(
     palimpsest.mode = mode
     assert fit("one", "two") is None
     assert fit("one", "two", "three") is None
-    budget.run(budget.answered(before))
+    budget.run(budget.report_success(before))
     assert [record.message.split(",")[0] for record in caplog.records] == ["the server is unreachable"]
     palimpsest.mode = "open"
     after = fit("one", "two", "three", "four")
@@ -190,12 +190,12 @@ def test_garbage_instead_of_any_answer_breaks_nothing(palimpsest: Gate, sid: str
     for mode in ("garbage", "hollow", "broken", "refusing"):
         palimpsest.mode = mode
         if path == "recall":
-            assert isinstance(budget.run(budget.recalled(sid, {"query": "x"})), str)
-            assert "object" in budget.run(budget.recalled(sid, ["x"]))
+            assert isinstance(budget.run(budget.recall_result(sid, {"query": "x"})), str)
+            assert "object" in budget.run(budget.recall_result(sid, ["x"]))
         elif path == "outcome":
-            assert budget.run(budget.failed(fit, ValueError(TOO_LONG))) is None
+            assert budget.run(budget.report_failure(fit, ValueError(TOO_LONG))) is None
         else:
-            budget.run(budget.answered(fit, reply=[{"role": "assistant", "content": "Hi."}]))
+            budget.run(budget.report_success(fit, reply=[{"role": "assistant", "content": "Hi."}]))
 
 
 async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate, sid: str) -> None:
@@ -206,11 +206,11 @@ async def test_a_context_that_was_too_long_is_made_tighter_once(palimpsest: Gate
     assert fit is not None
     error = ValueError(TOO_LONG)
     error.status_code = 400  # type: ignore[attr-defined]
-    again = await budget.arun(budget.failed(fit, error))
+    again = await budget.arun(budget.report_failure(fit, error))
     assert again is not None
     assert again.context.tokens.estimate < fit.context.tokens.estimate
     assert size(again.applied(messages, replacement, insertion)) < size(fit.applied(messages, replacement, insertion))
-    assert await budget.arun(budget.failed(again, error)) is None
+    assert await budget.arun(budget.report_failure(again, error)) is None
     await client.close()
 
 
@@ -218,7 +218,7 @@ async def test_any_other_error_is_reported_and_not_tried_again(palimpsest: Gate,
     budget = Budget("openai", {"client": palimpsest.client()})
     fit = await budget.arun(budget.fit(sid, [{"role": "user", "content": "Hello."}]))
     assert fit is not None
-    assert await budget.arun(budget.failed(fit, RuntimeError("overloaded"))) is None
+    assert await budget.arun(budget.report_failure(fit, RuntimeError("overloaded"))) is None
     assert palimpsest.outcomes[0]["error"] == {"message": "overloaded"}
 
 
@@ -227,8 +227,8 @@ def test_the_recall_tool_is_the_servers_own(palimpsest: Gate, sid: str) -> None:
     assert (function["description"], function["parameters"]) == (RECALL_DESCRIPTION, RECALL_PARAMETERS)
     budget = Budget("openai", {"client": palimpsest.client(), "max_tokens": ROOM, "policy": POLICY, "recall": True})
     budget.run(budget.fit(sid, conversation(ROUNDS)))
-    assert report(1) in _content(budget.run(budget.recalled(sid, {"seqs": [5]})))
-    assert "limit" in budget.run(budget.recalled(sid, {"limit": -1}))
+    assert report(1) in _content(budget.run(budget.recall_result(sid, {"seqs": [5]})))
+    assert "limit" in budget.run(budget.recall_result(sid, {"limit": -1}))
 
 
 def _content(answer: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from app.api.calls import context_fields, diff_json, splice_request
+from app.api.call_json import context_fields, diff_json, splice_request
 from app.core.assemble import Assembled, shown_summaries
 from app.core.audit.client_plan import MessagePlan
 from app.core.audit.evictions import Eviction, eviction_row

@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from app.api.reach import OPERATIONS, PrefixAccess
+from app.api.key_prefix import OPERATIONS, PrefixAccess
 from app.main import create_app
 from app.services.tenants import Tenants
 from app.settings import Settings
@@ -67,7 +67,7 @@ def test_every_operation_has_a_reach() -> None:
     """An operation that is not decided is refused to bound keys."""
     found = operations()
     differ = sorted(set(OPERATIONS) ^ (set(found) - OPEN | {"mcp", "gateway"}))
-    assert not differ, f"`OPERATIONS` in app/api/reach.py and the API's document differ in {differ}"
+    assert not differ, f"`OPERATIONS` in app/api/key_prefix.py and the API's document differ in {differ}"
     paths = json.loads(document())["paths"]
     for name, (method, path) in found.items():
         assert (OPERATIONS.get(name) is PrefixAccess.SESSION) is ("{sid}" in path), name

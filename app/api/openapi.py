@@ -29,7 +29,7 @@ _EVERYWHERE = (
 _WITH_BODY = ("invalid-json", "body-too-large")
 
 
-def authenticated_problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
+def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return the responses of an operation that needs a key: these problems, and those common to such operations."""
     return _responses(*slugs, *_EVERYWHERE)
 

@@ -7,10 +7,10 @@ from fastapi import Header, Request
 from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
-from app.api.documents import KEY_CHARS_MAX, KEY_DESCRIPTION
-from app.api.reach import operation_of
+from app.api.key_prefix import operation_of
+from app.api.openapi import KEY_CHARS_MAX, KEY_DESCRIPTION
 from app.core.log.lines import session_of
-from app.services.answers import IdempotencyKeys, ResponseToStore, request_sha256
+from app.services.idempotency import IdempotencyKeys, ResponseToStore, request_sha256
 from app.services.tenants import Caller
 from app.store.answers import AlreadyAnswered, KeyClaim
 from app.store.sessions import session_key

@@ -17,8 +17,8 @@ from app.store import content_keys
 from app.store.engine import Database, acting_for
 from app.store.sessions import session_key
 from tests.conftest import serving
-from tests.contract.test_gateway_passing import tables_containing
-from tests.contract.test_walls import tenant, working
+from tests.contract.test_gateway_passthrough import tables_containing
+from tests.contract.test_tenant_isolation import tenant, working
 from tests.support.queue import worker_queue
 from tests.support.receiver import receiving
 from tests.support.walk import SECRET_WORD, TALE, walk

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Header, Request
 
-from app.services.late import ReplicaReads
+from app.services.replica_reads import ReplicaReads
 
 AGE: Final = "palimpsest.age"
 """The key in a request's scope of the age of a response from a replica, in whole seconds."""

@@ -7,9 +7,9 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from app.api import late
+from app.api import replica_reads
 from app.api.auth import scope_of
-from app.api.documents import KEY_SCHEME, security_of
+from app.api.openapi import KEY_SCHEME, security_of
 
 TAGS: Final = {
     "context": "The context of the next model call, within the token budget. An agent requests one before each of its "
@@ -48,8 +48,8 @@ def add_descriptions(document: dict[str, Any], routes: Sequence[BaseRoute]) -> d
     for operations in document["paths"].values():
         for operation in operations.values():
             if operation["operationId"] in reads:
-                operation["description"] += f"\n\n{late.DESCRIPTION}"
-                operation["responses"]["200"]["headers"] = {"Age": late.AGE_HEADER}
+                operation["description"] += f"\n\n{replica_reads.DESCRIPTION}"
+                operation["responses"]["200"]["headers"] = {"Age": replica_reads.AGE_HEADER}
             scope = scopes.get(operation["operationId"])
             if scope is not None:
                 operation["security"] = security_of(scope)
@@ -68,7 +68,7 @@ def _scopes(route: APIRoute) -> Iterator[str]:
 
 
 def _may_be_late(route: APIRoute) -> bool:
-    return any(late.is_replica_read(call) for call in _calls(route.dependant))
+    return any(replica_reads.is_replica_read(call) for call in _calls(route.dependant))
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from app import wiring
 from app.settings import Settings
 from app.worker.run import run as run_worker
 from tests.conformance.agent import Agent, Json, evicted_seqs, request_text
-from tests.conformance.lived import WorkerQueue, turn, worker_queue
+from tests.conformance.session_course import WorkerQueue, turn, worker_queue
 from tests.conftest import serving
 from tests.support.background import Background
 from tests.support.pooler import pooled
