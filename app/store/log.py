@@ -74,7 +74,7 @@ WHERE s.session_id = :session_id AND s.tenant_id = :tenant_id
   AND (:awaits_user::boolean IS NULL OR (s.awaits_user = :awaits_user AND s.turn_id IS NOT DISTINCT FROM :turn_id))
   AND (:estimator::text IS NULL OR (s.estimator = :estimator AND s.lineage_ids = :lineage_ids::uuid[]
        AND s.model IS NOT DISTINCT FROM :model AND s.policy_name = :policy_name AND s.policy_version = :policy_version))
-  AND NOT (:by_name AND s.line IS NOT NULL)
+  AND NOT (:current_line_only AND s.line IS NOT NULL)
   AND s.open_calls ?& :needs_open::text[] AND NOT s.open_calls ?| :starts::text[]
 RETURNING """
 _BEFORE: Final = (

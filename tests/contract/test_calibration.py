@@ -186,7 +186,7 @@ async def test_a_calibration_of_one_server_is_used_by_another(client: httpx.Asyn
 async def test_reports_do_not_reload_cached_views(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reports of one process update its cached view, so that a context needs one statement."""
     read: list[str] = []
-    for name in ("load", "news"):
+    for name in ("load", "refresh"):
         real = getattr(views, name)
 
         async def spied(*args: object, real: Any = real, name: str = name, **more: object) -> object:

@@ -172,7 +172,7 @@ async def test_the_operators_key_is_changed_without_encrypting_contents_again(
 
 def test_an_invalid_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_ENCRYPTION_KEY", "a word")
-    with pytest.raises(InvalidSetting, match="PALIMPSEST_ENCRYPTION_KEY must be a key"):
+    with pytest.raises(InvalidSetting, match="PALIMPSEST_ENCRYPTION_KEY must be one or several keys"):
         load()
 
 

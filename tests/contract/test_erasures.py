@@ -274,7 +274,7 @@ async def test_another_worker_finishes_an_interrupted_erasure(
         await note(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasures, "note", dying)
+        patch.setattr(erasures, "record_erased", dying)
         with pytest.raises(SimulatedCrash):
             await run_erasure(application, begun)
     now = await receipt(client, begun)

@@ -180,7 +180,7 @@ async def test_a_call_is_rendered_again_with_the_layers_it_showed(client: httpx.
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Record the queries that load views."""
     seen: list[str] = []
-    for name in ("load", "news"):
+    for name in ("load", "refresh"):
         real = getattr(views, name)
 
         def counted(*args: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:

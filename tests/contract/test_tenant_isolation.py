@@ -81,24 +81,24 @@ OPERATORS = {
 ON_ONE_SERVER = {
     "app.store.audit:page",
     "app.store.calls:record",
-    "app.store.calls:record_if_so",
-    "app.store.compactions:wake",
+    "app.store.calls:record_if_current",
+    "app.store.compactions:enqueue",
     "app.store.log:append",
 }
 """Functions run only without shards, where others do the same with other statements."""
 ON_SHARDS = {
-    "app.store.calibrations:_may_lock",
+    "app.store.calibrations:_try_lock",
     "app.store.calls:_record_on_shard",
-    "app.store.calls:_record_on_shard_if_so",
-    "app.store.notifications:epoch_opened",
+    "app.store.calls:_record_on_shard_if_current",
+    "app.store.notifications:notify_epoch_opened",
     "app.store.notifications:moved",
-    "app.store.notifications:of_runs",
-    "app.store.jobs:compact",
-    "app.store.jobs:compacts",
+    "app.store.notifications:change_runs",
+    "app.store.jobs:enqueue_compaction",
+    "app.store.jobs:has_compaction",
     "app.store.lines:of_call",
     "app.store.log:_append_on_shard",
     "app.store.sessions:names",
-    "app.store.stream:tell",
+    "app.store.stream:notify",
 }
 """Functions run only with shards."""
 CITUS = re.compile(r"\bpg_dist_|OPERATOR\(pg_catalog\.")

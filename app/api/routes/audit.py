@@ -12,7 +12,7 @@ from app.api.call_json import call_item, diff_json, explained_json, history_item
 from app.api.openapi import problems
 from app.api.replica_reads import ReplicaRead, replica_read
 from app.api.routes.sessions import Cursor, Limit, Sid
-from app.api.schemas.audit import CallPage, DiffOut, HistoryPage, Manifest, RenderedCall
+from app.api.schemas.audit import CallPage, DiffOut, HistoryPage, Manifest, ContextAgain
 from app.api.schemas.common import Moment
 from app.core.errors import OutsidePrefix
 from app.core.log.lines import ADDRESS_PATTERN
@@ -69,7 +69,7 @@ async def get_call(sid: Sid, call_id: CallId, who: Reader, records: Records) -> 
     "/v1/sessions/{sid}/calls/{call_id}/context",
     operation_id="get_call_context",
     summary="Render a call again",
-    response_model=RenderedCall,
+    response_model=ContextAgain,
     responses=_PROBLEMS,
 )
 async def get_call_context(sid: Sid, call_id: CallId, who: Reader, records: Records) -> Response:

@@ -156,7 +156,7 @@ class Manifest(CallRef):
     sha256: RequestSha256
 
 
-class RenderedCall(CallRef):
+class ContextAgain(CallRef):
     """A recorded call, rendered again from its record."""
 
     reproduced: bool = Field(
